@@ -13,7 +13,6 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import full_weights
-from lightning_cgrpo.policies.upload import open_repository, upload
 
 CONFIGS = ("config.json", "adapter_config.json")
 """Files that make a directory a model."""
@@ -28,14 +27,12 @@ class SavePretrained(Callback):
     Args:
         directory: created if missing; only model files are overwritten. Adapters and whole models need
             different directories.
-        push_to_hub: upload the directory to this repository of the Hugging Face hub, made private if it is new.
     """
 
     changes_learning = False
 
-    def __init__(self, directory: str, push_to_hub: str | None = None) -> None:
+    def __init__(self, directory: str) -> None:
         self.directory = Path(directory).expanduser()
-        self.repository = push_to_hub
 
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         """Raises:
@@ -51,8 +48,6 @@ class SavePretrained(Callback):
             )
         if self.directory.exists() and not self.directory.is_dir():
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
-        if self.repository is not None and stage == "fit" and trainer.is_global_zero:
-            open_repository(self.repository)
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         policy = pl_module.policy
@@ -65,8 +60,6 @@ class SavePretrained(Callback):
             policy.save_pretrained(unfinished, weights=weights)
             _replace(unfinished, self.directory)
             print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")
-            if self.repository is not None:
-                upload(self.directory, self.repository)
 
 
 def _replace(new: Path, directory: Path) -> None:

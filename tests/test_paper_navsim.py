@@ -10,9 +10,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from tests.examples.test_covla import clip
 from tests.examples.test_covla import write as write_clip
+from tests.policies.tiny_vision import make_tiny_vision_model
 
 GENERAL, NAVSIM, RL = (
     f"configs/paper/{name}.yaml" for name in ("navsim_sft_1_general", "navsim_sft_2_navsim", "navsim_qwen2_5_vl_3b")

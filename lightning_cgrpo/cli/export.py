@@ -18,14 +18,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo export",
         description="Write the policy of a checkpoint as a directory that transformers loads.",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] --out DIR [--merge] [--push_to_hub REPOSITORY]",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] --out DIR [--merge]",
         epilog="-c and --KEY=VALUE are those of the run, or -c its config.yaml, beside its logs. The checkpoint is by "
         "default the best that validation ranked, else the last. See docs/huggingface.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="what to write; must be new or empty")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
-    parser.add_argument("--push_to_hub", metavar="REPOSITORY", help="upload DIR to this repository of the hub")
     options, rest = parser.parse_known_args(argv)
     config, _ = read_arguments("export", rest)
     beginning = find_checkpoint("export", config)
@@ -34,17 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"Expected --out to be a new or empty directory, but got '{options.out}', which has something in it, try "
             "another name."
         )
-    # Imported here, because --help and misspelled keys must not wait for torch.
-    from lightning_cgrpo.policies.upload import open_repository, upload
-
-    if options.push_to_hub is not None:
-        open_repository(options.push_to_hub)
     _export(config, beginning, options.out, options.merge)
-    if options.push_to_hub is not None:
-        upload(options.out, options.push_to_hub)
 
 
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
+    # Imported here, because --help and misspelled keys must not wait for torch.
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy

@@ -27,11 +27,6 @@ NAMESPACES = (
     "lightning.pytorch.loggers",
 )
 """Modules in which a class is looked up by its name alone."""
-INSTEAD = {
-    "gradient_clip_val": (None, "gradients are clipped by model.optimization.max_grad_norm"),
-    "accumulate_grad_batches": (1, "gradients accumulate over a minibatch by model.optimization.micro_batch_size"),
-}
-"""Trainer settings that Lightning refuses under manual optimization: default and replacement."""
 MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
 """Classes of earlier versions by name, with their new path."""
 REMOVED = {
@@ -45,6 +40,7 @@ REMOVED = {
     "screen": "nothing; the best and the worst answer are always shown",
     "answers": "nothing; the best and the worst answer are shown, and write: true keeps all",
     "refresh_rate": "nothing; the bar is drawn ten times a second",
+    "push_to_hub": "`hf upload REPOSITORY DIRECTORY` afterwards",
     "parquet": "write: true, which appends all answers to samples.jsonl",
     **dict.fromkeys(
         ("ego_box_at_center", "own_speed_limits", "wrapped_headings"),
@@ -84,15 +80,12 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
         if key not in allowed:
             section = _section_of(key, config)
             hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, allowed)
-            hint = hint or f" Known here: {', '.join(allowed)}."
+            hint = f" Try {REMOVED[key]}." if key in REMOVED else hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     seed = config.get("seed_everything")
     if isinstance(seed, int) and not 0 <= seed < 2**32:
         raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
     if isinstance(config.get("trainer"), Mapping):
-        for key, (default, instead) in INSTEAD.items():
-            if config["trainer"].get(key, default) != default:
-                raise ConfigError(f"Expected trainer.{key} to be left alone, since {instead}.")
         _check_arguments("trainer", config["trainer"], TRAINER)
     for key in ("model", "data", "callbacks"):
         _check_value(key, config.get(key), Parameter())

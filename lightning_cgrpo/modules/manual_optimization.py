@@ -53,9 +53,9 @@ class ManualOptimization(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """No callbacks; this hook precedes Lightning's own, less helpful errors."""
         if self.trainer.gradient_clip_val:
-            raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
+            raise UserError("Expected no trainer.gradient_clip_val, try model.optimization.max_grad_norm.")
         if self.trainer.accumulate_grad_batches != 1:
-            raise UserError("Expected no accumulate_grad_batches, try Optimization(micro_batch_size=...).")
+            raise UserError("Expected no trainer.accumulate_grad_batches, try model.optimization.micro_batch_size.")
         return []
 
     def setup(self, stage: str) -> None:

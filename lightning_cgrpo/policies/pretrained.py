@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
 PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
-GGUF = ".gguf"
 SET_BY_POLICY = frozenset({"dtype", "torch_dtype", "attn_implementation", "use_safetensors", "trust_remote_code"})
 """Arguments of `from_pretrained` that `load_pretrained` sets."""
 
@@ -56,7 +55,7 @@ def load_pretrained(
     """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
-        name: a directory, a ``.gguf`` file (read by the package gguf), ``packaged:NAME``, or a name on the hub.
+        name: a directory, ``packaged:NAME``, or a name on the hub.
         dtype: None for the saved dtype.
         kind: auto class of transformers.
         check: called with configuration and name before weights are read.
@@ -70,16 +69,9 @@ def load_pretrained(
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
     revision = {key: further[key] for key in ("revision",) if key in further}
-    if folder.suffix == GGUF and folder.is_file() and importlib.util.find_spec("gguf") is None:
-        raise UserError(
-            f"Expected the package gguf to read '{name}', but it is not installed, try `pip install gguf`, or a "
-            "directory with the original model in safetensors."
-        )
     try:
         path = directory(name, **revision)
         source = str(path or name)
-        if path is not None and path.suffix == GGUF:
-            source, revision = str(path.parent), {"gguf_file": path.name}
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         if check is not None:
             check(AutoConfig.from_pretrained(source, **options, **revision), name)
@@ -150,9 +142,6 @@ def write(
 def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
     """The model, or a copy with its adapters added to the weights.
 
-    An adapted output layer or embedding that shares its weight gets a weight of its own, and the copy's configuration
-    says so.
-
     Raises:
         UserError: the model has adapters, and is sharded (`weights` are given), or layers share an adapted weight.
     """
@@ -163,37 +152,21 @@ def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
             "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
             "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
         )
-    whole = copy.deepcopy(model)
-    _separate(whole)
-    return whole.merge_and_unload()
+    _check_own_weights(model.get_base_model())
+    return copy.deepcopy(model).merge_and_unload()
 
 
-def _separate(model: Any) -> None:
-    """Give adapted layers weights of their own where another layer reads the same weight without the adapter."""
+def _check_own_weights(network: Any) -> None:
+    """Refuse adapters on a weight that another layer reads without them, such as tied embeddings."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    network = model.get_base_model()
-    readers: dict[int, list[nn.Module]] = {}
-    for module in network.modules():
-        for weight in module._parameters.values():
-            if weight is not None:
-                readers.setdefault(id(weight), []).append(module)
-    ends: list[Any] = [network.get_input_embeddings(), network.get_output_embeddings()]
-    ends = [getattr(layer, "base_layer", layer) for layer in ends]
+    readers = Counter(id(w) for module in network.modules() for w in module._parameters.values() if w is not None)
     for name, adapted in network.named_modules():
-        if not isinstance(adapted, BaseTunerLayer):
-            continue
-        layer: Any = adapted.get_base_layer()
-        if len(readers[id(layer.weight)]) == 1:
-            continue
-        if not any(layer is end for end in ends):
+        if isinstance(adapted, BaseTunerLayer) and readers[id(adapted.get_base_layer().weight)] > 1:
             raise UserError(
                 f"Expected adapters on weights of one layer to merge, but got '{name}', whose weight other layers "
                 "share, try writing the adapters alone (without --merge), or other lora.target_modules."
             )
-        layer.weight = nn.Parameter(layer.weight.detach().clone(), layer.weight.requires_grad)
-        for config in (network.config, network.config.get_text_config()):
-            config.tie_word_embeddings = False
 
 
 def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -205,11 +178,6 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
     whole = merged(model, weights)
-    if whole.config.tie_word_embeddings != model.config.tie_word_embeddings:
-        raise UserError(
-            f"Expected no adapters on the weight that embeddings and output layer of '{model.name_or_path}' share, "
-            "since another engine has one weight for both, but got some, try other lora.target_modules."
-        )
     ignored = set(whole._keys_to_ignore_on_save or ())
     state = {
         name: tensor.detach()
@@ -221,7 +189,7 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
 
 
 def directory(name: str, revision: str | None = None) -> Path | None:
-    """Local directory or file of a model (the cache if the hub does not answer); None for a model of the hub.
+    """Local directory of a model (the cache if the hub does not answer); None for a model of the hub.
 
     Raises:
         OSError: the model is neither here nor reachable.
@@ -235,8 +203,6 @@ def directory(name: str, revision: str | None = None) -> Path | None:
             raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
         return PACKAGED / name.removeprefix(PREFIX)
     path = Path(name).expanduser()
-    if path.suffix == GGUF and path.is_file():
-        return path
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")

@@ -37,16 +37,10 @@ class FSDP2Strategy(ModelParallelStrategy):
             process's CPU memory.
     """
 
-    def __init__(
-        self,
-        save_distributed_checkpoint: bool = True,
-        process_group_backend: str | None = None,
-        timeout: timedelta = TIMEOUT,
-    ) -> None:
+    def __init__(self, save_distributed_checkpoint: bool = True, timeout: timedelta = TIMEOUT) -> None:
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
-            process_group_backend=process_group_backend,
             timeout=timeout,
         )
 

@@ -8,7 +8,6 @@ from lightning_cgrpo import Constraint, GenerationSampler, Objective, Supervised
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.scenes.files import SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene_file import write_scene
@@ -16,6 +15,7 @@ from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from tests.policies.tiny_vision import make_tiny_vision_model
 from tests.scenes.scenes import straight_road
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=False)

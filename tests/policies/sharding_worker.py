@@ -38,9 +38,9 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
+from tests.policies.tiny_vision import make_tiny_vision_model
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 

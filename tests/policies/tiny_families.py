@@ -4,6 +4,7 @@ import torch
 
 from lightning_cgrpo.policies.tiny import vision as tiny
 from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TEXTS, TURN_END, train_tokenizer
+from tests.policies.tiny_vision import make_tiny_vision_model
 
 TEXT = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -14,7 +15,7 @@ TEXT = {
 def write(directory, family, **text):
     """A model with its tokenizer and image processor in a directory; `text` changes the decoder's configuration."""
     if family == "qwen2_5_vl":
-        return tiny.make_tiny_vision_model(directory, hidden_size=32)
+        return make_tiny_vision_model(directory, hidden_size=32)
     model, tokenizer, processor = {"qwen3_vl": qwen3, "internvl": internvl}[family](text)
     for part in (model, tokenizer, processor):
         part.save_pretrained(directory)

@@ -1,12 +1,10 @@
-"""A tiny Qwen2.5-VL with random weights, made without a network."""
+"""The architecture of a tiny Qwen2.5-VL with random weights, made without a network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TEXTS, TURN_END, empty, train_tokenizer
+from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TURN_END
 from lightning_cgrpo.randomness import random_weights
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
@@ -26,32 +24,6 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
-
-
-def make_tiny_vision_model(
-    directory: str | Path,
-    texts: Sequence[str] | None = None,
-    hidden_size: int = 64,
-    layers: int = 2,
-    vision_layers: int = 2,
-) -> Path:
-    """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor.
-
-    Args:
-        hidden_size: of language model and vision tower, with 4 heads each; a multiple of 16.
-        vision_layers: number; the last attends to whole images, earlier layers to windows of 4 x 4 tokens.
-    """
-    path = empty(directory)
-    if hidden_size % 16:
-        raise ValueError(f"Expected hidden_size to be a multiple of 16, but got {hidden_size}.")
-    tokenizer = train_tokenizer(TEXTS if texts is None else texts, 512, [VISION_START, VISION_END, IMAGE, VIDEO])
-    tokenizer.chat_template = CHAT_TEMPLATE
-    model = build_vision_model(
-        tokenizer, hidden_size, layers, 3 * hidden_size, hidden_size, vision_layers, patch_size=8, context_length=2048
-    )
-    for part in (model, tokenizer, image_processor(patch_size=8)):
-        part.save_pretrained(path)
-    return path
 
 
 def image_processor(patch_size: int, merge_size: int = 2) -> Any:
