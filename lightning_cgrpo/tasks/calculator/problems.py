@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.calculator.functions import calculator
+from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblems
 from lightning_cgrpo.tasks.gsm8k.word_problems import GAIN, LOSS, NAMES, QUESTION, START, THINGS, Problem, Step, problem
 
 Chat = list[dict[str, Any]]
@@ -76,29 +76,18 @@ def _exchange(said: str, name: str, arguments: dict[str, str], result: str) -> C
     ]
 
 
-class CalculatorProblems(PromptSource):
-    """Problems with the columns ``prompt``, ``answer``, ``steps`` and ``completion``, a chat that solves them."""
+class CalculatorProblems(WordProblems):
+    """Problems whose ``prompt`` is a chat, with a further column ``completion``, a chat that solves them."""
 
-    endless = True
-
-    def __init__(self, count: int, split: str, seed: int) -> None:
-        self.count, self.split, self.seed = count, split, seed
-
-    def __len__(self) -> int:
-        return self.count
+    def problems(self, index: Tensor) -> list[Problem]:
+        return [problem(self.seed, self.split, number, drawn) for number in index.tolist()]
 
     def groups(self, index: Tensor) -> PromptGroups:
-        problems = [problem(self.seed, self.split, number, drawn) for number in index.tolist()]
-        return PromptGroups(
-            index,
-            {
-                "prompt": [[{"role": "user", "content": p.question}] for p in problems],
-                "answer": [str(p.result) for p in problems],
-                "steps": [len(p.steps) for p in problems],
-                "completion": [
-                    # The stream is free, because demonstrations sample no rollout.
-                    demonstrate(p, Manners(), generator(self.seed, Stream.ROLLOUT, number))
-                    for number, p in zip(index.tolist(), problems, strict=True)
-                ],
-            },
-        )
+        groups, problems = super().groups(index), self.problems(index)
+        groups.columns["prompt"] = [[{"role": "user", "content": p.question}] for p in problems]
+        groups.columns["completion"] = [
+            # The stream is free, because demonstrations sample no rollout.
+            demonstrate(p, Manners(), generator(self.seed, Stream.ROLLOUT, number))
+            for number, p in zip(index.tolist(), problems, strict=True)
+        ]
+        return groups

@@ -1,4 +1,4 @@
-"""The command ``think``: thoughts on demonstrated drives, written by a larger model on a server."""
+"""Thoughts on demonstrated drives, written by a larger model on a server; see docs/driving.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,11 @@ COMPLETIONS = "/v1/chat/completions"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command ``think``."""
+    """Write a file of thoughts for `WrittenThoughts`."""
     from lightning_cgrpo.cli.arguments import read_arguments
 
     parser = argparse.ArgumentParser(
-        prog="python -m lightning_cgrpo think",
+        prog="python -m examples.driving_thoughts",
         description="Have a larger model write the thoughts before each demonstrated drive of a fine-tuning stage.",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... --server URL --writer MODEL --out FILE",
         epilog="The server speaks the protocol of /v1/chat/completions, as `vllm serve` does, and gets the variable "
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ):
         if not holds:
             raise ConfigError(f"Expected {what}, but got {value}.")
-    config, _ = read_arguments("think", rest)
+    config, _ = read_arguments("fit", rest)
     # Imported here, because --help must not wait for torch.
     from lightning_cgrpo.json_client import JSONClient
 
@@ -172,3 +173,10 @@ def _continued(out: Path) -> set[str]:
     from lightning_cgrpo.prompts.records import read_records
 
     return {record.text("scene") for record in read_records(out)} if lines else set()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"driving_thoughts: error: {error}")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from examples.trl_driving_reward import TrajectoryReward
 from lightning_cgrpo.navsim.dialects import EPDMS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
-from lightning_cgrpo.tasks.driving.trl_reward import TrajectoryReward
 from tests.scenes.scenes import agent, straight_road
 
 SCENES = {"free": straight_road(), "wall": straight_road([agent("wall", 24.0, -1.75)], human_trajectory=None)}

@@ -1,4 +1,4 @@
-"""The command think: what it asks for, and what it keeps."""
+"""Thoughts of a larger model: what the command asks for, and what it keeps."""
 
 import base64
 import io
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lightning_cgrpo.__main__ import main
+from examples.driving_thoughts import main
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -34,7 +34,7 @@ def think(monkeypatch, tmp_path):
 
         monkeypatch.setattr(JSONClient, "post_all", post_all)
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
-        main(["think", *CONFIG, "--server", "http://large", "--writer", "large", "--out", str(out)])
+        main([*CONFIG, "--server", "http://large", "--writer", "large", "--out", str(out)])
         return requests
 
     return run
