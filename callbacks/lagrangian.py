@@ -78,9 +78,8 @@ class LagrangianCallback(WeightSetter):
             )
         if self.constraints != objective.constrained:
             self.constraints = objective.constrained
-            means = [constraint.bound.of_mean for constraint in self.constraints.values()]
             subsets = [constraint.where is not None for constraint in self.constraints.values()]
-            self.rates = BehaviorRate(len(means), means, rare=subsets, sync_on_compute=False)
+            self.rates = BehaviorRate(len(subsets), rare=subsets, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()), self.aim)
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))

@@ -46,13 +46,6 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
                 del named[name]
     check_keys(config, OPTIONS.get(command, ()))
     if declared:
-        named = objective.get("constraints") or {}
-        if isinstance(named, dict) and any(
-            isinstance(c, dict) and isinstance(c.get("by"), str) for c in named.values()
-        ):
-            from lightning_cgrpo.cli.subset_values import read_values
-
-            read_values(named, config)
         updates = get(config, "trainer.max_steps") if command == "fit" else None
         for name, constraint in Objective.declared(objective).constrained.items():
             check_schedule(name, constraint, updates if isinstance(updates, int) and updates > 0 else math.inf)

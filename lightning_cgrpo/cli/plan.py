@@ -29,7 +29,13 @@ LEFT_OUT = """Not counted: activations other than logits (micro_batch_size and g
 autocast's bfloat16 copies of weights, temporary tensors of the optimizer's step and of top_p and top_k, workspace of \
 kernels, fragments of the allocator, the CUDA context (0.5 to 1 GB), observations and other inputs, evaluation, and \
 engines in other processes (vLLM)."""
-REMOVED = {"--answer-tokens": "--model.sampler.max_new_tokens", "--images": "--prompt-tokens", "--json": "the table"}
+REMOVED = {
+    "--answer-tokens": "--model.sampler.max_new_tokens",
+    "--images": "--prompt-tokens",
+    "--json": "the table",
+    "--model-config": "--model.policy.model=DIRECTORY with a config.json",
+    "--gb": "the table's last row",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,6 @@ class Setting:
         sharded: weights are split over the GPUs (FSDP2).
         mixed: matrix products are bfloat16 under autocast.
         answers: G, to each prompt.
-        config: a config.json, or its directory, instead of the model's own.
     """
 
     gpus: int
@@ -51,7 +56,6 @@ class Setting:
     answers: int
     prompt_tokens: int
     answer_tokens: int
-    config: Path | None = None
 
     def share(self, size: float) -> int:
         """Bytes on one GPU of tensors that FSDP2 splits."""
@@ -64,26 +68,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m lightning_cgrpo plan",
         description="Count the bytes of a run's weights, gradients, optimizer, reference, critic, keys and values, and "
         "logits on one GPU.",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--gpus N] [--gb GB] [--prompt-tokens P] [--model-config FILE]",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--gpus N] [--prompt-tokens P]",
         epilog="-c and --KEY=VALUE are those of the run, see `python -m lightning_cgrpo --help`. Formulas and an "
         "example are in docs/plan.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--gpus", metavar="N", type=_positive, help="GPUs of all machines (default: trainer.devices)")
-    parser.add_argument("--gb", metavar="GB", type=_positive, help="memory of a GPU, to compare with")
     parser.add_argument("--prompt-tokens", metavar="P", type=_positive, help="of a prompt, its images included")
-    parser.add_argument("--model-config", metavar="FILE", type=Path, help="a config.json instead of the model's own")
     options, rest = parser.parse_known_args(argv)
     for flag in REMOVED.keys() & {argument.partition("=")[0] for argument in rest}:
         raise ConfigError(f"Expected no {flag}, which plan no longer has, try {REMOVED[flag]}.")
     config, _ = read_arguments("plan", rest)
-    heading, phases = plan(config, options.gpus, options.prompt_tokens, options.model_config)
-    show(heading, phases, options.gb)
+    show(*plan(config, options.gpus, options.prompt_tokens))
 
 
-def plan(
-    config: Config, gpus: int | None = None, prompt_tokens: int | None = None, model_config: Path | None = None
-) -> tuple[str, dict[str, Parts]]:
+def plan(config: Config, gpus: int | None = None, prompt_tokens: int | None = None) -> tuple[str, dict[str, Parts]]:
     """A heading, and bytes by phase and purpose.
 
     Args:
@@ -101,7 +100,7 @@ def plan(
     run = instantiate(config, model=LightningModule, data=LightningDataModule)
     module: Any = run["model"]
     policy = module.policy
-    setting = _setting(config, module, run["data"].prompts_per_update, gpus, prompt_tokens, model_config)
+    setting = _setting(config, module, run["data"].prompts_per_update, gpus, prompt_tokens)
     language = isinstance(policy, CausalLMPolicy)
     network = build(policy, setting) if language else policy
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
@@ -115,9 +114,7 @@ def plan(
     return heading, _phases(module, network, setting)
 
 
-def _setting(
-    config: Config, module: Any, prompts: int, gpus: int | None, prompt_tokens: int | None, model_config: Path | None
-) -> Setting:
+def _setting(config: Config, module: Any, prompts: int, gpus: int | None, prompt_tokens: int | None) -> Setting:
     from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 
     trainer = config.get("trainer") or {}
@@ -137,7 +134,6 @@ def _setting(
         1 if isinstance(module, SupervisedFineTuning) else module.group_size,
         prompt_tokens or getattr(module.policy, "max_prompt_tokens", None) or PROMPT_TOKENS,
         module.sampler.longest,
-        model_config,
     )
 
 
@@ -160,10 +156,10 @@ def build(policy: Any, setting: Setting) -> Any:
         return policy.network.double() if setting.double else policy.network
     adapters = Path(policy.name).expanduser() / ADAPTERS
     saved = json.loads(adapters.read_text(encoding="utf-8")) if adapters.is_file() else None
-    name = str(setting.config or (saved or {}).get("base_model_name_or_path") or policy.name)
+    name = str((saved or {}).get("base_model_name_or_path") or policy.name)
     kind = transformers.AutoModelForImageTextToText if policy.reads_images else transformers.AutoModelForCausalLM
     try:
-        path = Path(name) if Path(name).is_file() else directory(name)
+        path = directory(name)
         config = transformers.AutoConfig.from_pretrained(str(path or name), local_files_only=path is not None)
         if policy.reads_images:
             family_of(config, policy.name)
@@ -175,7 +171,7 @@ def build(policy: Any, setting: Setting) -> Any:
     except Exception as error:  # of the hub, of transformers, or of a model's own code
         raise UserError(
             f"Expected a config.json from which {kind.__name__} builds a model, but got '{name}' "
-            f"({first_line(error)[:200]}), try --model-config FILE with the config.json of the model's page on the hub."
+            f"({first_line(error)[:200]}), try --model.policy.model=DIRECTORY with its config.json from the hub."
         ) from None
     if policy.lora is not None:
         model = with_adapters(model, policy.lora).get_base_model()
@@ -297,7 +293,7 @@ def language_parts(network: Any, module: Any, setting: Setting) -> tuple[Parts, 
     }, training
 
 
-def show(heading: str, phases: dict[str, Parts], gb: int | None) -> None:
+def show(heading: str, phases: dict[str, Parts]) -> None:
     """Print the phases as columns, and what they leave out."""
     from rich.table import Table
 
@@ -313,9 +309,6 @@ def show(heading: str, phases: dict[str, Parts], gb: int | None) -> None:
     table.add_row("together", *(f"{total / 1e9:,.3g}" for total in totals))
     print(f"{heading}.\n")
     print_table(table)
-    if gb is not None:
-        left = gb - max(totals) / 1e9
-        print(f"\nOf {gb} GB, {left:,.2f} GB are left." if left > 0 else f"\nThis exceeds {gb} GB.")
     print(f"\n{LEFT_OUT}")
 
 

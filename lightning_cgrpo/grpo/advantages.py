@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -57,6 +58,7 @@ class GroupStatistics:
         return divide(self.deviation, self.std[..., None])
 
 
+@lru_cache(maxsize=1)  # for the estimator and the report of an update
 def group_statistics(components: Components) -> GroupStatistics:
     """Moments of components ``[J, B, G]``.
 

@@ -16,11 +16,11 @@ ENOUGH = 30.0
 class BehaviorRate(Metric):
     """Pooled rates of K = `size` behaviors: sum of violations / sum of opportunities, over batches and processes.
 
-    Counts are float64: sums up to 2^53 are exact, so all processes compute identical rates.
+    Counts are float64: sums up to 2^53 are exact, so all processes compute identical rates. A mean is pooled likewise,
+    from sums of any sign.
 
     Args:
         size: K.
-        means: which behaviors are means, whose "violations" are sums of any sign and size; by default none.
         rare: which behaviors keep their counts until there are `ENOUGH`; by default none.
 
     Example:
@@ -35,27 +35,16 @@ class BehaviorRate(Metric):
     violations: Tensor
     opportunities: Tensor
 
-    def __init__(
-        self, size: int, means: Sequence[bool] | None = None, rare: Sequence[bool] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, size: int, rare: Sequence[bool] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.means = torch.tensor([False] * size if means is None else list(means), dtype=torch.bool)
         self.rare = torch.tensor([False] * size if rare is None else list(rare), dtype=torch.bool)
         for state in ("violations", "opportunities"):
             self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
 
     def update(self, violations: Tensor, opportunities: Tensor) -> None:
-        violations, opportunities = violations.to(self.violations), opportunities.to(self.opportunities)
-        sums = self.means.to(violations.device) & violations.isfinite() & (opportunities >= 0)
-        # The negation catches NaN too.
-        if not bool((((violations >= 0) & (violations <= opportunities) | sums) & opportunities.isfinite()).all()):
-            raise ValueError(
-                "Expected counts with 0 <= violations <= opportunities, all finite, but got "
-                f"{violations.tolist()} of {opportunities.tolist()}."
-            )
         # Not in place, because `load_state_dict` keeps the checkpoint's own tensors.
-        self.violations = self.violations + violations
-        self.opportunities = self.opportunities + opportunities
+        self.violations = self.violations + violations.to(self.violations)
+        self.opportunities = self.opportunities + opportunities.to(self.opportunities)
 
     def compute(self) -> Tensor:
         """Rates ``[K]`` float64, NaN without opportunities; a scalar for K = 1."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightning_cgrpo.rollout import PromptGroups, Signal, Signals
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity, because `group_statistics` keeps those of the last update
 class Components:
     """Components of advantages; larger is better.
 

@@ -94,7 +94,7 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
     subsets = {name: constraint for name, constraint in constraints.items() if constraint.where is not None}
     for split in ("train", "val") if subsets else ():
         try:
-            columns = columns_of(source_of(split))
+            columns = _columns(source_of(split))
         except UserError:
             if split == "train":
                 raise
@@ -117,7 +117,7 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
                 )
 
 
-def columns_of(source: PromptSource) -> dict[str, list[Any]]:
+def _columns(source: PromptSource) -> dict[str, list[Any]]:
     """The values in each column: of all rows in memory, or of the first `SEEN` prompts."""
     import torch
 

@@ -113,7 +113,7 @@ def check(policy, exact, atol=1e-4):
                 )
 
 
-@pytest.mark.parametrize(("family", "reason"), [("mamba", "in padded rows"), ("rwkv", "takes no cache")])
+@pytest.mark.parametrize(("family", "reason"), [("mamba", "in padded rows"), ("openai-gpt", "takes no cache")])
 def test_a_model_that_padding_changes_or_without_a_cache_is_refused(family, reason, tokenizer):
     model = build(family)
     model.generation_config = transformers.GenerationConfig(eos_token_id=2)
