@@ -53,7 +53,7 @@ class RunSummary(Callback):
 
     def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
         self._began, self._written = time.monotonic(), 0.0
-        self._record: Record = {"method": {}, "length": {}, **(identity or {})}
+        self.record: Record = {"method": {}, "length": {}, **(identity or {})}
         self._scored: dict[float, Record] = {}
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
         self.path: Path | None = None
@@ -66,28 +66,25 @@ class RunSummary(Callback):
         best = before.get("best")
         self._spent = {key: before.get(key) or 0 for key in SPENT}
         self._faults: Counter[str] = Counter(before.get("faults"))
-        constraints, origin = pl_module.objective.constraints, pl_module.policy.origin
-        seed = self._record.get("seed")
-        self._record = {
+        origin = pl_module.policy.origin
+        seed = self.record.get("seed")
+        self.record = {
             "format": SUMMARY_FORMAT,
             "status": "running",
             "error": None,
             "name": here.parent.name if trainer.loggers else here.name,
-            **self._record,
+            **self.record,
             "seed": pl_module.seed if seed is None else seed,
             "weights": None if origin is None else origin.fingerprint,
             # Relative, so that folders may move together.
             "resumed": os.path.relpath(there, here) if before and there.resolve() != here.resolve() else None,
-            "constraints": {
-                name: {**{key: getattr(c.bound, key) for key in BOUND}, "role": c.role}
-                for name, c in constraints.items()
-            },
+            "constraints": declared(pl_module.objective),
             "machine": machine(pl_module.device),
             "measured": before.get("measured", {}),
             "best": best and {**best, "checkpoint": os.path.relpath(there / best["checkpoint"], here)},
         }
         here.mkdir(parents=True, exist_ok=True)
-        self._write(trainer, pl_module)
+        self.write(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
@@ -102,30 +99,31 @@ class RunSummary(Callback):
             while self._ends[0][0] <= update * (1 - END):
                 self._ends.popleft()
         if time.monotonic() - self._written > EVERY:
-            self._write(trainer, pl_module)
+            self.write(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         if trainer.state.fn == "fit" and "val" in pl_module.evaluations and not trainer.sanity_checking:
             last = measured(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
-            self._record["measured"]["last"] = last
+            self.record["measured"]["last"] = last
             score = trainer.callback_metrics.get(getattr(trainer.checkpoint_callback, "monitor", None) or "")
             if score is not None:
                 self._scored.setdefault(float(score), last)  # of equal validations, the first has the checkpoint
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        self._write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
+        self.write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
         if self.path is None:
             return
         wanted = isinstance(exception, (KeyboardInterrupt, SystemExit))
-        self._record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
-        self._write(trainer, pl_module, "interrupted" if wanted else "failed")
+        self.record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
+        self.write(trainer, pl_module, "interrupted" if wanted else "failed")
 
-    def _write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
+    def write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
+        """Write the file, and keep what it holds in `record`."""
         if not trainer.is_global_zero or self.path is None:
             return
-        shown = self._record["measured"]
+        shown = self.record["measured"]
         if "initial" in pl_module.evaluations:
             shown.setdefault("before", measured(pl_module.objective, pl_module.evaluations["initial"], 0))
         if self._ends:
@@ -135,11 +133,11 @@ class RunSummary(Callback):
         if score is not None and callback.best_model_path and float(score) in self._scored:
             shown["best"] = self._scored[float(score)]
             checkpoint = os.path.relpath(callback.best_model_path, self.path.parent)
-            self._record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
+            self.record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = sum(one.ru_utime + one.ru_stime for one in usage)
         peak = max(one.ru_maxrss for one in usage) / (2**20 if sys.platform == "darwin" else 2**10)
-        self._record |= {
+        self.record |= {
             "status": status,
             "updates": trainer.global_step,
             "asked": updates_asked(trainer),
@@ -152,9 +150,15 @@ class RunSummary(Callback):
         }
         self._written = time.monotonic()
         try:
-            write_whole(self.path, json.dumps(self._record, indent=1) + "\n")
+            write_whole(self.path, json.dumps(self.record, indent=1) + "\n")
         except OSError as error:  # of a full disk, whose error in a checkpoint says more
             rank_zero_warn(f"The summary '{self.path}' can't be written: {first_line(error)}.")
+
+
+def declared(objective: Objective) -> Record:
+    """The bound and role of each constraint."""
+    constraints = objective.constraints
+    return {n: {**{key: getattr(c.bound, key) for key in BOUND}, "role": c.role} for n, c in constraints.items()}
 
 
 def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:

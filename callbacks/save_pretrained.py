@@ -8,6 +8,8 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
 
+from lightning_cgrpo.callbacks.model_card import CARD, write_card
+from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.checkpoints.files import UNFINISHED
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
@@ -58,7 +60,13 @@ class SavePretrained(Callback):
             unfinished = self.directory / f"model{UNFINISHED}"
             shutil.rmtree(unfinished, ignore_errors=True)  # of a killed run
             policy.save_pretrained(unfinished, weights=weights)
+            (unfinished / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
             _replace(unfinished, self.directory)
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, RunSummary):
+                    callback.write(trainer, pl_module)
+                    method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
+                    write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
             print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")
 
 
@@ -78,7 +86,5 @@ def _replace(new: Path, directory: Path) -> None:
             file.unlink()
     for name in files:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        # peft's model card, which the user may have edited.
-        if name.name != "README.md" or not (directory / name).exists():
-            os.replace(new / name, directory / name)
+        os.replace(new / name, directory / name)
     shutil.rmtree(new)

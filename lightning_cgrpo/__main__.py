@@ -21,6 +21,7 @@ RUNS = {
     "predict": "write a policy's answers",
 }
 TOOLS = {
+    "configs": ("lightning_cgrpo.cli.configs", "list the packaged configurations, or copy one to start from"),
     "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
     "data": ("lightning_cgrpo.cli.data", "list what a configuration's data needs and what is missing, before a run"),
     "plan": ("lightning_cgrpo.cli.plan", "count the bytes of weights, optimizer, cache and logits before a run"),
@@ -148,9 +149,9 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from lightning_cgrpo.cli.messages import of_the_disk, unexpected
+        from lightning_cgrpo.cli.messages import of_the_disk, of_wandb, unexpected
 
-        message = of_the_disk(error) if isinstance(error, OSError) else None
+        message = of_the_disk(error) if isinstance(error, OSError) else of_wandb(error)
         _end(message or unexpected(error), 2 if message else 1)
 
 

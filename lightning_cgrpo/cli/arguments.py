@@ -58,7 +58,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
     while queue:
         argument = queue.pop(0)
         if not argument.startswith("-"):
-            raise ConfigError(f"Expected --KEY=VALUE or -c FILE, but got '{argument}'.")
+            hint = f" Did you mean '-c {argument}'?" if argument.endswith((".yaml", ".yml")) else ""
+            raise ConfigError(f"Expected --KEY=VALUE or -c FILE, but got '{argument}'.{hint}")
         key, equals, value = argument.lstrip("-").partition("=")
         followed = bool(queue) and not queue[0].startswith("-")
         if argument == "--help=all":

@@ -10,13 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.standing import Standing, compared
+from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.output import SUMMARY, print_table
 
 Record = dict[str, Any]
-COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}
-"""Titles of the summary's measurements."""
 
 
 def show_closing_card(folder: Path, test_prompts: str = "") -> None:
@@ -42,12 +39,8 @@ def closing_table(record: Record) -> Table:
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     for column in ("", *(COLUMNS[key] for key in measured)):
         table.add_column(column, overflow="fold")
-    for name, declared in record["constraints"].items():
-        bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
-        monitored = " (monitored)" if declared["role"] == "monitor" else ""
-        values = [_value(part["constraints"].get(name), bound) for part in measured.values()]
-        table.add_row(Text(f"{name} {bound}{monitored}"), *values)
-    table.add_row("reward", *(_reward(part["reward"]) for part in measured.values()))
+    for row in measured_rows(record["constraints"], measured.values()):
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -71,20 +64,3 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[
         f"  {command} export -c {config} --out DIRECTORY",
         f"  tensorboard --logdir {folder.parent}",
     ]
-
-
-def _value(measured: Record | None, bound: Bound) -> str:
-    """A rate or mean with its interval and standing: ``0.941 (0.912-0.963) met``."""
-    if measured is None or measured["value"] is None:
-        return "-"
-    text = f"{measured['value']:.4g}" if bound.of_mean else f"{measured['value']:.3f}"
-    if "low" not in measured:
-        return text
-    standing: Standing = compared(bound, measured["low"], measured["high"])
-    return f"{text} ({standing}) {standing.says}".rstrip()
-
-
-def _reward(measured: Record) -> str:
-    if measured["value"] is None:
-        return "-"
-    return f"{measured['value']:.4g}" + (f" ± {measured['error']:.2g}" if measured.get("error") else "")

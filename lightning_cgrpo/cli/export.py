@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import Config, get
+from lightning_cgrpo.cli.configuration import Config, get, short_class
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.output import SUMMARY
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,5 +54,23 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
     update, weights, base = read_checkpoint(checkpoint)
     put_weights(policy, weights, base, checkpoint)
     save(directory, merge)
+    _write_card(config, checkpoint, update, directory)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     print(f"Wrote the policy after update {update}, of {checkpoint}, to {directory} ({size / 1e6:.1f} MB).")
+
+
+def _write_card(config: Config, checkpoint: Path, update: int, directory: Path) -> None:
+    """A model card from the summary of the checkpoint's run, and the certificate beside the checkpoint."""
+    from lightning_cgrpo.callbacks.model_card import CARD, write_card
+    from lightning_cgrpo.cli.looks import certificates
+
+    summary = checkpoint.parent.parent / SUMMARY
+    (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
+    if not summary.is_file():
+        return
+    looks = certificates(checkpoint.parent).values()
+    look = next((one for one in looks if (one["checkpoint"], one["update"]) == (checkpoint.name, update)), None)
+    objective = Objective.declared(get(config, "model.init_args.objective") or {})
+    base = get(config, "model.init_args.policy.init_args.model")
+    method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
+    write_card(directory, base, method, json.loads(summary.read_text()), update, rewards, look)

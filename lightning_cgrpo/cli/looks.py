@@ -41,7 +41,7 @@ def recorded(folder: Path, policy: str, question: Mapping[str, Any]) -> Certific
     Raises:
         ConfigError: the earlier look asked another question, because a second look would have a chance of its own.
     """
-    earlier = _read(folder).get(policy)
+    earlier = certificates(folder).get(policy)
     if earlier is None:
         return None
     for name, asked in question.items():
@@ -72,11 +72,12 @@ def record(folder: Path, policy: str, question: Mapping[str, Any], certificate: 
     with FileLock(folder / f".{FILE}.lock"):
         if (first := recorded(folder, policy, question)) is not None:
             return first
-        write_whole(folder / FILE, json.dumps(_read(folder) | {policy: certificate}, indent=2) + "\n")
+        write_whole(folder / FILE, json.dumps(certificates(folder) | {policy: certificate}, indent=2) + "\n")
     return certificate
 
 
-def _read(folder: Path) -> dict[str, Certificate]:
+def certificates(folder: Path) -> dict[str, Certificate]:
+    """The certificates of a folder by `identity`."""
     file = folder / FILE
     if not file.is_file():
         return {}

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from lightning_cgrpo.cli.key_check import NAMESPACES
-from lightning_cgrpo.errors import UserError, did_you_mean, first_line
+from lightning_cgrpo.errors import UserError, did_you_mean, first_line, installing
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -65,6 +65,18 @@ def of_the_disk(error: OSError) -> str | None:
         return (
             f"Expected to write to '{error.filename}', but got: {error.strerror}; try another folder, such as "
             "--trainer.logger.save_dir=DIR."
+        )
+    return None
+
+
+def of_wandb(error: Exception) -> str | None:
+    """Message for W&B that is not installed, or whose server refuses the run; None for other errors."""
+    if isinstance(error, ModuleNotFoundError) and "wandb" in str(error):
+        return f"Expected W&B for WandbLogger, but it is not installed, try {installing('wandb')}."
+    if type(error).__module__.startswith("wandb"):
+        return (
+            f"Expected W&B to take the run, but got: {first_line(error)}; try `wandb login`, or WANDB_MODE=offline in "
+            "the environment, which logs into a folder for `wandb sync`."
         )
     return None
 

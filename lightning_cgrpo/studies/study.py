@@ -91,6 +91,11 @@ def read_study(file: str) -> Study:
     """
     path = find(file)
     content = read(path)
+    if "model" in content or "trainer" in content:
+        raise UserError(
+            f"Expected {path} to be a study (keys {', '.join(KEYS)}), but got a run's configuration, try "
+            f"`fit -c {file}`, or a study file with `base: {file}`."
+        )
     for key in content:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS) or f" Keys are {', '.join(KEYS)}."

@@ -243,6 +243,9 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     main(["export", *run("whole"), "--out", str(tmp_path / "same")])
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "same"))
     assert one == other
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "# whole" in card and "`ConstrainedGRPO`: the policy after update 1. Reward: length" in card
+    assert "| correctness >= " in card and "end of training" in card and "No certificate" in card
 
 
 def refused(*arguments):

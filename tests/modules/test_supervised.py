@@ -146,7 +146,7 @@ def test_a_model_is_there_until_another_is_written(directory, tmp_path, monkeypa
     trained = policy_of(directory, "float32")
     torch.nn.utils.vector_to_parameters(before + 1, trained.parameters())
     callback = SavePretrained(str(target))
-    trainer, module = SimpleNamespace(is_global_zero=True), SimpleNamespace(policy=trained)
+    trainer, module = SimpleNamespace(is_global_zero=True, callbacks=[]), SimpleNamespace(policy=trained)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(CausalLMPolicy, "save_pretrained", killed)
         callback.on_train_end(trainer, module)
@@ -175,7 +175,9 @@ def test_a_kill_while_a_model_takes_anothers_place_leaves_none_that_loads(direct
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("lightning_cgrpo.callbacks.save_pretrained.os.replace", killed)
-        SavePretrained(str(target)).on_train_end(SimpleNamespace(is_global_zero=True), SimpleNamespace(policy=policy))
+        SavePretrained(str(target)).on_train_end(
+            SimpleNamespace(is_global_zero=True, callbacks=[]), SimpleNamespace(policy=policy)
+        )
     assert moved and not (target / "config.json").exists()
 
 

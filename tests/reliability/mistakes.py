@@ -190,6 +190,12 @@ def objective(text: str) -> dict[str, str]:
 MISTAKES: list[Mistake] = [
     # The command line
     Mistake("config_without_c", fit("configs/gridworld.yaml"), r"-c (FILE|configs)"),
+    Mistake("config_of_ones_own_without_c", fit("mine.yaml"), "Did you mean '-c mine.yaml'"),
+    Mistake("study_of_a_configuration", [*CLI, "study", "configs/gridworld.yaml"], "fit -c configs/gridworld.yaml"),
+    Mistake("copy_over_a_file", [*CLI, "configs", "--copy", "gridworld"], "gridworld.yaml.*another folder",
+            {"gridworld.yaml": "mine"}),
+    Mistake("wandb_without_a_key", fit(*GRID, "--trainer.logger=WandbLogger"), "wandb login.*WANDB_MODE=offline",
+            env={"WANDB_API_KEY": "", "HOME": "/nonexistent", "WANDB_MODE": "online"}),
     Mistake("gpu_without_a_gpu", fit(*GRID, "--trainer.accelerator=gpu"), "accelerator",
             env={"CUDA_VISIBLE_DEVICES": "-1"}),
     Mistake("validate_every_quarter_epoch", fit(*GRID, "--trainer.val_check_interval=0.25"), "val_check_interval"),

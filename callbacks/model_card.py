@@ -1,0 +1,107 @@
+"""The model card of an exported policy: objective, rates, thresholds and certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.errors import printable
+from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.standing import compared
+
+CARD = "README.md"
+COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}
+"""Titles of the measurements in a run's summary."""
+CERTIFY = "No certificate: `lightning_cgrpo certify -c RUN/config.yaml` decides about the thresholds on new prompts."
+
+Record = dict[str, Any]
+
+
+def measured_text(measured: Record | None, bound: Bound) -> str:
+    """A rate or mean with its interval and standing: ``0.941 (0.912-0.963) met``."""
+    if measured is None or measured["value"] is None:
+        return "-"
+    text = f"{measured['value']:.4g}" if bound.of_mean else f"{measured['value']:.3f}"
+    if "low" not in measured:
+        return text
+    standing = compared(bound, measured["low"], measured["high"])
+    return f"{text} ({standing}) {standing.says}".rstrip()
+
+
+def reward_text(measured: Record) -> str:
+    """A reward with its standard error: ``0.81 ± 0.02``."""
+    if measured["value"] is None:
+        return "-"
+    return f"{measured['value']:.4g}" + (f" ± {measured['error']:.2g}" if measured.get("error") else "")
+
+
+def measured_rows(constraints: Mapping[str, Record], measured: Iterable[Record]) -> list[list[str]]:
+    """A row per constraint, and the reward's: name with threshold, and a cell per measurement."""
+    columns, rows = list(measured), []
+    for name, declared in constraints.items():
+        bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
+        role = " (monitored)" if declared["role"] == "monitor" else ""
+        cells = (measured_text(of["constraints"].get(name), bound) for of in columns)
+        rows.append([f"{name} {bound}{role}", *cells])
+    return [*rows, ["reward", *(reward_text(of["reward"]) for of in columns)]]
+
+
+def write_card(
+    directory: Path,
+    base: str | None,
+    method: str,
+    summary: Record,
+    update: int,
+    reward: str,
+    certificate: Record | None = None,
+) -> None:
+    """Write ``README.md`` beside a model's files; a former card becomes ``README.old.md``.
+
+    Args:
+        base: the model that training started from; a directory on this machine is left out.
+        method: class of the LightningModule.
+        summary: of the run (`RunSummary`): ``name``, ``constraints`` and ``measured``.
+        update: of the exported policy; other measurements than of this policy and of the start are left out.
+        reward: names of the maximized signals.
+        certificate: of the exported policy.
+    """
+    adapters = (directory / "adapter_config.json").exists()
+    lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
+    if base is not None and ":" not in base and not Path(base).expanduser().exists():
+        lines.append(f"base_model: {base}")
+    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {summary['name']}", ""]
+    lines += [f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {reward}."]
+    shown = {key: of for key, of in summary["measured"].items() if key == "before" or of["update"] == update}
+    if "best" in shown:
+        shown.pop("last", None)
+    heads = ["behavior and threshold", *(COLUMNS[key] for key in COLUMNS if key in shown)]
+    rows = measured_rows(summary["constraints"], (shown[key] for key in COLUMNS if key in shown))
+    prompts = {COLUMNS[key]: of["prompts"] for key, of in shown.items() if of.get("prompts")}
+    lines += ["", *_table(heads, rows), "", "Parentheses: 95 % intervals over prompts"]
+    lines[-1] += f" ({', '.join(f'{head}: {count:,}' for head, count in prompts.items())})." if prompts else "."
+    lines += ["", "## Certificate", "", *(_certificate(certificate) if certificate else [CERTIFY])]
+    card = directory / CARD
+    if card.exists():
+        card.replace(card.with_name("README.old.md"))
+    card.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _certificate(certificate: Record) -> list[str]:
+    question = certificate["question"]
+    rows = [
+        [name, f"{of['rate']:.4f}", f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
+        for name, of in certificate["constraints"].items()
+        if of["rate"] is not None
+    ]
+    return [
+        f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
+        f"trained nor selected the policy; confidence {question['confidence']:g} over all constraints together.",
+        "",
+        *_table(["behavior", "rate", "bounds", "verdict"], rows),
+    ]
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    cells = [heads, ["---"] * len(heads), *rows]
+    return ["| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]

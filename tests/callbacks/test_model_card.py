@@ -1,0 +1,58 @@
+"""A model's card has the numbers of that policy, and no others."""
+
+import yaml
+
+from lightning_cgrpo.callbacks.model_card import write_card
+
+BOUND = {"kind": "rate", "direction": "at_least", "threshold": 0.9, "role": "constrain"}
+
+
+def measured(update, value):
+    constraints = {"safe|[b]": {"value": value, "low": value - 0.05, "high": value + 0.05}}
+    return {"update": update, "prompts": 64, "constraints": constraints, "reward": {"value": 0.5, "error": 0.01}}
+
+
+SUMMARY = {
+    "name": "mine",
+    "constraints": {"safe|[b]": BOUND},
+    "measured": {"before": measured(0, 0.5), "last": measured(40, 0.7), "best": measured(20, 0.95)},
+}
+LOOK = {"rate": 0.96, "low": 0.92, "high": 1.0, "decision": "certified"}
+CERTIFICATE = {
+    "decision": "certified",
+    "at": "2026-11-25T00:00:00",
+    "question": {"prompts": 500, "confidence": 0.95},
+    "constraints": {"safe|[b]": LOOK},
+}
+
+
+def card(folder, update, base=None, certificate=None):
+    write_card(folder, base, "ConstrainedGRPO", SUMMARY, update, "brief", certificate)
+    text = (folder / "README.md").read_text()
+    return yaml.safe_load(text.split("---")[1]), text
+
+
+def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
+    head, text = card(tmp_path, 20, "Qwen/Qwen2.5-1.5B-Instruct")
+    assert head["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct" and head["library_name"] == "transformers"
+    assert "| safe\\|[b] >= 0.9 | 0.500 (0.450-0.550) missed | 0.950 (0.900-1.000) met |" in text
+    assert "| reward | 0.5 ± 0.01 | 0.5 ± 0.01 |" in text and "0.700" not in text and "No certificate" in text
+    _, text = card(tmp_path, 40)
+    assert "0.700 (0.650-0.750) missed" in text and "0.950" not in text
+    _, text = card(tmp_path, 33)
+    assert "0.500 (" in text and "0.700" not in text and "0.950" not in text, "nobody measured this policy"
+
+
+def test_a_certificate_is_shown(tmp_path):
+    _, text = card(tmp_path, 20, certificate=CERTIFICATE)
+    assert "certified, on 2026-11-25, with 500 prompts" in text
+    assert "| safe\\|[b] | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
+
+
+def test_directories_are_no_base_models_and_a_former_card_is_kept(tmp_path):
+    (tmp_path / "README.md").write_text("edited")
+    head, _ = card(tmp_path, 20, str(tmp_path))
+    assert "base_model" not in head and (tmp_path / "README.old.md").read_text() == "edited"
+    assert "base_model" not in card(tmp_path, 20, "packaged:driver")[0]
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert card(tmp_path, 20)[0]["library_name"] == "peft"
