@@ -1,6 +1,7 @@
 """Callbacks: multipliers, checkpoints, tables, pictures."""
 
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
+from lightning_cgrpo.callbacks.defaults import default_callbacks
 from lightning_cgrpo.callbacks.driving.pictures import DrivePictures
 from lightning_cgrpo.callbacks.driving.scores import DrivingScores
 from lightning_cgrpo.callbacks.driving.submission import WriteSubmission
@@ -36,4 +37,5 @@ __all__ = [
     "WeightSetter",
     "WritePredictions",
     "WriteSubmission",
+    "default_callbacks",
 ]

@@ -1,8 +1,12 @@
-"""Tables on the screen, and files written completely or not at all."""
+"""Tables and messages on the screen, and files written completely or not at all."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +22,9 @@ HISTOGRAMS = "histograms.jsonl"
 """File of histograms beside a CSV log: a line of JSON per tag and update."""
 WEIGHT_BIN, WEIGHT_BINS = 0.025, 81
 """Bins of effective weights, centered at 0, 0.025 … 2, so that 0 and 1 are off the edges."""
+
+ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped"
+"""Messages of Lightning that say nothing about the run."""
 
 
 def print_table(table: Table) -> None:
@@ -41,3 +48,29 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text by `unfinished`."""
     with unfinished(path) as file:
         file.write_text(text, encoding="utf-8")
+
+
+def quiet() -> None:
+    """Silence Lightning's advertisements, and warnings about intended settings; messages come without paths."""
+    for message in (
+        "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
+        "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+        "The '.*_dataloader' does not have many workers",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(_Screen())
+                handler.addFilter(lambda record: not re.search(ADVERTISED, record.getMessage()))
+
+
+class _Screen:
+    """Whatever is standard error now, because the live progress bar replaces it."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import logging
 import os
-import re
-import sys
-import warnings
 from contextlib import suppress
 
 import torch
@@ -19,9 +15,8 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
 from lightning_cgrpo.errors import MissingExtraError
+from lightning_cgrpo.output import quiet
 
-ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped"
-"""Messages of Lightning that say nothing about the run."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
@@ -88,29 +83,3 @@ def reuse_blocks() -> None:
         return  # Another C library.
     mallopt(M_MMAP_THRESHOLD, 32 << 20)
     mallopt(M_TRIM_THRESHOLD, 256 << 20)
-
-
-def quiet() -> None:
-    """Silence Lightning's advertisements, and warnings about intended settings; messages come without paths."""
-    for message in (
-        "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
-        "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
-        "The '.*_dataloader' does not have many workers",
-    ):
-        warnings.filterwarnings("ignore", message=message)
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        for handler in logging.getLogger(name).handlers:
-            if isinstance(handler, logging.StreamHandler):
-                handler.setStream(_Screen())
-                handler.addFilter(lambda record: not re.search(ADVERTISED, record.getMessage()))
-
-
-class _Screen:
-    """Whatever is standard error now, because the live progress bar replaces it."""
-
-    def write(self, text: str) -> None:
-        sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
