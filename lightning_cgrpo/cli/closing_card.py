@@ -62,5 +62,5 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[
         f"  {command} test -c {config}{test_prompts}",
         f"  {command} certify -c {config}{test_prompts}",
         f"  {command} export -c {config} --out DIRECTORY",
-        f"  tensorboard --logdir {folder.parent}",
+        f"  tensorboard --logdir {folder.parent}    (then http://localhost:6006/#custom_scalars)",
     ]

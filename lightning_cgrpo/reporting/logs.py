@@ -17,7 +17,7 @@ from lightning_cgrpo.reporting.series import Array
 
 TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/")
 TESTS = ("test/", "test_train/")
-EFFECTIVE_WEIGHTS = "effective_weights/"
+EFFECTIVE_WEIGHTS, SAMPLES = "effective_weights/", "samples"
 METRICS = "metrics.csv"
 
 
@@ -30,12 +30,14 @@ class Log:
     Args:
         scalars: of training, by tag and update.
         tests: values of the last test, by tag.
+        samples: sampled answers as Markdown, by update.
         histograms: counts of groups ``[WEIGHT_BINS]`` by effective weight, by component and update.
     """
 
     scalars: dict[str, dict[int, float]] = field(default_factory=dict)
     tests: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, dict[int, Array]] = field(default_factory=dict)
+    samples: dict[int, str] = field(default_factory=dict)
 
     def add(self, folder: Path) -> None:
         """Add all logs in a run's folder, the oldest first; a CSV log beside event files repeats them."""
@@ -48,6 +50,8 @@ class Log:
             for tag, update, value in _events(file) if events else _rows(file):
                 if tag.startswith(EFFECTIVE_WEIGHTS):
                     self.histograms.setdefault(tag.removeprefix(EFFECTIVE_WEIGHTS), {})[update] = value
+                elif tag == SAMPLES:
+                    self.samples[update] = value
                 elif tag.startswith(TRAINING) and np.isfinite(value):
                     self.scalars.setdefault(tag, {})[update] = value
                 elif tag.startswith(TESTS) and np.isfinite(value):
@@ -62,12 +66,14 @@ def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # 0 keeps all events; unused kinds keep one.
-    keep = {"scalars": 0, "histograms": 0, "images": 1, "tensors": 1, "audio": 1, "compressedHistograms": 1}
+    keep = {"scalars": 0, "histograms": 0, "images": 1, "tensors": 0, "audio": 1, "compressedHistograms": 1}
     events = EventAccumulator(str(path), size_guidance=keep, purge_orphaned_data=False)
     events.Reload()
     tags = events.Tags()
     for tag in tags["scalars"]:
         yield from ((tag, event.step, event.value) for event in events.Scalars(tag))
+    for event in events.Tensors(f"{SAMPLES}/text_summary") if f"{SAMPLES}/text_summary" in tags["tensors"] else ():
+        yield SAMPLES, event.step, event.tensor_proto.string_val[0].decode("utf-8", "replace")
     for tag in tags["histograms"]:
         for event in events.Histograms(tag):
             counts = np.zeros(WEIGHT_BINS)
@@ -87,6 +93,8 @@ def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
                     yield tag, step, float(text)
                 except (TypeError, ValueError):
                     continue
+    for file in sorted((path.parent / SAMPLES).glob("*.md")):
+        yield SAMPLES, int(file.stem), file.read_text(encoding="utf-8", errors="replace")
     histograms = path.parent / HISTOGRAMS
     for text in histograms.read_text(encoding="utf-8").splitlines() if histograms.is_file() else ():
         try:

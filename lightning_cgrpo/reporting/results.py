@@ -18,11 +18,11 @@ MEASURED = ("rate/", "mean/")
 """Starts of the tags of constraints."""
 TRAINING = "training prompts"
 RULE = (
-    "Bold: for each set of enforced constraints and thresholds, the highest reward among the methods whose rates meet "
-    f"them (up to {TOLERANCE:.0%} of the violations that are allowed) and whose runs are finished; methods that "
-    "enforce nothing are left out where others do. !: an enforced rate violates its threshold by more than that. In "
-    "parentheses: of a method, how far unfinished runs are; of a value, how many of the seeds have it where not all "
-    "do, and a threshold that not all share."
+    "Bold: the highest reward among finished methods whose rates meet their thresholds, with a tolerance of "
+    f"{TOLERANCE:.0%} of the allowed violations; each set of enforced thresholds has its own. Methods that enforce "
+    "nothing are bold only where no method enforces anything. !: an enforced rate violates its threshold by more than "
+    "the tolerance. Parentheses after a method: its progress, if it is unfinished. Parentheses after a value: the "
+    "seeds that have it, if some lack it, and the threshold, if methods differ in it."
 )
 INTERVALS = (
     "Met, missed: how many seeds have the whole 95 % interval of the rate (prompts as clusters) on that side of the "
@@ -101,14 +101,14 @@ def control_table(methods: Sequence[MethodRuns]) -> Table:
         apart = measures.spread(rewards)
         cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
         rows.append((method.title, len(method.runs), cells))
-    where = f"at {level:.3g}, " if math.isfinite(level) else ""
+    where = f" ({level:.3g})" if math.isfinite(level) else ""
     caption = (
-        f"All of moving averages over {WINDOW} updates (a quarter of runs shorter than {4 * WINDOW}). Time to reward: "
-        f"first update with a reward {where}{NEAR_BEST:.0%} below the best final reward. Time to feasibility: first "
-        f"update at which the reward is reached and all enforced rates meet their thresholds (up to {TOLERANCE:.0%} of "
-        "the violations that are allowed) at once. Reward spread: standard deviation over seeds, averaged over "
-        "training. By constraint, over the second half of training: overshoot, the largest violation; oscillation, the "
-        "standard deviation around the rate's own mean; held, the share that meets the threshold (likewise)."
+        f"The measures use moving averages over {WINDOW} updates, or over a quarter of a shorter run. Time to reward: "
+        f"first update with a reward within {NEAR_BEST:.0%} of the best final reward{where}. Time to feasibility: "
+        "first update at which all enforced rates meet their thresholds as well. Reward spread: standard deviation "
+        "over seeds, averaged over training. Overshoot, oscillation and held are of the second half of training: the "
+        "largest violation, the standard deviation around the rate's mean, and the share in which the threshold is "
+        f"met. Thresholds have a tolerance of {TOLERANCE:.0%} of the allowed violations."
     )
     return Table("Control", caption, columns, rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -46,6 +46,7 @@ class Run:
         final: means over the last part of training, by tag.
         tests: values of the last test, by tag.
         distributions: the last part's shares ``[WEIGHT_BINS]`` of groups by effective weight, by component.
+        samples: sampled answers as Markdown, by update.
     """
 
     summary: Summary
@@ -54,6 +55,7 @@ class Run:
     tests: dict[str, float]
     distributions: dict[str, Array]
     width: float
+    samples: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -132,6 +134,7 @@ def read_run(folder: Path, summary: Summary) -> Run | None:
         {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
         {name: _shares(np.sum(rows, axis=0)) for name, rows in groups.items() if rows},
         width,
+        log.samples,
     )
 
 

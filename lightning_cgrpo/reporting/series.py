@@ -11,6 +11,8 @@ Array = NDArray[np.float64]
 
 MAX_BINS = 100
 """Bins of series in figures and saved runs, so both draw the same."""
+MISSING = 1.5
+"""Usual intervals between two values, beyond which values are missing between them."""
 FLOAT_DIGITS = 6
 """Significant digits of logged 32-bit numbers."""
 
@@ -75,9 +77,20 @@ def moving_average(bins: Series, width: float, window: float) -> Series:
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
-    """Steps ``[n]`` of the furthest series, and all series interpolated there, ``[seeds, n]``; NaN outside a series."""
-    steps = max(seeds, key=lambda series: series.steps[-1]).steps
-    rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
+    """Steps ``[n]`` of all series, and the series interpolated there, ``[seeds, n]``.
+
+    Values are NaN outside a series, and where a series misses values that its usual interval would have.
+    """
+    steps = np.unique(np.concatenate([series.steps for series in seeds]))
+    gaps = np.flatnonzero(np.diff(steps) > MISSING * interval(steps))
+    steps = np.insert(steps, gaps + 1, (steps[gaps] + steps[gaps + 1]) / 2)  # a point at which a line breaks
+    rows = []
+    for series in seeds:
+        row = np.interp(steps, series.steps, series.values, left=np.nan, right=np.nan)
+        after = np.clip(np.searchsorted(series.steps, steps), 1, max(len(series) - 1, 1))
+        apart = np.diff(series.steps, prepend=series.steps[0])[np.minimum(after, len(series) - 1)]
+        row[(apart > MISSING * interval(series.steps)) & ~np.isin(steps, series.steps)] = np.nan
+        rows.append(row)
     return steps, np.stack(rows)
 
 

@@ -1,10 +1,11 @@
-"""Tables of methods by measures, in Markdown."""
+"""Tables of methods by measures, in Markdown and HTML."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from lightning_cgrpo.reporting.measures import Statistic
 
@@ -60,14 +61,28 @@ class Table:
 
 def markdown(table: Table) -> str:
     """A GitHub table, under its caption."""
-    rows = []
-    for label, seeds, cells in table.rows:
-        texts = [plain(label), str(seeds)]
-        for cell, column in zip(cells, table.columns, strict=True):
-            text = plain(cell.text(column, seeds))
-            texts.append((f"**{text}**" if cell.bold else text) + (" !" if cell.marked else ""))
-        rows.append(texts)
+    rows = [
+        [plain(label), seeds, *(f"**{plain(text)}**" if bold else plain(text) for text, bold in cells)]
+        for label, seeds, cells in texts(table)
+    ]
     return grid(table.caption, ["method", "seeds", *(plain(column.title) for column in table.columns)], rows)
+
+
+def html_table(table: Table) -> str:
+    """A table of HTML, under its caption."""
+    heads = "".join(f"<th>{escape(head)}</th>" for head in ("method", "seeds", *(c.title for c in table.columns)))
+    lines = [f"<p>{escape(table.caption)}</p>", f"<table><tr>{heads}</tr>"]
+    for label, seeds, cells in texts(table):
+        shown = "".join(f"<td>{f'<b>{escape(text)}</b>' if bold else escape(text)}</td>" for text, bold in cells)
+        lines.append(f"<tr><td>{escape(label)}</td><td>{seeds}</td>{shown}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def texts(table: Table) -> Iterator[tuple[str, str, list[tuple[str, bool]]]]:
+    """Label, seeds, and each cell's text and whether it is bold, by row."""
+    for label, seeds, cells in table.rows:
+        shown = [(c.text(column, seeds), c) for c, column in zip(cells, table.columns, strict=True)]
+        yield label, str(seeds), [(text + (" !" if cell.marked else ""), cell.bold) for text, cell in shown]
 
 
 def grid(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
