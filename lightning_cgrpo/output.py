@@ -61,7 +61,7 @@ def quiet() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
-            if isinstance(handler, logging.StreamHandler):
+            if type(handler) is logging.StreamHandler:  # not a subclass, which keeps what it gets
                 handler.setStream(_Screen())
                 handler.addFilter(lambda record: not re.search(ADVERTISED, record.getMessage()))
 
