@@ -104,6 +104,24 @@ def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
     assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
 
 
+def test_numbers_in_prose_are_those_of_the_printed_card():
+    """The card of start.md is what `fit -c your_problem.yaml` printed; its prose, and the other page's, repeat it."""
+    start, problem = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("start", "your_problem"))
+    card = start[start.index("Run finished") :]
+    (correct, explained, reward) = (
+        re.search(rf"^ +{name}.*?(-?0\.\d+) (?:\(\S+\)|± \S+) +(-?[\d.]+)", card, re.MULTILINE).groups()
+        for name in ("correct >= 0.8 ", "explained >= 0.9 ", "reward ")
+    )
+    prose = " ".join(problem.split())
+    assert f"correct answers rises from {correct[0]} to {correct[1]}" in prose
+    assert f"explained answers rises from {explained[0]} to {explained[1]}" in prose
+    before, after = (round(-100 * float(value)) for value in reward)
+    assert f"shorten from {before} to {after} characters" in prose
+    first = re.search(r"correct +>= 0.8 +(\S+) \S+ +(\S+)", start)
+    assert f"{float(first[1]):.0%}"[:-1] + " % are correct" in start
+    assert f"{float(first[2]):.0%}"[:-1] + " % would be correct" in start
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["start", "your_problem", "environments", "conversations", "callbacks"])
 def test_a_page(name, tmp_path, monkeypatch):
