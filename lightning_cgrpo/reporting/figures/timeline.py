@@ -71,7 +71,8 @@ def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     entries = []
     for number, (label, found) in enumerate(points.items()):
         marker, color = "osD^v<>PX*"[number // len(METHODS) % 10], METHODS[number % len(METHODS)]
-        axes.scatter(*np.transpose(found), color=color, marker=marker, s=26, alpha=0.8, linewidths=0)
+        compliances, rewards = np.transpose(found)
+        axes.scatter(compliances, rewards, color=color, marker=marker, s=26, alpha=0.8, linewidths=0)
         entries.append(line(color, label, marker=marker, linestyle="", markersize=5))
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel("compliance: share of the second half of training, for the constraint that is met least")
