@@ -65,6 +65,7 @@ def run(arguments: list[str]) -> str:
     return said.getvalue()
 
 
+PROSE = ("start", "your_problem")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
@@ -104,22 +105,22 @@ def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
     assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
 
 
-def test_numbers_in_prose_are_those_of_the_printed_card():
-    """The card of start.md is what `fit -c your_problem.yaml` printed; its prose, and the other page's, repeat it."""
-    start, problem = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("start", "your_problem"))
-    card = start[start.index("Run finished") :]
-    (correct, explained, reward) = (
-        re.search(rf"^ +{name}.*?(-?0\.\d+) (?:\(\S+\)|± \S+) +(-?[\d.]+)", card, re.MULTILINE).groups()
-        for name in ("correct >= 0.8 ", "explained >= 0.9 ", "reward ")
+def test_numbers_in_prose_are_those_of_the_committed_run():
+    """The summary of ``fit -c your_problem.yaml``: both pages' sentences, and the printed card, have its numbers."""
+    run = json.loads((ROOT / "docs/results/your_problem/summary.json").read_text(encoding="utf-8"))["measured"]
+    start, problem = (" ".join((ROOT / f"docs/{name}.md").read_text("utf-8").split()) for name in PROSE)
+    before, end = run["before"], run["end"]
+    for name in ("correct", "explained"):
+        first, last = (f"{part['constraints'][name]['value']:.3f}" for part in (before, end))
+        assert f"{name} answers rises from {first} to {last}" in problem
+        assert re.search(rf"{name} >= 0.. {first} {last} ", start), "the card"
+    assert f"{before['constraints']['correct']['value']:.0%}".replace("%", " %") + " are correct" in start
+    characters = [round(-100 * part["reward"]["value"]) for part in (before, end)]
+    assert "shorten from {} to {} characters".format(*characters) in problem
+    assert (
+        f"reward {before['reward']['value']:.4g} ± {before['reward']['error']:.2g} {end['reward']['value']:.4g}"
+        in start
     )
-    prose = " ".join(problem.split())
-    assert f"correct answers rises from {correct[0]} to {correct[1]}" in prose
-    assert f"explained answers rises from {explained[0]} to {explained[1]}" in prose
-    before, after = (round(-100 * float(value)) for value in reward)
-    assert f"shorten from {before} to {after} characters" in prose
-    first = re.search(r"correct +>= 0.8 +(\S+) \S+ +(\S+)", start)
-    assert f"{float(first[1]):.0%}"[:-1] + " % are correct" in start
-    assert f"{float(first[2]):.0%}"[:-1] + " % would be correct" in start
 
 
 @pytest.mark.slow
