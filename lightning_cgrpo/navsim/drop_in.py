@@ -6,8 +6,10 @@ have loaded with the devkit's `MetricCacheLoader`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +21,22 @@ from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT_WEIGHT, WEIGHTS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
-from lightning_cgrpo.scenes.devkit.convert import agents_content, ego_content, plan_content, polygon_content
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
+from lightning_cgrpo.scenes.devkit.convert import (
+    agents_content,
+    ego_content,
+    lane_content,
+    plan_content,
+    polygon_content,
+)
+from lightning_cgrpo.scenes.devkit.installation import INSTALL, MAPS
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import scene_from_json
 
 RED = "red_light_"
 """Start of the tokens of red connectors in a cache."""
+REPLAY, REACTIVE = "LogReplayTrafficAgents", "NavsimIDMTrafficAgents"
+"""The devkit's policies of traffic."""
 LANES = {"LANE": False, "LANE_CONNECTOR": True}
 AREAS = {"INTERSECTION": "intersections", "CARPARK_AREA": "carparks", "DRIVABLE_AREA": "drivable_areas"}
 
@@ -55,7 +67,7 @@ def pdm_score(
         future_sampling: nuPlan's `TrajectorySampling`; only 40 poses of 0.1 s.
         simulator: not used; drives are simulated here.
         scorer: navsim's `PDMScorer`, of which only ``human_penalty_filter`` is used.
-        traffic_agents_policy: navsim's `LogReplayTrafficAgents`; others need the map, which a cache lacks.
+        traffic_agents_policy: navsim's `LogReplayTrafficAgents`, or `NavsimIDMTrafficAgents`, which reads nuPlan's map.
 
     Returns:
         A pandas frame of one row with the devkit's columns, and states ``[41, 11]``.
@@ -67,10 +79,10 @@ def pdm_score(
 
     if future_sampling.num_poses != STEPS - 1 or abs(future_sampling.interval_length - DT) > 1e-9:
         raise UserError(f"Expected a sampling of {STEPS - 1} poses of {DT} s, but got {future_sampling}.")
-    if type(traffic_agents_policy).__name__ != "LogReplayTrafficAgents":
-        name = type(traffic_agents_policy).__name__
-        raise UserError(f"Expected LogReplayTrafficAgents, because a cache has no lanes to react on, but got {name}.")
-    kept = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter))
+    name = type(traffic_agents_policy).__name__
+    if name not in (REPLAY, REACTIVE):
+        raise UserError(f"Expected {REPLAY} or {REACTIVE}, but got {name}, try one of these.")
+    kept = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter), name == REACTIVE)
     poses = torch.as_tensor(np.asarray(model_trajectory.poses, dtype=np.float64))[None]
     interval = model_trajectory.trajectory_sampling.interval_length
     scores = kept(poses, torch.zeros(1, dtype=torch.int64), interval)
@@ -99,25 +111,46 @@ class _Same:
 
 
 @lru_cache(maxsize=1)
-def _kept_scorer(cache: _Same, human_filter: bool) -> Scorer:
-    return scorer_of([cache.held], human_filter=human_filter)
+def _kept_scorer(cache: _Same, human_filter: bool, reactive: bool) -> Scorer:
+    return scorer_of([cache.held], human_filter=human_filter, reactive=reactive)
 
 
-def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True) -> Scorer:
-    """A `Scorer` with log replay over navsim's metric caches; row i of its scenes is cache i.
+def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True, reactive: bool = False) -> Scorer:
+    """A `Scorer` over navsim's metric caches; row i of its scenes is cache i.
 
     Args:
         metric_caches: navsim's `MetricCache` objects, of the devkit 2.
         human_filter: see `Scorer`.
+        reactive: vehicles react, on the lanes of nuPlan's map; by default the log is replayed.
     """
-    scenes, plans = zip(*map(cached_scene, metric_caches), strict=True)
-    return Scorer(scenes, plans=plans, human_filter=human_filter)
+    converted = [cached_scene(cache, map_lanes(cache) if reactive else None) for cache in metric_caches]
+    scenes, plans = zip(*converted, strict=True)
+    return Scorer(scenes, Reactive() if reactive else None, plans=plans, human_filter=human_filter)
 
 
-def cached_scene(cache: Any) -> CachedScene:
+def map_lanes(cache: Any) -> Callable[[str, bool], Any]:
+    """Lanes (False) and lane connectors (True) by id, of nuPlan's map of a cache's town.
+
+    Raises:
+        UserError: nuPlan's devkit isn't installed.
+    """
+    about = cache.map_parameters
+    try:
+        layers = import_module("nuplan.common.maps.maps_datatypes").SemanticMapLayer
+        town = import_module("nuplan.common.maps.nuplan_map.map_factory").get_maps_api
+    except ImportError as error:
+        raise UserError(f"Expected nuPlan's devkit to be installed, but got '{error}', try {INSTALL}.") from None
+    api = town(os.environ.get(MAPS) or about.map_root, about.map_version, about.map_name)
+    return lambda name, connector: api.get_map_object(name, layers.LANE_CONNECTOR if connector else layers.LANE)
+
+
+def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None) -> CachedScene:
     """Convert a `MetricCache`.
 
     Every lane stands in a roadblock of its own, because a cache does not tell them.
+
+    Args:
+        lanes_of: the map's lanes by id (see `map_lanes`), whose centerlines and speed limits a cache lacks.
 
     Raises:
         UserError: the cache has no plan of the expert.
@@ -135,8 +168,9 @@ def cached_scene(cache: Any) -> CachedScene:
         shape, block = polygon_content(polygon), f"block of {name}"
         links: dict[str, list[str]] = {"incoming": [], "outgoing": []}
         road_map["roadblocks"].append({"id": block, "connector": True, **shape, "lanes": [name], **links})
-        lane = {"id": name, "connector": connector, "roadblock": block, **shape, "speed_limit": None}
-        road_map["lanes"].append({**lane, "centerline": shape["polygon"][:2], **links})
+        lane = {"id": name, "connector": connector, "roadblock": block, **shape, **links}
+        unknown = {"centerline": shape["polygon"][:2], "speed_limit": None}
+        road_map["lanes"].append(lane | (unknown if lanes_of is None else lane_content(lanes_of(name, connector))))
 
     for token, kind, polygon in zip(areas.tokens, areas.map_types, areas._geometries, strict=True):
         if kind.name in LANES:

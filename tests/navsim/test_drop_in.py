@@ -14,6 +14,7 @@ from lightning_cgrpo.navsim.batch.agent_tracks import interpolate_agents
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.drop_in import pdm_score, scorer_of
 from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
 from lightning_cgrpo.scenes.vehicle import corners
 from tests.navsim.devkit_scenes import candidates, scenes
@@ -115,6 +116,38 @@ def test_a_scorer_over_caches_gives_the_scenes_scores(cases):
         assert torch.allclose(found.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
     assert torch.allclose(found.pdm_score, expected.pdm_score, rtol=0, atol=1e-9)
     assert torch.allclose(found.states, expected.states, rtol=0, atol=1e-9)
+
+
+def test_vehicles_of_caches_react_on_the_maps_lanes(monkeypatch):
+    """As in the scenes that the caches were made of."""
+    found = list(scenes().values())
+    before = Scorer(found, Reactive())
+    caches = [cache_of(one, plan) for one, plan in zip(found, before.plans, strict=True)]
+
+    def map_lanes(cache):
+        lanes = next(one for one, held in zip(found, caches, strict=True) if held is cache).map.lanes
+
+        def lane(name, connector):
+            row = lanes.ids.index(name)
+            assert connector == bool(lanes.connector[row])
+            line = [SimpleNamespace(x=x, y=y) for x, y in lanes.centerlines[row].tolist()]
+            limit = float(lanes.speed_limit[row])
+            path = SimpleNamespace(discrete_path=line)
+            return SimpleNamespace(baseline_path=path, speed_limit_mps=None if limit != limit else limit)
+
+        return lane
+
+    monkeypatch.setattr(drop_in, "map_lanes", map_lanes)
+    poses, scene = candidates().repeat(len(found), 1, 1), torch.arange(len(found)).repeat_interleave(4)
+    expected = before(poses, scene)
+    got = scorer_of(caches, reactive=True)(poses, scene)
+    for name in COLUMNS:
+        assert torch.allclose(got.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
+    pytest.importorskip("pandas")
+    plan = SimpleNamespace(poses=poses[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    config = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=True))
+    alone, _ = pdm_score(caches[0], plan, SAMPLING, None, config, type("NavsimIDMTrafficAgents", (), {})())
+    assert float(alone["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[0]), abs=1e-9)
 
 
 HOLES = [[20.0, -0.9], [20.0, -0.3], [24.0, -0.3], [24.0, -0.9]], [[30.0, -2.0], [31.0, -2.0], [30.0, -1.0]]

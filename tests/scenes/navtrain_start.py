@@ -9,15 +9,19 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lightning_cgrpo.scenes.devkit import NavsimDevkit
 from lightning_cgrpo.scenes.devkit.installation import read_split
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from tests.scenes.fake_devkit import TOWN, install, write_maps, write_split
+from tests.scenes.scenes import straight_road
 
 LOGS, TOKENS = 1192, 87
 """Of navtrain, whose 103,288 tokens are 87 a log."""
@@ -82,6 +86,14 @@ def main(folder: Path) -> None:
     tracemalloc.start()
     scenes = source("navtrain").scenes("train")
     print(f"{len(scenes):,} scenes, {tracemalloc.get_traced_memory()[0] / 2**20:.0f} MiB of a process")
+    tracemalloc.stop()
+    picture = np.random.default_rng(0).integers(0, 255, (68, 120, 3), dtype=np.uint8)
+    Image.fromarray(picture).resize((1920, 1080)).save(folder / "camera.jpg")
+    form = PromptFormat(1, 0.5, ("CAM_F0",) * 9, 364, 672)
+    scene = straight_road()
+    images = [str(folder / "camera.jpg")] * len(scene.ego.times)
+    scene = replace(scene, cameras={"CAM_F0": images}, intent="left")
+    timed("nine images of a prompt", lambda: [messages(scene, form) for _ in range(5)], 1 / 5)
 
 
 if __name__ == "__main__":

@@ -177,8 +177,7 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
                 "connector": connector,
                 "roadblock": block,
                 **polygon_content(lane.polygon),
-                "centerline": [[float(state.x), float(state.y)] for state in lane.baseline_path.discrete_path],
-                "speed_limit": None if lane.speed_limit_mps is None else float(lane.speed_limit_mps),
+                **lane_content(lane),
                 "incoming": _known(lane.incoming_edges, lanes),
                 "outgoing": _known(lane.outgoing_edges, lanes),
             }
@@ -186,6 +185,15 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
         ],
         "intersections": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.INTERSECTION]],
         "carparks": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.CARPARK_AREA]],
+    }
+
+
+def lane_content(lane: Any) -> dict[str, Any]:
+    """The fields `centerline` and `speed_limit` of nuPlan's lane."""
+    limit = lane.speed_limit_mps
+    return {
+        "centerline": [[float(state.x), float(state.y)] for state in lane.baseline_path.discrete_path],
+        "speed_limit": None if limit is None else float(limit),
     }
 
 
