@@ -25,7 +25,7 @@ COMMITTED = {
         "gridworld_critics": 10,
         "duals_gridworld": 42,
     },
-    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30, "thresholds_gsm8k": 9, "duals_gsm8k": 60},
+    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30, "thresholds_gsm8k": 9, "duals_gsm8k": 60, "estimators_gsm8k": 10},
     "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6, "navsim_scoring": 6, "duals_navsim": 42},
     "calculator": {"calculator": 9},
     "environments/cartpole": {"cartpole": 12},
