@@ -15,6 +15,7 @@ from lightning_cgrpo.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
+from lightning_cgrpo.callbacks.step_budget import StepBudget
 from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, TensorBoardLayout
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 
@@ -33,6 +34,7 @@ __all__ = [
     "RunSummary",
     "SampleAnswers",
     "SavePretrained",
+    "StepBudget",
     "TensorBoardLayout",
     "WeightSetter",
     "WritePredictions",

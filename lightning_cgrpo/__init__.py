@@ -46,6 +46,7 @@ _EXPORTS = {
     "NavsimDevkit": "lightning_cgrpo.scenes.devkit",
     "NCCLPush": "lightning_cgrpo.samplers.vllm.nccl_push",
     "NetworkPolicy": "lightning_cgrpo.policies.network_policy",
+    "NormalizedObservations": "lightning_cgrpo.policies.normalized_observations",
     "Objective": "lightning_cgrpo.objective.objective",
     "ObjectiveError": "lightning_cgrpo.objective.constraint",
     "Observations": "lightning_cgrpo.tasks.driving.observations",

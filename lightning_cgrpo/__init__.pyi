@@ -32,6 +32,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy as CausalLMPolicy
 from lightning_cgrpo.policies.gaussian_mlp import GaussianMLP as GaussianMLP
 from lightning_cgrpo.policies.network_policy import NetworkPolicy as NetworkPolicy
 from lightning_cgrpo.policies.network_policy import RecurrentPolicy as RecurrentPolicy
+from lightning_cgrpo.policies.normalized_observations import NormalizedObservations as NormalizedObservations
 from lightning_cgrpo.policies.policy import Policy as Policy
 from lightning_cgrpo.policies.sharding import FSDP2Strategy as FSDP2Strategy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy as VisionLanguagePolicy

@@ -163,12 +163,12 @@ def critic(folder: Path, prompts: int) -> dict:
 
 
 def worlds(folder: Path, prompts: int) -> dict:
-    """Gymnasium's CartPole; two processes have different numbers of worlds."""
+    """Gymnasium's CartPole with normalized observations; two processes have different numbers of worlds."""
     from lightning_cgrpo import Gymnasium, GymnasiumTask
 
     torch.manual_seed(0)
     module = ConstrainedGRPO(
-        CategoricalMLP(4, 2, hidden=(32,)).double(),
+        CategoricalMLP(4, 2, hidden=(32,), normalize=True).double(),
         EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=30)),
         GymnasiumTask({"far": {"outside": {"observation.0": [-0.05, 0.05]}}}),
         Objective("return", {"far": Constraint(at_most=0.05)}),

@@ -16,17 +16,24 @@ class MLPCritic(Critic):
     Args:
         hidden: widths of the hidden layers, with ReLU between.
         seed: of the hidden layers' weights, by default Lightning's seed.
+        normalize: `NormalizedObservations` before the first layer.
     """
 
-    def __init__(self, observation_size: int, hidden: tuple[int, ...] = (128, 128), seed: int | None = None) -> None:
+    def __init__(
+        self,
+        observation_size: int,
+        hidden: tuple[int, ...] = (128, 128),
+        seed: int | None = None,
+        normalize: bool = False,
+    ) -> None:
         super().__init__()
-        self.observation_size, self.hidden, self.seed = observation_size, hidden, seed
+        self.observation_size, self.hidden, self.seed, self.normalize = observation_size, hidden, seed, normalize
 
     def load(self, components: int) -> None:
         if hasattr(self, "network"):
             return
         with random_weights(run_seed(self.seed)):
-            self.network = CategoricalMLP(self.observation_size, components, self.hidden)
+            self.network = CategoricalMLP(self.observation_size, components, self.hidden, self.normalize)
         zero_heads(self.network.net[-1])
 
     def forward(self, examples: Examples) -> Tensor:

@@ -19,6 +19,7 @@ from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
 from lightning_cgrpo.objective.objective import Components, Objective, over_prompts
+from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.prompts.source import PromptLoader
@@ -38,6 +39,7 @@ class UpdateOutput(ScoredPrompts):
         measured: signals of the first draw.
         violations: counts ``[K]`` in the first draw.
         opportunities: counts ``[K]`` in the first draw.
+        steps: all sampled steps, of redrawn groups too.
     """
 
     advantages: Tensor
@@ -45,6 +47,7 @@ class UpdateOutput(ScoredPrompts):
     measured: dict[str, Signal]
     violations: Tensor
     opportunities: Tensor
+    steps: Tensor
 
 
 class ConstrainedGRPO(PolicySteps):
@@ -176,6 +179,7 @@ class ConstrainedGRPO(PolicySteps):
         report = UpdateReport(logging_due(self.trainer, update), self.optimization, self.device)
         with report.time("rollout"):
             sampled = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
+            self._steps = sampled.mask.sum()
         with report.time("score"):
             measured, faults = self.score(prompts, sampled)
             logged = self.task.logged()
@@ -190,6 +194,9 @@ class ConstrainedGRPO(PolicySteps):
         if self.critic_advantages is not None:
             with report.time("critic"):
                 self._learn_values(self.critic_advantages, update)
+        for network in (self.policy, self.critic_advantages):
+            if network is not None:
+                learn_observations(network, sampled)
         clean, policy_faults = isolate_faults(policy_signals)
         measured, faults = {**measured, **clean}, {**faults, **policy_faults}
         counts = self.objective.counts(measured)
@@ -218,6 +225,7 @@ class ConstrainedGRPO(PolicySteps):
             "measured": measured,
             "violations": violations,
             "opportunities": opportunities,
+            "steps": self._steps,
         }
 
     def _redraw(
@@ -227,6 +235,7 @@ class ConstrainedGRPO(PolicySteps):
 
         def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
             answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
+            self._steps = self._steps + answers.mask.sum()
             return answers, self.score(some, answers)[0]
 
         def informative(some: Signals) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from lightning_cgrpo.policies.network_policy import Actor, NetworkPolicy
+from lightning_cgrpo.policies.normalized_observations import NormalizedObservations
 from lightning_cgrpo.rollout import Examples
 
 
@@ -17,10 +18,13 @@ class CategoricalMLP(NetworkPolicy):
 
     Args:
         hidden: widths of the hidden layers, with ReLU between.
+        normalize: `NormalizedObservations` before the first layer.
     """
 
-    def __init__(self, observation_size: int, actions: int, hidden: tuple[int, ...] = (128, 128)) -> None:
-        super().__init__(mlp(observation_size, actions, hidden))
+    def __init__(
+        self, observation_size: int, actions: int, hidden: tuple[int, ...] = (128, 128), normalize: bool = False
+    ) -> None:
+        super().__init__(mlp(observation_size, actions, hidden, normalize))
         self.observation_size, self.actions = observation_size, actions
 
     def actor(self) -> Actor:
@@ -33,9 +37,9 @@ class CategoricalMLP(NetworkPolicy):
         return Examples({"observations": observation}, action, action == 0, group=action)
 
 
-def mlp(observation_size: int, outputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
+def mlp(observation_size: int, outputs: int, hidden: tuple[int, ...], normalize: bool = False) -> nn.Sequential:
     """Linear layers of widths `hidden` with ReLU between, from ``[N, observation_size]`` to ``[N, outputs]``."""
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [NormalizedObservations(observation_size)] if normalize else []
     for size_in, size_out in pairwise((observation_size, *hidden)):
         layers += [nn.Linear(size_in, size_out), nn.ReLU()]
     layers.append(nn.Linear(hidden[-1] if hidden else observation_size, outputs))
@@ -44,9 +48,11 @@ def mlp(observation_size: int, outputs: int, hidden: tuple[int, ...]) -> nn.Sequ
 
 def unwrapped(net: nn.Module) -> Actor:
     """The MLP as a plain function, because calling modules would double the cost of a step."""
+    first = next((layer for layer in net.children() if isinstance(layer, NormalizedObservations)), None)
     *hidden, last = [(layer.weight, layer.bias) for layer in net.children() if isinstance(layer, nn.Linear)]
 
     def act(values: Tensor) -> Tensor:
+        values = values if first is None else first(values)
         for weight, bias in hidden:
             values = linear(values, weight, bias).relu_()
         return linear(values, *last)

@@ -15,6 +15,7 @@ class GaussianMLP(NetworkPolicy):
         low: lower bounds, one for all numbers or one for each; None for unbounded actions.
         high: upper bounds.
         hidden: widths of the hidden layers, with ReLU between.
+        normalize: `NormalizedObservations` before the first layer.
     """
 
     def __init__(
@@ -24,8 +25,9 @@ class GaussianMLP(NetworkPolicy):
         low: float | tuple[float, ...] | None = None,
         high: float | tuple[float, ...] | None = None,
         hidden: tuple[int, ...] = (64, 64),
+        normalize: bool = False,
     ) -> None:
-        super().__init__(mlp(observation_size, 2 * action_size, hidden), Gaussian(action_size, low, high))
+        super().__init__(mlp(observation_size, 2 * action_size, hidden, normalize), Gaussian(action_size, low, high))
         self.observation_size = observation_size
 
     def actor(self) -> Actor:

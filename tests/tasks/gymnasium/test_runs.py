@@ -44,8 +44,10 @@ def test_overlays_start(world, folder):
 RUNS = {
     **{world: " ".join([f"-c configs/{world}.yaml", *SHORT.get(world, [])]) for world in WORLDS},
     "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true",
-    "returns_to_go": "-c configs/cartpole.yaml --model.estimator=ReturnsToGo --model.objective.reward=reward",
+    "returns_to_go": "-c configs/cartpole.yaml --model.estimator=ReturnsToGo --model.objective.reward=reward "
+    "--model.policy.normalize=true",
     "critic": "-c configs/pendulum.yaml -c configs/ablations/pendulum/ppo_lagrangian.yaml "
+    "--model.policy.normalize=true --model.estimator.critic.normalize=true --model.estimator.bootstraps=true "
     "--model.estimator.learning.warmup=1 --model.objective.constraints.hard.over=2",
 }
 

@@ -1,0 +1,62 @@
+"""Runs that end after a number of environment steps."""
+
+import torch
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Gymnasium, GymnasiumTask, Objective
+from lightning_cgrpo.callbacks import Checkpoints, StepBudget
+from lightning_cgrpo.datamodules import SeedDataModule
+from tests.quiet import quiet_trainer
+
+BUDGET = 600
+
+
+class Totals(DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.steps = {}
+
+    def log_metrics(self, metrics, step=None):
+        if "rollout/total_steps" in metrics:
+            self.steps[step] = int(metrics["rollout/total_steps"])
+
+
+def run(folder, max_steps=-1, resume=None):
+    """The steps after each update as the callback counts them, and those of each sampling."""
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(4, 2, hidden=(8,)),
+        EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=20)),
+        GymnasiumTask(),
+        Objective("truncated"),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
+        group_size=2,
+        redraws=1,
+        seed=0,
+    )
+    sampled, sample = [], module.sample
+
+    def kept(*arguments):
+        rollouts = sample(*arguments)
+        sampled.append(int(rollouts.mask.sum()))
+        return rollouts
+
+    module.sample = kept
+    logger = Totals()
+    checkpoints = Checkpoints(folder, save_last=True, every_n_train_steps=1)
+    trainer = quiet_trainer(
+        StepBudget(BUDGET), checkpoints, logger=logger, max_steps=max_steps, enable_checkpointing=True
+    )
+    trainer.fit(module, SeedDataModule(prompts_per_update=3), ckpt_path=resume)
+    return logger.steps, sampled
+
+
+def test_ends_with_the_update_that_reaches_the_budget_and_a_resumed_run_counts_on(tmp_path):
+    totals, sampled = run(tmp_path / "whole")
+    steps = list(totals.values())
+    assert list(totals) == list(range(len(steps)))
+    assert steps[-2] < BUDGET <= steps[-1] == sum(sampled)
+    assert len(sampled) > len(steps), "groups were redrawn"
+    before, _ = run(tmp_path / "parts", max_steps=2)
+    after, _ = run(tmp_path / "more", resume=tmp_path / "parts/last.ckpt")
+    assert len(before) == 2 and before | after == totals
