@@ -149,9 +149,10 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from lightning_cgrpo.cli.messages import of_the_disk, of_wandb, unexpected
+        from lightning_cgrpo.cli.messages import of_a_lost_process, of_the_disk, of_wandb, unexpected
 
-        message = of_the_disk(error) if isinstance(error, OSError) else of_wandb(error)
+        library = of_a_lost_process(error) or of_wandb(error)
+        message = of_the_disk(error) if isinstance(error, OSError) else library
         _end(message or unexpected(error), 2 if message else 1)
 
 

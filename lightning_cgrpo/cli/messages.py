@@ -15,6 +15,11 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line, installi
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+LOST = re.compile(
+    r"gloo.*(?:Connection (?:closed|reset) by peer|Broken pipe)|remote process exited|Did the remote server shutdown",
+    re.S,
+)
+"""Complaints of gloo, NCCL and torch's store about a process that has ended."""
 WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "Sequence": "a list"}
 """Types in the words of a configuration."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -79,6 +84,23 @@ def of_wandb(error: Exception) -> str | None:
             "the environment, which logs into a folder for `wandb sync`."
         )
     return None
+
+
+def of_a_lost_process(error: BaseException) -> str | None:
+    """Message for a collective in which another process of the run is missing; None for other errors."""
+    from lightning_cgrpo.distributed import world  # not at the top, because it imports torch
+
+    link: BaseException | None = error
+    while link is not None and not (isinstance(link, RuntimeError) and LOST.search(str(link))):
+        link = link.__cause__ or link.__context__
+    if link is None:
+        return None
+    (rank, size), at = world(), re.search(r"\[([^\]/]+)\]:\d+", str(link))
+    other = f"process {1 - rank}" if size == 2 else "another process"
+    return (
+        f"Expected all {size} processes of the run to go on, but {other}{f' on {at[1]}' if at else ''} is lost, as "
+        f"process {rank} found; its own output says why. Try the command again with --ckpt_path=auto."
+    )
 
 
 def unexpected(error: Exception) -> str:
