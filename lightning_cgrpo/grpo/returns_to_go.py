@@ -18,7 +18,7 @@ class ReturnsToGo(AdvantageEstimator):
     With the return-to-go X_j,i,t = sum_s gamma^s x_j,i,t+s of component j, A_i,t = sum_j w_j (X_j,i,t - b_j,t) / std_j.
     The baseline b_j,t is the mean over the group's answers that take step t, and std_j the root mean square of the
     differences over all steps of the group. A signal of whole answers is a reward at the last step: in answers of equal
-    lengths, with gamma 1, its advantage is that of `ScalarizedAdvantages`.
+    lengths, with gamma 1, its advantage is that of `ScalarizedAdvantages` with scale `group`.
 
     Args:
         gamma: discount per step; 1 for none.
