@@ -13,6 +13,7 @@ EXTRAS = {
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "math": ["math-verify>=0.9"],
     "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
+    "worlds": ["gymnasium[mujoco]>=1.4", "highway-env>=1.12"],
     "wandb": ["wandb>=0.31"],
     "docs": ["mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }

@@ -49,5 +49,5 @@ class ReferenceSync(Callback):
         assert isinstance(pl_module.reference, nn.Module)
         for reference, policy in zip(pl_module.reference.parameters(), pl_module.policy.parameters(), strict=True):
             reference.lerp_(policy, self.alpha)
-        for reference, policy in zip(pl_module.reference.buffers(), pl_module.policy.buffers(), strict=True):
-            reference.copy_(policy)  # such as moments of observations, in whose units the weights are
+        for buffer, policy_buffer in zip(pl_module.reference.buffers(), pl_module.policy.buffers(), strict=True):
+            buffer.copy_(policy_buffer)  # such as moments of observations, in whose units the weights are
