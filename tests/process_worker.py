@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import (
     CategoricalMLP,
@@ -47,20 +46,11 @@ from lightning_cgrpo.policies.sharding import whole
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 UPDATES = 20
 STRATEGY = sys.argv[2] if __name__ == "__main__" else "auto"
-
-
-class Memory(DummyLogger):
-    """What is logged, on the first process."""
-
-    def __init__(self):
-        super().__init__()
-        self.updates = []
-
-    def log_metrics(self, metrics, step=None):
-        self.updates.append(metrics)
 
 
 class Multipliers(Callback):
@@ -280,7 +270,7 @@ def run(
     return {
         "multipliers": torch.stack(multipliers.history),
         "prompts": multipliers.prompts,
-        "metrics": memory.updates,
+        "metrics": memory.metrics,
         "pending": duals.state_dict()["rates"],
         "parameters": flattened(module),
     }
@@ -292,24 +282,11 @@ def flattened(module: RolloutModule) -> torch.Tensor:
 
 
 def fit(
-    module: RolloutModule, data: GroupDataModule, updates: int, logger: "Memory | bool" = False, *callbacks: Callback
+    module: RolloutModule, data: GroupDataModule, updates: int, logger: Memory | bool = False, *callbacks: Callback
 ) -> Trainer:
     _, processes = size()
-    trainer = Trainer(
-        accelerator="cpu",
-        strategy=STRATEGY,
-        devices=processes,
-        precision="64-true",
-        max_steps=updates,
-        log_every_n_steps=1,
-        logger=logger,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        use_distributed_sampler=False,
-        callbacks=list(callbacks),
-    )
+    parallel = {"strategy": STRATEGY, "devices": processes, "use_distributed_sampler": False}
+    trainer = quiet_trainer(*callbacks, **parallel, precision="64-true", max_steps=updates, logger=logger)
     trainer.fit(module, data)
     assert world()[1] == processes
     return trainer

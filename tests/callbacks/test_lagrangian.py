@@ -13,13 +13,7 @@ from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.minibatches import Optimization
-from lightning_cgrpo.multipliers import (
-    PID,
-    AimForTest,
-    ExponentiatedGradient,
-    SoftmaxAdam,
-    StallDetector,
-)
+from lightning_cgrpo.multipliers import PID, AimForTest, ExponentiatedGradient, SoftmaxAdam, StallDetector
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import GridworldTask

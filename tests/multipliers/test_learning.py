@@ -128,8 +128,4 @@ if __name__ == "__main__":
     for run in RUNS:
         results = [outcome(run, seed) for seed in range(3)]
         numbers = torch.tensor([[r.reward, *r.rates, *r.weights, r.std] for r in results]).mean(0)
-        print(
-            f"# {run:38}",
-            *(f"{number:.3f}" for number in numbers),
-            [r.stalled for r in results],
-        )
+        print(f"# {run:38}", *(f"{number:.3f}" for number in numbers), [r.stalled for r in results])

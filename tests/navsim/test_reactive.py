@@ -24,7 +24,7 @@ from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene
 from tests.navsim.reactive_oracle import worst
 from tests.scenes.scenes import agent, straight, straight_road
 
-RIGHT, LEFT, ONCOMING = -1.75, 1.75, 5.25
+RIGHT, LEFT = -1.75, 1.75
 """Of the lanes of `straight_road`."""
 
 

@@ -31,10 +31,7 @@ def test_good_ones_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("item", "error"),
     [
-        (
-            {"poses": GOOD[:7]},
-            "trajectories[0].poses: Expected 8 poses every 0.5 s or 40 poses every 0.1 s, but got 7",
-        ),
+        ({"poses": GOOD[:7]}, "trajectories[0].poses: Expected 8 poses every 0.5 s or 40 poses every 0.1 s, but got 7"),
         ({"poses": with_pose(2, [1.0, float("nan"), 0.0])}, "trajectories[0].poses[2]: Expected finite numbers"),
         ({"poses": with_pose(1, [1.0, 0.0])}, "Expected numbers of the shape [3], but got the shape [2]"),
         ({"pose": GOOD}, "Expected a field 'poses', but got none. Did you mean 'pose'?"),

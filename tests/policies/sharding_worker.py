@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 
@@ -41,6 +41,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 from tests.policies.tiny_vision import make_tiny_vision_model
+from tests.quiet import quiet_trainer
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -149,21 +150,11 @@ def prompts(folder, each=3):
 
 def fit(module, data, strategy, updates, *callbacks, precision="64-true", checkpoint=None, folder=None):
     watch = Watch()
-    trainer = Trainer(
-        accelerator="cpu",
-        strategy=strategy,
-        devices=PROCESSES,
-        precision=precision,
-        max_steps=updates,
-        logger=False,
-        default_root_dir=folder,
-        enable_checkpointing=any(isinstance(callback, Checkpoints) for callback in callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        use_distributed_sampler=False,
-        callbacks=[LagrangianCallback(SoftmaxAdam())] * isinstance(module, ConstrainedGRPO) + [watch, *callbacks],
-    )
+    duals = [LagrangianCallback(SoftmaxAdam())] * isinstance(module, ConstrainedGRPO)
+    parallel = {"strategy": strategy, "devices": PROCESSES, "use_distributed_sampler": False, "precision": precision}
+    saves = any(isinstance(callback, Checkpoints) for callback in callbacks)
+    options = {"max_steps": updates, "default_root_dir": folder, "enable_checkpointing": saves}
+    trainer = quiet_trainer(*duals, watch, *callbacks, **parallel, **options)
     trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     left = {"policy": weights(module.policy), "shares": watch.shares, "gathers": watch.gathers}
     if watch.multipliers:
