@@ -15,12 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import (
-    CHECKPOINTS,
     UNFINISHED,
+    Lineage,
     is_remote,
+    lineage_of,
     newest,
     put,
-    read_saved,
     remove,
     remove_unfinished,
 )
@@ -32,6 +32,8 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
 from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.user_code import by_signal
+
+FOLDER = "checkpoints"
 
 
 class Checkpoints(ModelCheckpoint):
@@ -46,7 +48,7 @@ class Checkpoints(ModelCheckpoint):
       checkpoints.
     - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
       ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
-    - ``ckpt_path="last"`` is the newest checkpoint of the last version; see `newest`.
+    - ``ckpt_path="last"`` is the newest checkpoint of all versions, by lineage and updates; see `newest`.
 
     Args:
         every_n_minutes: with `save_last`, also write ``last.ckpt`` after the update that ends so long after the last
@@ -58,7 +60,7 @@ class Checkpoints(ModelCheckpoint):
     changes_learning = False
 
     _began = 0.0
-    _run: str | None = None
+    _lineage: Lineage = ()
     _validation_due = False
     _unranked = False
     """True while this update's checkpoint waits for its validation."""
@@ -81,11 +83,11 @@ class Checkpoints(ModelCheckpoint):
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         logger = trainer.loggers[0] if trainer.loggers else None
-        place = Path(self.dirpath or Path(trainer.default_root_dir, CHECKPOINTS))
+        place = Path(self.dirpath or Path(trainer.default_root_dir, FOLDER))
         folders = [place]
         if self.dirpath is None and logger is not None:
             run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
-            place, folders = run / "*" / CHECKPOINTS, list(run.glob(f"*/{CHECKPOINTS}"))
+            place, folders = run / "*" / FOLDER, list(run.glob(f"*/{FOLDER}"))
         if (last := newest(folders)) is not None:
             return {str(last)}
         if any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
@@ -93,7 +95,7 @@ class Checkpoints(ModelCheckpoint):
         raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "run": self._run}
+        return {**super().state_dict(), "lineage": [list(start) for start in self._lineage]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
@@ -103,7 +105,8 @@ class Checkpoints(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written_at = time.monotonic()
-        self._run = _resumed_run(trainer) or trainer.strategy.broadcast(uuid.uuid4().hex[:8])
+        name = trainer.strategy.broadcast(uuid.uuid4().hex[:8])
+        self._lineage = (*_resumed(trainer), (name, trainer.global_step))
         ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
         if ranks and isinstance(pl_module, RolloutModule):
             note = too_few(pl_module.objective, _validation_prompts(trainer))
@@ -114,10 +117,18 @@ class Checkpoints(ModelCheckpoint):
             if self.dirpath and not is_remote(self.dirpath):
                 remove_unfinished(Path(self.dirpath))
             former = Path(trainer.ckpt_path or "").parent
-            if former.name == CHECKPOINTS and not is_remote(trainer.ckpt_path):
+            if former.name == FOLDER and not is_remote(trainer.ckpt_path):
                 # A running process writes files that changed later.
                 remove_unfinished(former, before=self._began)
-        _termination(trainer).defers = True
+        _termination(trainer).works()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _termination(trainer).works()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        # After the last epoch, `SavePretrained` writes files.
+        _termination(trainer).rests()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         # Lightning doesn't count the next epoch as begun if a run resumes after an epoch's last update. A further
@@ -130,6 +141,7 @@ class Checkpoints(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save; the last checkpoint follows its validation, because Lightning resumes no finished run."""
+        _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
         due = self._due(trainer) or (self._validation_due and self._ranks_validations(trainer))
         waits = self._validation_due and _at_end(trainer)
@@ -157,6 +169,7 @@ class Checkpoints(ModelCheckpoint):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
+            _termination(trainer).works()
             self._end_if_asked(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -238,11 +251,16 @@ class Checkpoints(ModelCheckpoint):
             self._save_checkpoint(trainer, path)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        _termination(trainer).rests()
+        self._write(trainer, filepath)
+        self._written_at = time.monotonic()
+        _termination(trainer).works()
+
+    def _write(self, trainer: Trainer, filepath: str) -> None:
         for logger in trainer.loggers:
             logger.save()
         if is_remote(filepath):
             super()._save_checkpoint(trainer, filepath)
-            self._written_at = time.monotonic()
             return
         # A sharded checkpoint, a directory with a file per process, also gets its name last.
         target = Path(filepath)
@@ -265,11 +283,10 @@ class Checkpoints(ModelCheckpoint):
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
-        self._written_at = time.monotonic()
 
 
-def _resumed_run(trainer: Trainer) -> str | None:
-    """The name of the run that is resumed; None for a new run. Collective.
+def _resumed(trainer: Trainer) -> Lineage:
+    """The lineage of the checkpoint that the run resumes from; () for a new run. Collective.
 
     Raises:
         UserError: processes have different checkpoints.
@@ -281,8 +298,7 @@ def _resumed_run(trainer: Trainer) -> str | None:
             f"Expected all processes to resume from one checkpoint, but got '{path}' in process {trainer.global_rank} "
             f"and '{first}' in the first, try a folder that all nodes share."
         )
-    saved = None if path is None or is_remote(path) else read_saved(Path(path))
-    return None if saved is None else saved.run
+    return () if path is None or is_remote(path) else lineage_of(Path(path))
 
 
 def _termination(trainer: Trainer) -> Termination:

@@ -29,6 +29,7 @@ TOOLS = {
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
+    "think": ("lightning_cgrpo.cli.think", "have a larger model write thoughts before demonstrated drives"),
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
@@ -104,8 +105,6 @@ def main(arguments: list[str]) -> None:
         print(__version__)
         return
     command, rest = arguments[0], arguments[1:]
-    if command == "think":
-        raise ConfigError("Expected a command, but think has moved, try python -m examples.driving_thoughts.")
     if command not in commands:
         hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
@@ -123,12 +122,12 @@ def main(arguments: list[str]) -> None:
         print(RUN_HELP.format(command=command, **settings), end="")
         return
     config, flags = read_arguments(command, rest)
+    beginning = find_checkpoint(command, config)
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
-    beginning = find_checkpoint(command, config)
     from lightning_cgrpo.cli.command_line import main as run_command
 
     run_command(command, config, flags, beginning)

@@ -1,4 +1,4 @@
-"""Checkpoint files: names, replacement, damage, and the newest of a run. Imports torch only to read a file."""
+"""Checkpoint files: names, replacement, damage, and the newest of a run. Imports torch only to look for damage."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from pickle import UnpicklingError
+from pickle import Unpickler, UnpicklingError
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, first_line
@@ -23,8 +24,9 @@ FORMER = f".former{UNFINISHED}"
 SHARDED_LAST = "meta.pt"
 """The file that Lightning writes last into a sharded checkpoint, which is a directory."""
 LAST = "last.ckpt"
-CHECKPOINTS = "checkpoints"
-"""Name of the folder in a run's folder."""
+
+Lineage = tuple[tuple[str, int], ...]
+"""Every start of a run: a random name, and the update from which it began."""
 
 
 def is_remote(path: Any) -> bool:
@@ -96,11 +98,9 @@ def check_checkpoint(path: str) -> None:
 def damaged(path: Path, problem: str) -> UserError:
     """The error for a damaged checkpoint, which names the newest other checkpoint of the run that is whole."""
     absolute = path.absolute()
-    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parent.parent.parent.glob(f"*/{CHECKPOINTS}/*.ckpt")} - {
-        absolute
-    }
-    saved = [one for one in map(read_saved, beside) if one is not None]
-    saved.sort(key=lambda one: (one.updates, one.path.parent == absolute.parent, one.version), reverse=True)
+    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {absolute}
+    saved = [one for one in map(_read, beside) if one is not None]
+    saved.sort(key=lambda one: (one.update, one.path.parent == absolute.parent, one.version or 0), reverse=True)
     whole = next((one.path for one in saved if damage(one.path) is None), None)
     hint = "and there is no other one"
     if whole is not None:
@@ -135,17 +135,41 @@ def damage(path: Path) -> str | None:
 # ---------------------------------------------------------------------- the newest and the best
 
 
-def content_of(checkpoint: Path) -> dict[str, Any]:
-    """A checkpoint's content with tensors mapped from the disk; of a sharded checkpoint, all but tensors.
+class _Other:
+    """Stands for every object of a checkpoint that is no plain container, such as a tensor."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
+
+    def __setitem__(self, *_: Any) -> None: ...
+
+    def extend(self, _: Any) -> None: ...
+
+    append = extend
+
+
+class _Containers(Unpickler):
+    """Unpickles plain containers alone, without torch, so that a command finds its checkpoint in milliseconds."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Other
+
+    def persistent_load(self, _: Any) -> None:
+        return None  # a tensor's numbers
+
+
+def header(checkpoint: Path) -> dict[str, Any]:
+    """A checkpoint's content without tensors.
 
     Raises:
         UserError: the file can't be read.
     """
-    from torch import load
-
-    file = checkpoint / SHARDED_LAST if checkpoint.is_dir() else checkpoint
     try:
-        content = load(file, map_location="cpu", weights_only=True, mmap=True)
+        with zipfile.ZipFile(checkpoint / SHARDED_LAST if checkpoint.is_dir() else checkpoint) as archive:
+            (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+            with archive.open(pickled) as file:
+                content = _Containers(file).load()
     except Exception as error:  # a damaged archive raises errors of all kinds
         raise UserError(f"Expected '{checkpoint}' to be a whole checkpoint, but got: {first_line(error)}.") from error
     if not isinstance(content, dict):
@@ -155,48 +179,87 @@ def content_of(checkpoint: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, the updates done in it, and the random name of its run, which resumes keep."""
+    """A checkpoint's place in the history of its run; `update` is the number of updates done."""
 
     path: Path
-    updates: int
-    run: str | None
+    update: int
+    lineage: Lineage
 
     @property
-    def version(self) -> int:
-        """Number of the version, which Lightning counts up; -1 without a number."""
+    def version(self) -> int | None:
+        """Number of the version, which Lightning counts up whatever the clock says."""
         numbered = re.fullmatch(r"version_(\d+)", self.path.parent.parent.name)
-        return int(numbered[1]) if numbered else -1
+        return int(numbered[1]) if numbered else None
+
+    @property
+    def unknown(self) -> Lineage:
+        """The lineage of a checkpoint of an earlier version of this package: each version is a run of its own."""
+        return ((str(self.path.parent), 0),)
+
+    def precedes(self, other: Saved) -> bool:
+        """True if `other` is the same run, at the same update or later, or was resumed from this checkpoint."""
+        starts = len(self.lineage)
+        if other.lineage[:starts] != self.lineage:
+            return False
+        return self.update <= (other.lineage[starts][1] if len(other.lineage) > starts else other.update)
 
 
 def newest(folders: Iterable[Path]) -> Path | None:
     """The newest checkpoint in the folders of a run's versions; None without any.
 
-    The last version counts; without numbers, the most updates. Times of files do not count, because clocks are set back
-    and folders are copied. A damaged file that could be the newest is returned, so that its damage is reported.
+    Lineage and updates decide. Times of files do not, because clocks are set back and folders are copied. Among
+    unrelated runs, the last version counts, if no other run has more updates. A damaged file that could be the newest
+    is returned, so that its damage is reported.
+
+    Raises:
+        UserError: another run, which the last version does not continue, has more updates.
     """
-    ends: list[Saved] = []
+    saved: list[Saved] = []
+    unreadable: list[Saved] = []
     for folder in folders:
         put_back(folder)
         files = sorted(folder.glob("*.ckpt"), key=lambda path: path.name != LAST)
-        readable = [saved for saved in map(read_saved, files) if saved is not None]
+        readable = [one for one in map(_read, files) if one is not None]
         if files and (not readable or readable[0].path != files[0]):
-            ends.append(Saved(files[0], 0, None))
-        elif files:
+            unreadable.append(Saved(files[0], 0, ()))
+        if readable and (last := readable[0]).path.name == LAST:
             # A run without a logger writes over an earlier run, some of whose other checkpoints stay.
-            same = [saved for saved in readable if saved.run == readable[0].run or readable[0].path.name != LAST]
-            ends.append(max(same, key=lambda saved: saved.updates))
-    return max(ends, key=lambda saved: (saved.version, saved.updates)).path if ends else None
+            readable = [last, *(one for one in readable if one.lineage != last.unknown and last.precedes(one))]
+        saved += readable
+    saved.sort(key=lambda one: -1 if one.version is None else one.version, reverse=True)
+    unique = list({(one.lineage, one.update): one for one in reversed(saved)}.values())[::-1]
+    ends = [one for one in unique if not any(one.precedes(other) for other in unique if other is not one)]
+    ordered = all(one.version is not None for one in (*ends, *unreadable))
+    end = max(ends, key=lambda one: (one.version if ordered else 0, one.update), default=None)
+    for one in unreadable:
+        if end is None or not ordered or (one.version or 0) >= (end.version or 0):
+            return one.path
+    if end is None:
+        return None
+    others = [one for one in ends if one is not end and one.update >= end.update + ordered]
+    if others:
+        raise UserError(
+            f"Expected one newest checkpoint, but got '{end.path}' after update {end.update} and '{others[0].path}' "
+            f"after update {others[0].update}, of which neither continues the other, try --ckpt_path=FILE with one."
+        )
+    return end.path
 
 
-def read_saved(path: Path) -> Saved | None:
-    """What a checkpoint says of itself; None if the file can't be read."""
+def _read(path: Path) -> Saved | None:
     try:
-        content = content_of(path)
-        updates = int(content["global_step"])
+        content = header(path)
+        update = int(content["global_step"])
     except (UserError, LookupError, TypeError, ValueError):
         return None
-    names = [state["run"] for state in _callback_states(content) if "run" in state]
-    return Saved(path, updates, names[0] if names else None)
+    lineages = [state["lineage"] for state in _callback_states(content) if "lineage" in state]
+    saved = Saved(path, update, tuple((str(name), int(begun)) for name, begun in lineages[0]) if lineages else ())
+    return saved if saved.lineage else replace(saved, lineage=saved.unknown)
+
+
+def lineage_of(path: Path) -> Lineage:
+    """The starts of the run that led to a checkpoint; () if the file can't be read."""
+    saved = _read(path)
+    return () if saved is None else saved.lineage
 
 
 def _callback_states(content: dict[str, Any]) -> list[dict[str, Any]]:
@@ -210,7 +273,7 @@ def best_of(last: Path) -> tuple[Path, str] | None:
     Raises:
         UserError: the best checkpoint is gone, or `last` is damaged.
     """
-    states = [state for state in _callback_states(content_of(last)) if "best_model_path" in state]
+    states = [state for state in _callback_states(header(last)) if "best_model_path" in state]
     state = next((state for state in states if state["monitor"] is not None), None)
     # Without a score, a checkpoint is the newest, not the best.
     if state is None or not state["best_model_path"] or state.get("best_model_score", 0) is None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
+from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, best_of, check_checkpoint, content_of, newest
+from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint, newest
 from lightning_cgrpo.checkpoints.plugin import check_weights
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.cli.run_folders import configuration_beside
+from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.base_weights import same_base
@@ -85,12 +87,17 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:
     """The number of updates done, the policy's weights by name, and the fingerprint of base weights that it lacks."""
-    saved = content_of(path)
+    sharded = path.is_dir()
     try:
-        state = read_weights(path, "state_dict.") if path.is_dir() else saved["state_dict"]
+        # Mapped, because most of the file is the optimizer's state, which is never read.
+        file = path / _METADATA_FILENAME if sharded else path
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
         update, base = int(saved["global_step"]), saved.get("base_weights", {}).get("policy")
-    except (KeyError, TypeError) as error:
-        raise UserError(f"Expected '{path}' to be a checkpoint of a run, but it lacks {first_line(error)}.") from None
+    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {first_line(error)}."
+        ) from None
     weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
     return update, weights, base
 

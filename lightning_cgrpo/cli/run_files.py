@@ -1,24 +1,34 @@
-"""The file written when a run begins."""
+"""Files written when a run begins."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole
 
+WEIGHTS = "weights.json"
 HEADER = b"# lightning"
 """First bytes of configurations that Lightning's parser saves."""
 
 
 class RunFiles(SaveConfigCallback):
-    """Writes ``config.yaml`` into the run's folder once training begins; evaluations write none."""
+    """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
+
+    Evaluations and failed starts leave no folder. ``weights.json`` identifies a pretrained policy's weights.
+    """
 
     def __init__(self, *arguments: Any, environment: EnvironmentValues, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -44,6 +54,22 @@ class RunFiles(SaveConfigCallback):
                 f"Expected a folder without a run, but '{folder}' holds one, try no trainer.logger.version, or another."
             )
 
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        self._remove_empty(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        self._remove_empty(trainer)
+
+    def _remove_empty(self, trainer: Trainer) -> None:
+        if self.already_saved or trainer.state.fn != "fit" or not trainer.is_global_zero:
+            return
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger) and _only_of_this_process(Path(logger.log_dir)):
+                logger.finalize("failed")
+                shutil.rmtree(logger.log_dir)
+                with contextlib.suppress(OSError):  # Other versions are in it.
+                    Path(logger.log_dir).parent.rmdir()
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         folder = run_folder(trainer)
         self.already_saved = True
@@ -58,3 +84,13 @@ class RunFiles(SaveConfigCallback):
         # The parser has validated this configuration, and doing so again takes most of the time of saving.
         text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
         write_whole(folder / self.config_filename, self.environment.hidden_yaml(text))
+        origin = pl_module.policy.origin
+        if origin is not None:
+            write_whole(folder / "weights.json", json.dumps(asdict(origin)) + "\n")
+
+
+def _only_of_this_process(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    others = [file.name for file in folder.iterdir() if file.name != "hparams.yaml"]
+    return all(name.startswith("events.out.tfevents.") and f".{os.getpid()}." in name for name in others)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
+from lightning_cgrpo.checkpoints.files import LAST, best_of, is_remote, newest, put_back
 from lightning_cgrpo.cli.configuration import (
     Config,
     ConfigError,
@@ -24,6 +24,7 @@ from lightning_cgrpo.cli.configuration import (
 )
 from lightning_cgrpo.cli.method import Method, method_of, seed_of
 
+CHECKPOINTS = "checkpoints"
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
 NAMED = (*VERSIONED, "WandbLogger")

@@ -141,50 +141,70 @@ def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, m
     assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
 
 
-def saved(name, update, run="a"):
-    """A checkpoint; later files are older."""
+def saved(name, update, *lineage):
+    """A checkpoint of runs that `lineage` names with their first updates; later files are older."""
     path = Path("runs/run", name)
-    CheckpointFiles().save_checkpoint({"global_step": update, "callbacks": {"Checkpoints": {"run": run}}}, path)
+    state = {"lineage": [list(start) for start in lineage]} if lineage else {}
+    CheckpointFiles().save_checkpoint({"global_step": update, "callbacks": {"Checkpoints": state}}, path)
     os.utime(path, (2e9 - saved.age, 2e9 - saved.age))
     saved.age += 1
     return path
 
 
 saved.age = 0
+FIRST, SECOND, OTHER = ("a", 0), ("b", 4), ("c", 0)
 
 
 def newest_of_run():
     return newest(Path("runs/run").glob("*/checkpoints"))
 
 
-def test_the_last_version_counts_whatever_the_clock_says(folder):
-    saved("version_9/checkpoints/last.ckpt", 7)
-    last = saved("version_10/checkpoints/last.ckpt", 6, "b")
-    saved("version_10 (copy)/checkpoints/last.ckpt", 8)
-    Path("runs/run/version_11/checkpoints").mkdir(parents=True)  # of a run killed before its first checkpoint
+@pytest.mark.parametrize("lineage", [True, False])
+def test_a_clock_that_was_set_back_changes_nothing(folder, lineage):
+    saved("version_0/checkpoints/last.ckpt", 2, *((FIRST,) if lineage else ()))
+    last = saved("version_1/checkpoints/last.ckpt", 6, *((FIRST, ("b", 2)) if lineage else ()))
     assert newest_of_run() == last
 
 
-def test_without_numbered_versions_the_most_updates_count(folder):
-    """As in the folder of a W&B project."""
-    last = saved("x7/checkpoints/last.ckpt", 6)
-    saved("y3/checkpoints/last.ckpt", 2)
+@pytest.mark.parametrize("copied", ["version_2", "version_0 (copy)"])
+def test_a_copied_folder_is_the_same_run(folder, copied):
+    saved(f"{copied}/checkpoints/last.ckpt", 2, FIRST)
+    last = saved("version_0/checkpoints/last.ckpt", 6, FIRST)
     assert newest_of_run() == last
 
 
-def test_in_one_folder_the_run_of_last_counts(folder):
-    """A second run without a logger writes over the first; a killed run may have a newer checkpoint than the last."""
-    step = saved("version_0/checkpoints/step=10.ckpt", 10)
+def test_a_run_that_resumed_an_earlier_checkpoint_is_newer_only_if_it_has_more_updates(folder):
+    """Which of two branches is meant, nobody can tell."""
+    first, second = "version_0/checkpoints/last.ckpt", "version_1/checkpoints/last.ckpt"
+    saved(first, 9, FIRST)
+    saved(second, 6, FIRST, SECOND)
+    with pytest.raises(UserError, match=r"version_1/.* after update 6 and '.*version_0/.* after update 9"):
+        newest_of_run()
+    assert saved(second, 12, FIRST, SECOND) == newest_of_run()
+
+
+def test_of_unrelated_runs_the_last_version_counts_unless_another_is_longer(folder):
+    saved("version_9/checkpoints/last.ckpt", 6, FIRST)
+    last = saved("version_10/checkpoints/last.ckpt", 6, OTHER)
+    assert newest_of_run() == last
+    saved("version_9/checkpoints/last.ckpt", 7, FIRST)
+    with pytest.raises(UserError, match="neither continues the other, try --ckpt_path=FILE"):
+        newest_of_run()
+
+
+def test_in_one_folder_last_is_the_newest(folder):
+    """A second run without a logger writes over the first; without save_last, the largest number of updates counts."""
+    step = saved("version_0/checkpoints/step=10.ckpt", 10, FIRST)
     assert newest([step.parent]) == step
-    last = saved("version_0/checkpoints/last.ckpt", 3, "b")
+    last = saved("version_0/checkpoints/last.ckpt", 3, OTHER)
     assert newest([step.parent]) == last
-    step = saved("version_0/checkpoints/step=4.ckpt", 4, "b")
+    step = saved("version_0/checkpoints/step=4.ckpt", 4, OTHER)
     assert newest([step.parent]) == step
 
 
 def test_a_damaged_newest_is_not_passed_over(folder):
-    first = saved("version_0/checkpoints/last.ckpt", 2)
-    last = saved("version_1/checkpoints/last.ckpt", 6)
+    first = saved("version_0/checkpoints/last.ckpt", 2, FIRST)
+    last = saved("version_1/checkpoints/last.ckpt", 6, FIRST, ("b", 2))
     content = last.read_bytes()
     last.write_bytes(content[:100])
     assert newest_of_run() == last

@@ -167,6 +167,12 @@ def test_evaluations_write_beside_the_run(capsys):
     assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0", "start"}
 
 
+def test_a_failed_start_leaves_no_folder():
+    with pytest.raises(UserError):
+        main(["fit", *NAMED, "--model.optimizer.lr=-1"])
+    assert not Path("runs/mine").exists()
+
+
 def test_no_run_is_written_over():
     version = "--trainer.logger.version=0"
     main(["fit", *NAMED, version])
