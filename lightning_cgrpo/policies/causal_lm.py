@@ -20,6 +20,7 @@ from lightning_cgrpo.policies.continuation import (
     Continuation,
     PaddedContinuation,
     SharedContinuation,
+    SingleContinuation,
 )
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
@@ -97,9 +98,8 @@ class CausalLMPolicy(TextPolicy):
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.stop_tokens: tuple[int, ...] = ()
         self._arguments: frozenset[str] = frozenset()
-        # Set by `choose`.
-        self.pads = True
-        """Rows have a mask and positions; not in the pass with which computations are compared."""
+        # Set by `choose`, see `Computation`.
+        self.pads = self.caches = True
         self.projects = False
         """Logits come from hidden states in chunks, not from transformers at once."""
 
@@ -166,9 +166,12 @@ class CausalLMPolicy(TextPolicy):
 
     # --- tokens to probabilities
 
-    def new_cache(self) -> DynamicCache:
+    def new_cache(self) -> DynamicCache | None:
+        """Transformers' cache; None if generation has none."""
         from transformers import DynamicCache
 
+        if not self.caches:
+            return None
         if self._cache_argument is None:
             raise TypeError("its forward takes no cache")
         return DynamicCache(config=self.model.config)
@@ -183,7 +186,7 @@ class CausalLMPolicy(TextPolicy):
         """Next-token logits for G answers of at most `longest` tokens to each of B prompts."""
         if self.shares_prompts:
             return SharedContinuation(self, prompts, group_size, longest, inputs)
-        return PaddedContinuation(self, prompts, group_size, inputs)
+        return (PaddedContinuation if self.pads else SingleContinuation)(self, prompts, group_size, inputs)
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
@@ -315,6 +318,14 @@ class CausalLMPolicy(TextPolicy):
 
     def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
+        if not self.pads and len(examples) > 1:
+            parts = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
+            steps = max(tokens.shape[1] for _, tokens, _ in parts)
+            return (
+                torch.cat([pad(row, (0, 0, 0, steps - row.shape[1])) for row, *_ in parts]),
+                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens, _ in parts]),
+                on_host(examples.mask)[0],
+            )
         group, mask, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         seen = read(mask)
         steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())

@@ -18,10 +18,33 @@ LENGTHS, ANSWERS = (5, 7), (4, 2, 3, 4)
 """Tokens of the made-up prompts and of two answers to each. Images are put before the third token of a row."""
 
 
+@dataclass(frozen=True)
+class Computation:
+    """Properties of training passes and generation, which `choose` sets on a policy.
+
+    Args:
+        shares_prompts: a pass computes a prompt once for all its answers.
+        pads: rows of several prompts are padded; otherwise each answer has a pass of its own.
+        caches: generation keeps keys, values and states; otherwise each token reads the whole text again.
+        loss: text for the warning, before the reason.
+    """
+
+    shares_prompts: bool
+    pads: bool
+    caches: bool
+    loss: str
+
+
+SHARED = Computation(True, True, True, "")
+PADDED = Computation(False, True, True, "Each answer is computed with its own copy of the prompt")
+SINGLE = Computation(False, False, True, "Each answer is computed in a pass of its own")
+UNCACHED = Computation(
+    False, False, False, "Each answer is computed in a pass of its own, and each sampled token reads the whole text"
+)
+
+
 def choose(policy: Any, share_prompts: bool) -> str | None:
     """Set a policy to the fastest computation that agrees with transformers, in training and in generation.
-
-    Prompts are shared, or else each answer is a padded row with its own copy of the prompt.
 
     Args:
         policy: a `CausalLMPolicy`, which imports this file.
@@ -38,25 +61,35 @@ def choose(policy: Any, share_prompts: bool) -> str | None:
         if share_prompts:
             reason = obstacle(policy.network)
             if reason is None:
-                policy.shares_prompts = True
+                _use(policy, SHARED)
                 before = share_attention(policy.network)
                 reason = sample.difference(policy)
                 if reason is None:
                     return None
                 policy.network.set_attn_implementation(before)
-                policy.shares_prompts = False
-        if (difference := sample.difference(policy)) is not None:
+        for computation in (PADDED, SINGLE, UNCACHED):
+            _use(policy, computation)
+            difference = sample.difference(policy)
+            if difference is None:
+                break
+            reason = difference
+        else:
             raise UserError(
-                f"Expected a causal language model, whose probabilities depend on earlier tokens alone, and on no "
-                f"padding, but got '{policy.name}' ({type(policy.network).__name__}), since {difference}, try another "
-                "model."
+                f"Expected a causal language model, whose probabilities depend on earlier tokens alone, but got "
+                f"'{policy.name}' ({type(policy.network).__name__}), since {reason}, try another model."
             )
         policy.projects = output_obstacle(policy.network) is None
         policy.projects = policy.projects and sample.difference(policy, generation=False) is None
-    if not share_prompts:
+    if computation is PADDED and not share_prompts:
         return None
-    loss = "Each answer is computed with its own copy of the prompt"
-    return f"{loss}, because {reason} ('{policy.name}'). Results are as exact, but slower."
+    return f"{computation.loss}, because {reason} ('{policy.name}'). Results are as exact, but slower."
+
+
+def _use(policy: Any, computation: Computation) -> None:
+    policy.shares_prompts, policy.pads, policy.caches = (
+        computation.shares_prompts, computation.pads, computation.caches
+    )  # fmt: skip
+    policy.projects = False
 
 
 @dataclass(frozen=True)
@@ -90,16 +123,14 @@ class Sample:
         real = torch.arange(max(ANSWERS), device=device) < torch.tensor(ANSWERS, device=device)[:, None]
         group = torch.tensor([0, 0, 1, 1], device=device)
         examples = Examples({}, answers, real, group, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
-        policy.shares_prompts = policy.projects = policy.pads = False
+        _use(policy, UNCACHED)
         try:
-            expected = torch.cat([_trained(policy, examples[row : row + 1]) for row in range(len(examples))])
+            expected = _trained(policy, examples)
         except Exception as error:
             raise UserError(
                 f"Expected a causal language model that reads tokens alone, but a pass of '{policy.name}' "
                 f"({type(policy.network).__name__}) fails ({first_line(error)}), try another model."
             ) from error
-        finally:
-            policy.pads = True
         return cls([row[kept].tolist() for row, kept in zip(ids, mask, strict=True)], examples, expected)
 
     def difference(self, policy: Any, generation: bool = True) -> str | None:
@@ -153,7 +184,9 @@ def _trained(policy: Any, examples: Examples) -> Tensor:
 
 
 def _when(policy: Any) -> str:
-    return " when prompts are shared" if policy.shares_prompts else " in padded rows"
+    if policy.shares_prompts:
+        return " when prompts are shared"
+    return " in padded rows" if policy.pads else ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Next-token logits of growing answers: with shared prompts, or in padded rows."""
+"""Next-token logits of growing answers: with shared prompts, in padded rows, or prompt by prompt."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SharedContinuation:
 
 
 class PaddedContinuation:
-    """Transformers' cache, with a copy of the prompt for each answer.
+    """Transformers' cache, with a copy of the prompt for each answer; without a cache, each token reads the whole row.
 
     Args:
         inputs: further inputs of the prompts, ``[B, ...]``.
@@ -102,12 +102,48 @@ class PaddedContinuation:
             self._select(kept.to(self.mask.device, non_blocking=True))
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
         self.positions = self.positions + 1
-        return self._logits(tokens[:, None])
+        if self.cache is not None:
+            return self._logits(tokens[:, None])
+        self.ids = torch.cat([self.ids, tokens[:, None]], 1)
+        self.positions = self.policy.row_positions(self.ids, self.mask, None)
+        return self._logits(self.ids)
 
     def _logits(self, ids: Tensor, prompts: PaddedPrompts | None = None) -> Tensor:
         logits: Tensor = self.policy.logits(ids, self.mask, 1, self.cache, self.positions, prompts)
         return logits[:, 0]
 
     def _select(self, rows: Tensor) -> None:
-        self.mask, self.positions = self.mask[rows], self.positions[rows]
-        self.cache.reorder_cache(rows)
+        self.ids, self.mask, self.positions = self.ids[rows], self.mask[rows], self.positions[rows]
+        if self.cache is not None:
+            self.cache.reorder_cache(rows)
+
+
+class SingleContinuation:
+    """Each prompt with its answers in rows of its own, which have no padding."""
+
+    def __init__(
+        self, policy: Any, prompts: Sequence[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self.parts = [
+            PaddedContinuation(policy, [prompt], group_size, {name: t[row : row + 1] for name, t in inputs.items()})
+            for row, prompt in enumerate(prompts)
+        ]
+        self.sizes = [group_size] * len(prompts)
+
+    def read(self) -> Tensor:
+        return torch.cat([part.read() for part in self.parts])
+
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        rows: list[Tensor | None] = [None] * len(self.parts)
+        if kept is not None:
+            counts = torch.tensor(self.sizes, device="cpu")
+            ends = counts.cumsum(0)
+            part = torch.bucketize(kept, ends, right=True)
+            going_on = part.unique().tolist()
+            self.parts, self.sizes = (
+                [self.parts[number] for number in going_on],
+                part.unique(return_counts=True)[1].tolist(),
+            )
+            rows = list((kept - (ends - counts)[part]).split(self.sizes))
+        pieces = zip(self.parts, rows, tokens.split(self.sizes), strict=True)
+        return torch.cat([part.next(some, new) for part, some, new in pieces])

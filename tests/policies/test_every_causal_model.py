@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "language_models.md"
 
 def documented():
     """The computation of each architecture, by the table of the page."""
-    rows = re.findall(r"^\| (shared|padded|refused|not tried) \|.*\| (.*) \|$", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| (shared|padded|single|uncached|refused|not tried) \|.*\| (.*) \|$", PAGE.read_text(), re.M)
     return {name: kind for kind, names in rows for name in re.findall(r"`(.*?)`", names)}
 
 
