@@ -24,6 +24,7 @@ COMMITTED = {
         "gridworld_choices": 36,
         "gridworld_critics": 10,
         "duals_gridworld": 42,
+        "estimators_gridworld": 6,
     },
     "gsm8k": {
         "gsm8k": 21,
