@@ -46,7 +46,7 @@ QWEN = {
     },
 }  # fmt: skip
 PLACES = {
-    "PATH/TO/config.json": "config.json", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes",
+    "PATH/TO/MODEL": ".", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes",
 }  # fmt: skip
 
 
