@@ -25,6 +25,9 @@ class StepBudget(Callback):
         expect(steps >= 1, "steps", "at least 1", steps)
         self.steps, self.taken = steps, 0
 
+    def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        trainer.should_stop |= self.taken >= self.steps  # a finished run was resumed
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
     ) -> None:

@@ -38,7 +38,8 @@ def kl_divergence(logits: Tensor, reference: Tensor, temperature: float = 1.0, r
     def divergence(*pair: Tensor) -> Tensor:
         dtype = torch.promote_types(logits.dtype, torch.float32)
         log_p, log_q = ((part.to(dtype) / temperature).log_softmax(-1) for part in pair)
-        return (log_p.exp() * (log_p - log_q)).sum(-1)
+        # Logits of -inf mask actions in both distributions; elsewhere the difference would be NaN.
+        return (log_p.exp() * torch.where(log_p > -torch.inf, log_p - log_q, 0)).sum(-1)
 
     size = rows or chunk_rows(logits.shape[-1], logits.device.type)
     pairs = zip(*(part.flatten(0, -2).split(size) for part in (logits, reference)), strict=True)

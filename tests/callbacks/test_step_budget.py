@@ -60,3 +60,4 @@ def test_ends_with_the_update_that_reaches_the_budget_and_a_resumed_run_counts_o
     before, _ = run(tmp_path / "parts", max_steps=2)
     after, _ = run(tmp_path / "more", resume=tmp_path / "parts/last.ckpt")
     assert len(before) == 2 and before | after == totals
+    assert run(tmp_path / "again", resume=tmp_path / "whole/last.ckpt") == ({}, []), "the budget is spent"

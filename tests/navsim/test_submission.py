@@ -98,8 +98,32 @@ class Command:
         return os.mkdir, ("harm",)
 
 
+class Pointer:
+    """An array of objects at addresses that the file chooses."""
+
+    def __reduce__(self):
+        return np.ndarray, ((1,), np.dtype(object), bytes(8))
+
+
+class Forged:
+    """The same, by the flags of a type."""
+
+    def __reduce__(self):
+        kind = np.dtype([("a", object)])
+        return kind.__reduce__()[0], ("V8", False, True), (3, "|", None, ("a",), {"a": (np.dtype(object), 0)}, 8, 1, 0)
+
+
 @pytest.mark.parametrize(
-    "content", [{"first_stage_predictions": [{"a": Command()}]}, {"a": io.BytesIO(b"")}, [1], "text"]
+    "content",
+    [
+        {"first_stage_predictions": [{"a": Command()}]},
+        {"a": io.BytesIO(b"")},
+        {"a": Pointer()},
+        {"a": Forged()},
+        {"a": np.array([None])},
+        [1],
+        "text",
+    ],
 )
 def test_nothing_else_is_read_or_run(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)

@@ -92,5 +92,7 @@ def test_logits():
     other = given.flip(0)
     divergence = torch.distributions.kl_divergence(expected, torch.distributions.Categorical(logits=other))
     torch.testing.assert_close(Categorical().kl(given, other), divergence)
+    masked = (torch.nn.functional.pad(logits, (1, 0), value=-torch.inf) for logits in (given, other))
+    torch.testing.assert_close(Categorical().kl(*masked), divergence)
     above = expected.probs.cumsum(-1).gather(-1, actions[:, None]).squeeze(-1)
     assert ((above > chances) & (above - expected.log_prob(actions).exp() <= chances)).all()

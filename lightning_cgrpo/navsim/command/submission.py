@@ -1,14 +1,14 @@
 """The devkit's submission pickles, read and written without the devkit.
 
-Reading imports and calls nothing but numpy's arrays. Written pickles name the devkit's classes, and are read by its own
-code, with any version of numpy.
+Reading makes nothing but plain values and arrays of numbers. Written pickles name the devkit's classes, and are read by
+its own code, with any version of numpy.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +31,9 @@ PROTOCOL = 4
 class Record:
     """A dataclass of the devkit, as plain attributes."""
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
 
 class Trajectory(Record):
     """`poses` ``[P, 3]`` in the ego's frame, float32, and `trajectory_sampling`."""
@@ -44,15 +47,43 @@ RECORDS = {
     ("navsim.common.dataclasses", "Trajectory"): Trajectory,
     ("nuplan.planning.simulation.trajectory.trajectory_sampling", "TrajectorySampling"): TrajectorySampling,
 }
-ARRAYS = {
-    "_reconstruct": np.zeros(1).__reduce__()[0],
-    "_frombuffer": np.zeros(1).__reduce_ex__(5)[0],
-    "scalar": np.float64(0).__reduce__()[0],
-    "array": np.array,
-    "ndarray": np.ndarray,
-    "dtype": np.dtype,
+
+
+class _Type(Record):
+    """A type of numbers; numpy's own would let a pickle read bytes as Python objects."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.numbers = np.dtype(code)
+        if self.numbers.kind not in "biuf":
+            raise pickle.UnpicklingError(f"it holds an array of {self.numbers}, which are no numbers")
+
+    def __setstate__(self, state: Any) -> None:
+        self.numbers = self.numbers.newbyteorder(state[1])
+
+
+class _Array(Record):
+    """Numbers of an array, whose state comes after it."""
+
+    numbers = np.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, of, columns_first, content = state
+        self.numbers = _from_buffer(content, of, shape, "F" if columns_first else "C")
+
+
+def _from_buffer(content: Any, of: _Type, shape: Any, order: Any) -> np.ndarray:
+    return np.frombuffer(content, of.numbers).reshape(shape, order=order)
+
+
+ARRAYS: dict[str, Callable[..., Any]] = {
+    "_reconstruct": lambda *_: _Array(),
+    "_frombuffer": _from_buffer,
+    "scalar": lambda of, content: np.frombuffer(content, of.numbers)[0],
+    "array": lambda values, code: np.array(values, _Type(code).numbers),
+    "ndarray": _Array,
+    "dtype": _Type,
 }
-"""Names in pickles of arrays, in whatever module of numpy."""
+"""Stand-ins for what pickles of arrays name, in whatever module of numpy."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +139,8 @@ def read_submission(path: str | Path) -> dict[str, list[Candidate]]:
 
 def _candidate(trajectory: Any, tag: str | None) -> Candidate:
     """A prediction, which is malformed unless its poses are finite ``[P, 3]``."""
-    poses = np.asarray(getattr(trajectory, "poses", np.zeros(0)), dtype=np.float64)
+    poses = getattr(trajectory, "poses", np.zeros(0))
+    poses = np.array(getattr(poses, "numbers", poses), dtype=np.float64)
     interval = float(getattr(getattr(trajectory, "trajectory_sampling", None), "interval_length", 0) or 0)
     if poses.ndim != 2 or poses.shape[1] != 3 or not len(poses) or not np.isfinite(poses).all() or not interval > 0:
         return Candidate(tag, None, f"Expected finite poses [P, 3] with an interval, but got shape {poses.shape}.")
