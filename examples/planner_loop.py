@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from lightning_cgrpo import Constraint, Objective, ScalarizedAdvantages
 from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.multipliers import Controller, SoftmaxAdam
+from lightning_cgrpo.multipliers import Controller, DampedAscent
+from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.rollout import Signal
 
 
@@ -25,6 +26,7 @@ class ConstrainedAdvantages:
         self.objective, self.controller, self.estimator = objective, controller, ScalarizedAdvantages()
         controller.setup(len(objective.constrained))
         self.targets = torch.tensor([bound.bound.target for bound in objective.constrained.values()])
+        self.units = standard_units(self.targets) if controller.standard_units else torch.ones_like(self.targets)
 
     def __call__(self, measured: dict[str, Tensor]) -> Tensor:
         """Advantages ``[B, G]`` of G candidates in each of B scenes, from signals ``[B, G]`` by name. Collective."""
@@ -32,14 +34,15 @@ class ConstrainedAdvantages:
         components = self.objective.components(signals)
         weights = self.objective.component_weights(self.controller.weights).to(components.values)
         violations, opportunities = all_sum(torch.stack(self.objective.violations(signals))).cpu()
-        self.controller.step(violations / opportunities - self.targets, opportunities > 0)
+        excess = (violations / opportunities - self.targets) / self.units
+        self.controller.step(excess, opportunities > 0)
         return self.estimator(None, components, weights)
 
 
 def train(updates: int, scenes: int = 32, group: int = 16) -> tuple[float, float, Tensor]:
     """Mean speed and rate of collisions of the last fifth of the updates, and the weights at the end."""
     objective = Objective("speed", {"collision": Constraint(at_most=0.05)})
-    advantages_of = ConstrainedAdvantages(objective, SoftmaxAdam(lr=0.02))
+    advantages_of = ConstrainedAdvantages(objective, DampedAscent())
     anchors = torch.arange(8) / 8  # speeds
     planner = nn.Linear(len(anchors), len(anchors))
     optimizer = torch.optim.Adam(planner.parameters(), lr=2e-2)

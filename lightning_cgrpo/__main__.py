@@ -29,7 +29,6 @@ TOOLS = {
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
-    "think": ("lightning_cgrpo.cli.think", "have a larger model write thoughts before demonstrated drives"),
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
@@ -105,6 +104,8 @@ def main(arguments: list[str]) -> None:
         print(__version__)
         return
     command, rest = arguments[0], arguments[1:]
+    if command == "think":
+        raise ConfigError("Expected a command, but think has moved, try python -m examples.driving_thoughts.")
     if command not in commands:
         hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo import Constraint, Objective, ScalarizedAdvantages
 from lightning_cgrpo.multipliers import SoftmaxAdam
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "planner_loop.py"
@@ -33,6 +33,7 @@ def test_advantages_are_those_of_the_weights_before_the_step(example):
     advantages_of = example.ConstrainedAdvantages(
         Objective("speed", {"collision": Constraint(at_most=0.05)}), SoftmaxAdam(lr=0.02)
     )
+    advantages_of.estimator = ScalarizedAdvantages("group")
     torch.manual_seed(0)
     speed, collision = torch.rand(4, 8), (torch.rand(4, 8) < 0.4).float()
     weights = advantages_of.controller.weights.float()

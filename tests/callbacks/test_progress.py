@@ -25,6 +25,7 @@ class Watch(Callback):
 
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch):
+    monkeypatch.setattr("rich._console", None)  # a console keeps the colors of the terminal that it began with
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
 

@@ -335,7 +335,7 @@ def test_adapters(directories, family, tmp_path):
                 parameter.add_(0.1)
     rolled = rollouts(policy)
     output = policy(policy.examples(rolled)).log_probs
-    log_probs, _ = by_transformers(policy, PROMPTS[1], rolled.actions[1, 1, :4])
+    log_probs, *_ = by_transformers(policy, PROMPTS[1], rolled.actions[1, 1, :4])
     torch.testing.assert_close(output[3, :4], log_probs, atol=1e-10, rtol=0)
     policy.save_pretrained(tmp_path / "adapters")
     again = loaded(tmp_path / "adapters")
