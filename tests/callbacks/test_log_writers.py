@@ -8,7 +8,15 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, FunctionTask, GenerationSampler, Objective
+from lightning_cgrpo import (
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    Constraint,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    ScalarizedAdvantages,
+)
 from lightning_cgrpo.callbacks import EffectiveWeights, LagrangianCallback, Pictures, SampleAnswers
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
@@ -59,6 +67,8 @@ def runs(tmp_path_factory):
             sampler=GenerationSampler(6),
             task=FunctionTask({"brief": brief, "vowel": vowel}, kinds={"vowel": "indicator"}),
             objective=Objective("brief", {"vowel": Constraint(at_least=0.5)}),
+            # Weights that fall into one bin, because TensorBoard has bins of its own.
+            estimator=ScalarizedAdvantages("group"),
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
             group_size=4,
         )

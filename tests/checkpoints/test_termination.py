@@ -210,7 +210,7 @@ def test_two_processes_end_when_one_hangs(tmp_path):
     process.terminate()
     text = (tmp_path / "output.txt").read_text
     assert process.wait(60) in (143, -signal.SIGKILL), text()
-    assert "did not end within 1 s of SIGTERM" in text()
+    assert "did not end within" in text()  # the time allowed grows with that of an update
     wait(lambda: not Path(f"/proc/{(tmp_path / 'here').read_text()}").exists(), 5)
 
 

@@ -33,7 +33,7 @@ def fit(*arguments):
 @pytest.mark.parametrize("world", WORLDS)
 def test_overlays_start(world, folder):
     overlays = sorted((PACKAGED / "ablations" / world).glob("*.yaml"))
-    assert [file.stem for file in overlays] == ["fixed_weights", "ppo_lagrangian", "unconstrained"]
+    assert [file.stem for file in overlays] == ["fixed_weights", "group_scale", "ppo_lagrangian", "unconstrained"]
     for overlay in overlays:
         name = overlay.stem
         steps = "--trainer.max_steps=7" if name == "ppo_lagrangian" else "--trainer.max_steps=1"  # beyond the warm-up
