@@ -93,8 +93,8 @@ class ObjectiveProgressBar(RichProgressBar):
             self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
             if pl_module.latest_metrics:
                 print_table(progress_table(pl_module))
-        elif not due:
-            self._after_silence(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
+        elif self._silent:
+            self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         super().on_validation_batch_end(trainer, *args)
@@ -108,8 +108,13 @@ class ObjectiveProgressBar(RichProgressBar):
         super().on_predict_batch_end(trainer, *args)
         self._after_silence(f"{self.predict_description}: batch {args[3] + 1}")
 
+    @property
+    def _silent(self) -> bool:
+        """True on the first process of a run without a terminal that has printed nothing for `SILENCE` seconds."""
+        return not self.is_enabled and self.trainer.is_global_zero and time.monotonic() - self._printed > SILENCE
+
     def _after_silence(self, line: str) -> None:
-        if not self.is_enabled and self.trainer.is_global_zero and time.monotonic() - self._printed > SILENCE:
+        if self._silent:
             self._print(line)
 
     def _print(self, line: str) -> None:

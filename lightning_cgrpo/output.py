@@ -63,7 +63,11 @@ def quiet() -> None:
         for handler in logging.getLogger(name).handlers:
             if type(handler) is logging.StreamHandler:  # not a subclass, which keeps what it gets
                 handler.setStream(_Screen())
-                handler.addFilter(lambda record: not re.search(ADVERTISED, record.getMessage()))
+                handler.addFilter(_informs)
+
+
+def _informs(record: logging.LogRecord) -> bool:
+    return not re.search(ADVERTISED, record.getMessage())
 
 
 class _Screen:

@@ -1,11 +1,8 @@
 """The library against the same algorithm written out in one file, examples/plain_cgrpo.py."""
 
-import importlib.util
-from pathlib import Path
-
-import pytest
 import torch
 
+from examples import plain_cgrpo
 from lightning_cgrpo import (
     CategoricalMLP,
     ConstrainedGRPO,
@@ -22,26 +19,16 @@ from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "plain_cgrpo.py"
 
-
-@pytest.fixture
-def plain():
-    spec = importlib.util.spec_from_file_location("plain_cgrpo", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_library_equals_the_plain_loop(plain):
+def test_library_equals_the_plain_loop():
     updates = 6
     torch.manual_seed(0)
     policy = CategoricalMLP(30, 5).double()
-    network = plain.make_policy().double()
+    network = plain_cgrpo.make_policy().double()
     network.load_state_dict(policy.net.state_dict())
     torch.set_default_dtype(torch.float64)
     try:
-        expected = plain.train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4))
+        expected = plain_cgrpo.train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4))
     finally:
         torch.set_default_dtype(torch.float32)
 

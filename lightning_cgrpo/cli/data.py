@@ -85,16 +85,17 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
     from lightning_cgrpo.prompts.inventory import Pieces
 
-    policy = module.policy
+    policy = getattr(module, "policy", None)
     if not isinstance(policy, CausalLMPolicy):
         return []
+    source = data.source(split)
+    kind = "lengths of prompts" if source.rows is not None else "length of the first prompt"
     try:
         policy.load()
     except UserError as error:
-        return [Pieces("lengths of prompts", 0, note=f"not measured: {str(error)[:120]}")]
+        return [Pieces(kind, 0, note=f"not measured: {str(error)[:120]}")]
     room = (policy.context_length or math.inf) - module.sampler.longest
     room, policy.max_prompt_tokens = min(room, policy.max_prompt_tokens or math.inf), None
-    source = data.source(split)
     measured = range(len(source)) if source.rows is not None else range(1)
     lengths: list[int] = []
     for first in range(0, len(measured), AT_ONCE):
@@ -102,8 +103,7 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
         tokens, _ = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
         lengths += map(len, tokens)
     long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
-    which = f"at most {max(lengths):,} tokens" if source.rows is not None else f"{lengths[0]:,} tokens of the first"
-    return [Pieces("lengths of prompts", len(lengths), long, f"{which}, room for {room:,}", 1)]
+    return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}", 1)]
 
 
 def _show(every: dict[str, list[Pieces]]) -> None:

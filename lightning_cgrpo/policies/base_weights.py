@@ -40,10 +40,16 @@ def same_base(policy: Policy, expected: str, checkpoint: str) -> dict[str, Tenso
     return base
 
 
+@torch.no_grad()
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """12 hexadecimal digits of names, shapes and values; the same in each dtype that holds the values."""
-    digest = hashlib.sha256()
+    """12 hexadecimal digits of names, shapes and values; the same in each dtype that holds the values.
+
+    Each row of a matrix counts with its hash, so that one wait brings all weights to the CPU.
+    """
+    digest, contents = hashlib.sha256(), []
     for name, weight in sorted(weights.items()):
-        value = torch.hash_tensor(weight).view(torch.int64).item()  # of the values in float64
-        digest.update(f"{name} {tuple(weight.shape)} {value}\n".encode())
+        content = weight.double() if weight.ndim < 2 else torch.hash_tensor(weight, dim=-1)
+        contents.append(content.contiguous().view(-1).view(torch.uint8))
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+    digest.update(torch.cat(contents).cpu().numpy().tobytes())
     return digest.hexdigest()[:12]

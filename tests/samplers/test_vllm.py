@@ -457,7 +457,7 @@ def test_weights_that_change_meanwhile(served, policy):
     engine = VLLMServer(served.address)
     generate(engine, policy, rows=(0,))
     served.version = "default"
-    with pytest.raises(UserError, match=r"to keep the weights '\w{16}' .*got 'default', because it was restarted or"):
+    with pytest.raises(UserError, match=r"to keep the weights '\w{12}' .*got 'default', because it was restarted or"):
         generate(engine, policy, rows=(0,))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
@@ -10,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.base_weights import fingerprint
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import written_tensors
 from lightning_cgrpo.policies.sharding import is_sharded
@@ -26,16 +26,9 @@ OTHER_DTYPE = 5e-3
 """Mean difference in nats of a server in half precision; float32 gives 1e-5."""
 
 
-@torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A fingerprint of the current weights; version counters would miss averaged weights swapped in for evaluation."""
-    digest, contents = hashlib.sha256(), []
-    for name, parameter in policy.model.named_parameters():
-        content = parameter if parameter.ndim < 2 else torch.hash_tensor(parameter, dim=-1)
-        contents.append(content.contiguous().view(-1).view(torch.uint8))
-        digest.update(name.encode())
-    digest.update(torch.cat(contents).cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    """The weights' fingerprint; version counters would miss averaged weights swapped in for evaluation."""
+    return fingerprint(dict(policy.model.named_parameters()))
 
 
 @torch.no_grad()
