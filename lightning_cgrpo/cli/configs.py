@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import PACKAGED, find, read
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.cli.configuration import PACKAGED, read
+from lightning_cgrpo.errors import UserError, did_you_mean
 
 NAMES = 34
 """Width of the column of names."""
@@ -25,7 +25,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--copy", metavar="NAME", help="write NAME.yaml here, with the file that its base names")
     name = parser.parse_args(argv).copy
     if name is not None:
-        copy(find(name if name.endswith(".yaml") else f"{name}.yaml"))
+        names = {str(file.relative_to(PACKAGED).with_suffix("")): file for file in PACKAGED.rglob("*.yaml")}
+        wanted = name.removeprefix("configs/").removesuffix(".yaml")
+        if wanted not in names:
+            raise UserError(f"There is no packaged configuration '{name}'.{did_you_mean(wanted, names)}")
+        copy(names[wanted])
         return
     folder = None
     for file in sorted(PACKAGED.rglob("*.yaml"), key=lambda file: (len(file.parts), file)):

@@ -194,6 +194,7 @@ MISTAKES: list[Mistake] = [
     Mistake("study_of_a_configuration", [*CLI, "study", "configs/gridworld.yaml"], "fit -c configs/gridworld.yaml"),
     Mistake("copy_over_a_file", [*CLI, "configs", "--copy", "gridworld"], "gridworld.yaml.*another folder",
             {"gridworld.yaml": "mine"}),
+    Mistake("copy_of_a_misspelled_name", [*CLI, "configs", "--copy", "grid"], "Did you mean 'gridworld'"),
     Mistake("wandb_without_a_key", fit(*GRID, "--trainer.logger=WandbLogger"), "wandb login.*WANDB_MODE=offline",
             env={"WANDB_API_KEY": "", "HOME": "/nonexistent", "WANDB_MODE": "online"}),
     Mistake("gpu_without_a_gpu", fit(*GRID, "--trainer.accelerator=gpu"), "accelerator",
