@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
@@ -14,13 +14,7 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
-from lightning_cgrpo.multipliers import (
-    AimForTest,
-    Controller,
-    DampedAscent,
-    StallDetector,
-    WeightBounds,
-)
+from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector, WeightBounds
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.targets import Targets
@@ -45,7 +39,6 @@ class LagrangianCallback(WeightSetter):
         bounds: floors and caps of the policy's weights.
         stall: finds likely infeasible constraints; by default with its own defaults.
         every_n_updates: updates with pooled counts per dual step.
-        aim: tightens the targets of rates, so that the policy passes a test.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -57,11 +50,10 @@ class LagrangianCallback(WeightSetter):
         bounds: WeightBounds | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
-        aim: AimForTest | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
-        self.bounds, self.aim = bounds, aim
+        self.bounds = bounds
         self.stall = StallDetector() if stall is None else stall
         self.every_n_updates = every_n_updates
         self.constraints: dict[str, Constraint] = {}
@@ -80,7 +72,7 @@ class LagrangianCallback(WeightSetter):
             self.constraints = objective.constrained
             subsets = [constraint.where is not None for constraint in self.constraints.values()]
             self.rates = BehaviorRate(len(subsets), rare=subsets, sync_on_compute=False)
-            self.targets = Targets(list(self.constraints.values()), self.aim)
+            self.targets = Targets(list(self.constraints.values()))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))
         self.stall.setup(len(self.constraints))
@@ -101,8 +93,6 @@ class LagrangianCallback(WeightSetter):
                 f"{type(self.controller).__name__} starts with."
             )
         self.targets.enforce(trainer.global_step, self.controller.margin)
-        if self.aim is not None and (aims := self.targets.aims(self.constraints, trainer.global_step)):
-            rank_zero_info(f"Aims for {aims}, so that a test {self.aim}.")
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
         self.weight(pl_module, trainer.global_step)
@@ -175,9 +165,9 @@ class LagrangianCallback(WeightSetter):
         if self.bounds is not None:
             unbounded = zip(pl_module.objective.weight_names, weights.tolist(), strict=True)
             metrics |= {f"unbounded/{name}": weight for name, weight in unbounded}
-        if self.aim is not None or self.controller.margin:
-            targets = zip(self.constraints.items(), self.targets.shown(self.targets.targets), strict=True)
-            metrics |= {f"aim/{name}": target for (name, c), target in targets if not c.bound.of_mean}
+        targets = zip(self.constraints.items(), self.targets.shown(self.targets.targets), strict=True)
+        tightened = {name for name, c in self.constraints.items() if self.controller.margin and not c.bound.of_mean}
+        metrics |= {f"aim/{name}": target for (name, c), target in targets if name in tightened or c.aim is not None}
         for logger in pl_module.loggers if metrics else ():
             logger.log_metrics(metrics, step=update)
 

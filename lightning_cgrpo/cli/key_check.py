@@ -31,6 +31,7 @@ MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Arg
 """Classes of earlier versions by name, with their new path."""
 REMOVED = {
     "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
+    "aim": "aim: beside a constraint's threshold, such as at_least: 0.95, aim: 0.96",
     "slack": "a looser threshold; DampedAscent's cap keeps the reward beside one that can't be met",
     "improvement": "nothing; a stall's progress is compared with its noise",
     "standard_units": "callbacks.multipliers.controller=DampedAscent, which has standard units",

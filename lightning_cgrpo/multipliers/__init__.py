@@ -1,6 +1,5 @@
 """Controllers of the multipliers, and guards for any controller."""
 
-from lightning_cgrpo.multipliers.aim import AimForTest
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
@@ -13,7 +12,6 @@ from lightning_cgrpo.multipliers.units import standard_units
 
 __all__ = [
     "PID",
-    "AimForTest",
     "Controller",
     "DampedAscent",
     "ExponentiatedGradient",

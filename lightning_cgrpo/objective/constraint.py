@@ -41,6 +41,7 @@ class Constraint:
         mean_at_most: highest mean of a signal, in the signal's own unit.
         mean_at_least: lowest mean.
         range: least and greatest value of a mean's signal, which `certify` needs, and intervals stay within.
+        aim: stricter than the bound: what training aims for, so that a test or a certificate meets the bound.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
         violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
@@ -60,6 +61,7 @@ class Constraint:
 
     at_most: float | None = None
     at_least: float | None = None
+    aim: float | None = None
     role: Role = "constrain"
     signal: str | None = None
     violated_above: float | None = None

@@ -8,7 +8,7 @@ from typing import get_args
 
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, Cost, ObjectiveError, Role
 
-NUMBERS = (*BOUNDS, "violated_above", "violated_below", "over", "notch")
+NUMBERS = (*BOUNDS, "aim", "violated_above", "violated_below", "over", "notch")
 
 
 def check_constraint(name: str, constraint: Constraint) -> None:
@@ -92,6 +92,17 @@ def _bound(of: Constraint) -> Iterator[str]:
     elif of.role == "constrain" and bound.target == 1:
         hint = "0.99" if bound.lower else "0.01 for 1 %"
         yield f"a bound that can be violated, but got {bound.key}: {threshold:g}, try {hint}, or role: monitor"
+    yield from _aim(of)
+
+
+def _aim(of: Constraint) -> Iterator[str]:
+    bound = of.bound
+    if of.aim is None:
+        return
+    if of.role == "monitor" or bound.threshold is None:
+        yield "no aim:, since it is only monitored"
+    elif not math.isfinite(of.aim) or not (bound.of_mean or 0 <= of.aim <= 1) or not bound.met(of.aim):
+        yield f"an aim: at least as strict as its bound, {bound.key}: {bound.threshold:g}, but got {of.aim:g}"
 
 
 def _mean(of: Constraint, threshold: float) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.multipliers import AimForTest, StallDetector, rounded_up
+from lightning_cgrpo.multipliers import StallDetector, rounded_up
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
 
@@ -21,20 +21,17 @@ class Targets(nn.Module):
 
     A threshold in force is the declared bound, or follows the constraint's schedule. A line or a list depends on the
     update's number alone. A threshold with notches moves after `HOLD` dual steps (in which the behavior was observed)
-    whose pooled rate, or mean, meets it; else the next `HOLD` steps are pooled. `aim` and the controller's margin
-    tighten the targets of rates.
-
-    Args:
-        aim: tightens rates, so that a test meets the thresholds.
+    whose pooled rate, or mean, meets it; else the next `HOLD` steps are pooled. A constraint's `aim` replaces its
+    declared bound. The controller's margin tightens the targets of rates.
     """
 
     notches: Tensor
     steps: Tensor
     sums: Tensor
 
-    def __init__(self, constraints: Sequence[Constraint], aim: AimForTest | None = None) -> None:
+    def __init__(self, constraints: Sequence[Constraint]) -> None:
         super().__init__()
-        self.constraints, self.aim = list(constraints), aim
+        self.constraints = list(constraints)
         size = len(self.constraints)
         self.register_buffer("notches", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("steps", torch.zeros(size, dtype=torch.int64))
@@ -57,15 +54,16 @@ class Targets(nn.Module):
 
     def enforce(self, update: int, margin: float = 0.0) -> None:
         """Set the targets of an update, by the controller's margin (see `Controller.margin`)."""
-        thresholds = zip(self.constraints, self.thresholds(update), strict=True)
-        self.in_force = torch.tensor([c.bound.violation(value) for c, value in thresholds], dtype=torch.float64)
-        aimed = self.in_force.clone()
-        if self.aim is not None and bool(self.rates.any()):
-            subsets = [constraint.where for constraint in self.constraints if not constraint.bound.of_mean]
-            aimed[self.rates] = self.aim(self.in_force[self.rates], subsets)
-        self.aimed = aimed
-        left = 1 - margin / math.sqrt(1 + update) * ((1 - aimed) / aimed).clamp(max=1)
-        self.targets = torch.where(self.rates, left * aimed, aimed)
+        thresholds = self.thresholds(update)
+        pairs = zip(self.constraints, thresholds, strict=True)
+        aims = [value if c.aim is None or value != c.bound.threshold else c.aim for c, value in pairs]
+        self.in_force, self.aimed = self._violations(thresholds), self._violations(aims)
+        left = 1 - margin / math.sqrt(1 + update) * ((1 - self.aimed) / self.aimed).clamp(max=1)
+        self.targets = torch.where(self.rates, left * self.aimed, self.aimed)
+
+    def _violations(self, values: Iterable[float]) -> Tensor:
+        pairs = zip(self.constraints, values, strict=True)
+        return torch.tensor([c.bound.violation(value) for c, value in pairs], dtype=torch.float64)
 
     def advance(self, update: int, margin: float) -> None:
         """`enforce`, and note which thresholds have moved."""
@@ -91,15 +89,6 @@ class Targets(nn.Module):
     def shown(self, violations: Tensor) -> list[float]:
         """Rates of violation ``[K]`` in the user's orientation."""
         return [c.bound.shown(rate) for c, rate in zip(self.constraints, violations.tolist(), strict=True)]
-
-    def aims(self, names: Iterable[str], update: int) -> str:
-        """The rates that `aim` tightens, beside their thresholds, as text."""
-        rows = zip(names, self.constraints, self.shown(self.aimed), self.thresholds(update), strict=True)
-        return ", ".join(
-            f"{name} {c.bound.sign} {aimed:.4g} instead of {threshold:g}"
-            for name, c, aimed, threshold in rows
-            if not c.bound.of_mean
-        )
 
     def stalled(self, k: int, name: str, stall: StallDetector, units: Tensor, relaxed: bool) -> str:
         """The warning of a stalled constraint, with a threshold that the policy has reached."""

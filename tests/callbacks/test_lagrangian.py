@@ -13,11 +13,12 @@ from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.minibatches import Optimization
-from lightning_cgrpo.multipliers import PID, AimForTest, ExponentiatedGradient, SoftmaxAdam, StallDetector
+from lightning_cgrpo.multipliers import PID, ExponentiatedGradient, SoftmaxAdam, StallDetector
 from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.objective.targets import Targets
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import GridworldTask
-from tests.dual_run import COUNTS, THRESHOLDS, DualRun, Frozen, Recording, numbers, run, same, saved
+from tests.dual_run import COUNTS, OBJECTIVE, THRESHOLDS, DualRun, Frozen, Recording, run, same, saved
 from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
@@ -61,18 +62,23 @@ class TestDualStep:
         running.update([3, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
 
-    def test_aims_for_a_test(self, caplog) -> None:
-        """The controller sees tighter thresholds, in units of the declared ones, and the aims are logged."""
-        controller, aim = Recording(0.2, 0.3, 0.5), AimForTest(100, 0.9)
+    def test_an_aim(self) -> None:
+        """The controller sees the tighter threshold, in units of the declared one, and the aim is logged."""
+        controller = Recording(0.2, 0.3, 0.5)
         controller.standard_units = True
-        with caplog.at_level("INFO"):
-            running = run(controller, aim=aim)
+        constraints = {**OBJECTIVE.constraints, "safe": Constraint(at_least=0.7, aim=0.8)}
+        running = DualRun(LagrangianCallback(controller), Objective("goal", constraints)).start()
         running.update([3, 1], [10, 10])
-        lava, safe = aim(numbers(0.1, 0.3)).tolist()
-        assert lava < 0.1 and safe < 0.3
-        assert controller.told[-1][0] == pytest.approx([(0.3 - lava) / 0.3, (0.1 - safe) / math.sqrt(0.21)])
-        assert running.logged == [({"aim/lava": pytest.approx(lava), "aim/safe": pytest.approx(1 - safe)}, 0)]
-        assert f"lava <= {lava:.4g} instead of 0.1, safe >= {1 - safe:.4g} instead of 0.7" in caplog.text
+        assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, (0.1 - 0.2) / math.sqrt(0.21)])
+        assert running.logged == [({"aim/safe": pytest.approx(0.8)}, 0)]
+        assert running.module.thresholds["safe"] == 0.7
+
+    def test_an_aim_follows_a_schedule(self) -> None:
+        safe = Constraint(at_least=0.7, aim=0.8, start=0.5, over=2)
+        targets = Targets([safe])
+        for update, target in enumerate([0.5, 0.4, 0.2]):
+            targets.enforce(update)
+            assert targets.targets.tolist() == pytest.approx([target])
 
     def test_the_default_controller(self) -> None:
         """In the first update the margin leaves nothing of the thresholds."""

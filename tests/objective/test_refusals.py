@@ -44,6 +44,11 @@ LATER = {"start": 0.3, "over": 30}
         ({"mean_at_most": 5, "range": [7, 9], "signal": "tokens"}, r"within its range: \[7, 9\]"),
         ({"mean_at_most": 5, "range": 9, "signal": "tokens"}, "range"),
         ({"at_most": 0.5, "range": [0, 1], "signal": "score"}, "range: only"),
+        # aims
+        ({"at_least": 0.95, "aim": 0.9}, "at least as strict as its bound, at_least: 0.95, but got 0.9"),
+        ({"at_most": 0.1, "aim": -0.1}, "strict"),
+        ({"at_most": 0.1, "aim": 0.05, "role": "monitor"}, "no aim:"),
+        ({"mean_at_most": 20, "aim": 21, "signal": "tokens"}, "strict"),
         # schedules
         ({"at_most": 0.1, "start": 0.3}, "over:"),
         ({"at_most": 0.1, "over": 30}, "start:"),
