@@ -29,9 +29,11 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     Args:
         evaluations: by name of the set of prompts.
     """
-    caption = "prompts x answers to each; ± standard error and 95 % intervals over prompts"
+    repeats = [f"; {of.repeats:,} {name} repeat a prompt" for name, of in evaluations.items() if of.repeats]
+    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{''.join(repeats)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    sizes = [f"{name} {of.prompts:,} x {of.answers // max(of.prompts, 1):,}" for name, of in evaluations.items()]
+    drawn = {name: (of.prompts + of.repeats, of.answers) for name, of in evaluations.items()}
+    sizes = [f"{name} {prompts:,} x {answers // max(prompts, 1):,}" for name, (prompts, answers) in drawn.items()]
     for number, head in enumerate(["", "threshold", *sizes]):
         table.add_column(Text(head), justify="right" if number else "left")
 

@@ -196,9 +196,10 @@ class Evaluation:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     standard_errors: Mapping[str, float] = field(default_factory=dict)
-    prompts: int = 0
+    prompts: int = 0  # that differ: repeats of a prompt are one
     answers: int = 0
     rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
+    repeats: int = 0  # prompts beyond `prompts`, equal to one of them
 
 
 class RunningSums:
@@ -259,9 +260,10 @@ class RunningSums:
         if not self._batches:
             return Evaluation()
         rows = self._rows()
-        prompts = torch.tensor(len(rows["answers"]), device=rows["answers"].device)
+        drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
+        numbers = torch.tensor([len(rows["answers"]), drawn], device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
-        total = all_sum_named(sums | {"prompts": prompts})
+        total = all_sum_named(sums | dict(zip(("prompts", "drawn"), numbers, strict=True)))
         metrics = behavior_metrics(objective, total)
         squares = {}
         for tag, parts in _ratios(objective).items():
@@ -279,7 +281,8 @@ class RunningSums:
         # No error if all prompts agree, as in a rate of 0.
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
         rates = clustered_rates(objective.constraints, total, objective.means)
-        return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]), rates)
+        prompts = int(total["prompts"])
+        return Evaluation(metrics, errors, prompts, int(total["answers"]), rates, int(total["drawn"]) - prompts)
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:

@@ -65,6 +65,13 @@ def test_the_layout():
     assert (1 - high, 1 - low) == pytest.approx((0.758, 0.803), abs=1e-3)
 
 
+def test_repeats_of_a_prompt_are_counted_and_named():
+    objective = Objective("goal", {"format": Constraint(at_least=0.5)})
+    repeated = Evaluation({"reward/mean": 1.0}, {}, 549, 2264, rates(objective, 549, 2264, format=0.9), repeats=17)
+    lines = shown(objective, {"follow-ups": repeated}, width=120)
+    assert lines[1] == "threshold follow-ups 566 x 4" and lines[-1].endswith("; 17 follow-ups repeat a prompt")
+
+
 def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
     objective = Objective("[red]goal", {"[/b]": Constraint(at_most=0.5), "x": Constraint(at_most=0.5, role="monitor")})
     evaluation = Evaluation({}, {}, 100, 100, rates(objective, 100, 100, **{"[/b]": 0.7, "x": 0.7}))

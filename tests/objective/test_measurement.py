@@ -306,7 +306,8 @@ def test_three_processes_of_which_one_has_no_prompts(tmp_path: Path) -> None:
             evaluation = json.loads(lines[number])
             assert evaluation["metrics"] == pytest.approx(expected.metrics, rel=1e-12)
             assert evaluation["standard_errors"] == pytest.approx(expected.standard_errors, rel=1e-12)
-            assert (evaluation["prompts"], evaluation["answers"]) == (expected.prompts, expected.answers)
+            for count in ("prompts", "answers", "repeats"):
+                assert evaluation[count] == getattr(expected, count)
             for name, rate in evaluation["rates"].items():
                 assert ClusteredRate(**rate).bounds(0.05) == pytest.approx(expected.rates[name].bounds(0.05), rel=1e-9)
 
@@ -323,7 +324,7 @@ def test_repeats_of_a_prompt_are_one_prompt_with_more_answers() -> None:
     mixed = {n: Signal(*(None if t is None else t[apart] for t in (s.value, s.count, s.opportunities, s.applicable)))
              for n, s in signals.items()}  # fmt: skip
     repeated = evaluated(mixed, rows(signals, rollouts, apart)[1], (0, 2, 5, 6), index=apart % 3)
-    assert (repeated.prompts, repeated.answers) == (3, 24)
+    assert (repeated.prompts, repeated.answers, repeated.repeats) == (3, 24, 3)
     assert repeated.metrics == pytest.approx(expected.metrics, rel=1e-12)
     assert repeated.standard_errors == pytest.approx(expected.standard_errors, rel=1e-12)
     for name, rate in repeated.rates.items():
