@@ -17,10 +17,11 @@ from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
+    SCENES_KEPT,
     DrivingDemonstrations,
     FollowUpPrompts,
+    MixedPrompts,
     ScenePrompts,
-    TrainingPrompts,
 )
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
@@ -38,9 +39,10 @@ class NavsimDataModule(GeneratedDataModule):
         form: content of a prompt.
         follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
             prompt.
-        train_follow_ups: share of the training prompts that show a second-stage scene instead of its first-stage scene.
-        frame_pairs: the second half of an update's prompts are the frames 0.5 s after the first half's, so that the
-            signal ``two_frame_extended_comfort`` applies.
+        train_follow_ups: share of the training and validation prompts that show a second-stage scene instead of its
+            first-stage scene.
+        frame_pairs: the second half of a batch's prompts are the frames 0.5 s after the first half's, so that the
+            signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups.
         worker: make training scenes, images and plans ahead in another process; on Linux only.
 
     Raises:
@@ -97,16 +99,21 @@ class NavsimDataModule(GeneratedDataModule):
         self.scenes.scenes(SPLITS[running or "fit"])
 
     def source(self, split: Split) -> ScenePrompts:
-        if split != "train":
-            return ScenePrompts(*self._scenes(split), self.form)
-        follow_ups = self.scenes.follow_ups(split) if self.train_follow_ups else ()
+        return self._mixed(split, kept=0) if split == "train" else ScenePrompts(*self._scenes(split), self.form)
+
+    def _mixed(self, split: Split, kept: int = SCENES_KEPT) -> MixedPrompts:
+        share = 0.0 if split == "test" else self.train_follow_ups
+        follow_ups = self.scenes.follow_ups(split) if share else ()
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
-        return TrainingPrompts(*self._scenes(split), self.form, follow_ups, self.train_follow_ups, next_frames)
+        return MixedPrompts(*self._scenes(split), self.form, follow_ups, share, next_frames, kept)
+
+    def _evaluation(self, split: Split) -> PromptLoader:
+        return PromptLoader(self._mixed(split), self.eval_prompts)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
         """Add the loader ``test_follow_ups``; the loaders then form a dictionary."""
         loaders = super().test_dataloader()
-        if not self.follow_ups:
+        if not self.follow_ups or self.frame_pairs:
             return loaders
         source, after = self.source("test"), self.scenes.follow_ups("test")
         used = evenly_spaced(len(source.scenes), len(source))

@@ -64,8 +64,11 @@ def test_follow_ups_and_pairs_of_frames_in_training():
     mixed = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, worker=False)
     names = [scene.name for batch in mixed.train_dataloader() for scene in batch.columns["scene"]]
     assert len(names) == 8 and 2 <= sum("_after_" in name for name in names) <= 4
-    paired = NavsimDataModule(4, source, SMALL, 8, 3, 4, frame_pairs=True, worker=False)
-    for batch in paired.train_dataloader():
+    [batch] = mixed.val_dataloader()
+    assert sum("_after_" in scene.name for scene in batch.columns["scene"]) == 1
+    assert not any("_after_" in scene.name for batch in mixed.test_dataloader() for scene in batch.columns["scene"])
+    paired = NavsimDataModule(4, source, SMALL, 8, 4, 4, follow_ups=True, frame_pairs=True, worker=False)
+    for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
         assert [scene.previous for scene in following] == [scene.name for scene in first]
     with pytest.raises(UserError, match="frame_pairs"):

@@ -85,8 +85,8 @@ class ScenePrompts(PromptSource):
         return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
 
 
-class TrainingPrompts(ScenePrompts):
-    """Prompts of training scenes, some of which are follow-ups, and pairs of frames.
+class MixedPrompts(ScenePrompts):
+    """Prompts of scenes, some of which are follow-ups, and pairs of frames.
 
     Args:
         follow_ups: of each scene.
@@ -103,8 +103,9 @@ class TrainingPrompts(ScenePrompts):
         follow_ups: Sequence[Sequence[Scene]] = (),
         share: float = 0.0,
         next_frames: Sequence[Scene] | None = None,
+        kept: int = SCENES_KEPT,
     ) -> None:
-        super().__init__(scenes, count, form, kept=0)
+        super().__init__(scenes, count, form, kept)
         self.follow_ups, self.share, self.next_frames = follow_ups, share, next_frames
 
     def groups(self, index: Tensor) -> PromptGroups:
