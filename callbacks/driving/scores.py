@@ -34,8 +34,8 @@ class DrivingScores(Callback):
 
     Args:
         references: also score PDM-Closed, constant velocity, human.
-        path: JSON file by driver (``stage_one``, ``stage_two``, ``both``); by default ``scores.json`` in the tested
-            run's folder.
+        path: JSON file, by default ``scores.json`` in the tested run's folder: ``drivers`` by name (``stage_one``,
+            ``stage_two``, ``both``), and ``scenes``, each driver's EPDMS of the first stage and of both, by scene.
 
     Raises:
         UserError: (at the start) the task is not driving.
@@ -111,7 +111,11 @@ class DrivingScores(Callback):
         results = summaries(drives_of, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
         print_table(scores_table(results))
-        written = {"drivers": {name: result.as_json() for name, result in results.items()}}
+        by_scene = {  # NaN where all answers failed, which JSON lacks
+            name: {scene: [None if x != x else x for x in pair] for scene, pair in result.by_scene.items()}
+            for name, result in results.items()
+        }
+        written = {"drivers": {name: result.as_json() for name, result in results.items()}, "scenes": by_scene}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
         print(f"Wrote {path}.")

@@ -53,6 +53,9 @@ class Result:
     second: StageMeans | None = None  # means over the first stage's answers of their weighted follow-ups
     scenes: int = 0  # first-stage scenes with follow-ups
     epdms: float | None = None  # mean over answers to these scenes of the product of both stages' EPDMS
+    by_scene: Mapping[str, tuple[float, float | None]] = field(
+        default_factory=dict
+    )  # EPDMS of the first stage, of both
 
     def as_json(self) -> dict[str, Any]:
         """Both stages and their product; None where unknown."""
@@ -117,19 +120,24 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
     one = _means([drives[row] for row in first], [values[row] for row in first])
     score = list(SHORT).index("EPDMS")
     seconds, products = [], []
+    by_scene: dict[str, tuple[float, float | None]] = {}
     for row in first:
-        rows = after[drives[row].number]
+        rows, scene = after[drives[row].number], drives[row].name
+        by_scene[scene] = (float(values[row][:, score].nanmean()), None)
         if not rows:
             continue
+        answers = len(products)
         means = torch.stack([values[other].mean(0) for other in rows])
         weights = follow_up_weights(drives[row].ends, torch.stack([drives[other].start for other in rows]))
         for answer, weight in zip(values[row], weights, strict=True):
             seconds.append(weight @ means / weight.sum())
             products.append(answer[score] * seconds[-1][score])
+        by_scene[scene] = (by_scene[scene][0], float(torch.stack(products[answers:]).mean()))
     if not seconds:
-        return Result(name, one)
+        return Result(name, one, by_scene=by_scene)
     two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])
-    return Result(name, one, two, sum(map(bool, after.values())), float(torch.stack(products).mean()))
+    both = float(torch.stack(products).mean())
+    return Result(name, one, two, sum(map(bool, after.values())), both, by_scene)
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:

@@ -81,6 +81,11 @@ def test_both_stages(tmp_path, capsys):
         assert policy[stage] == pytest.approx({"scenes": count, "answers": count, "malformed": 0.0, **of.columns})
     assert policy["both"] == pytest.approx({"scenes": 3, "EPDMS": expected.epdms})
     assert list(found) == ["policy", "PDM-Closed", "constant velocity", "human"]
+    by_scene = json.loads((tmp_path / "new" / "scores.json").read_text())["scenes"]["policy"]
+    assert list(by_scene) == [scene.name for scene in SOURCE.scenes("test")]
+    first, both = zip(*by_scene.values(), strict=True)
+    assert sum(first) / 3 == pytest.approx(policy["stage_one"]["EPDMS"])
+    assert sum(both) / 3 == pytest.approx(policy["both"]["EPDMS"])
     assert found["human"]["stage_two"] is None
     # Rates of the objective are those of each set of scenes.
     # Follow-ups of a standing ego are alike, and prompts that are alike count once.
