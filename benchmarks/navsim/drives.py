@@ -1,7 +1,8 @@
-"""Pictures of ten drives on held-out generated scenes: the five best and the five worst of fifty by mean EPDMS.
+"""Pictures of ten held-out generated scenes before (left) and after training: of a hundred, the five whose mean EPDMS
+gains most, and the five that lose most.
 
 python -m lightning_cgrpo export -c configs/navsim.yaml --out models/trained
-python -m benchmarks.navsim.drives models/trained docs/results/navsim/drives.png
+python -m benchmarks.navsim.drives packaged:driver models/trained docs/results/navsim/drives.png
 """
 
 from __future__ import annotations
@@ -18,36 +19,54 @@ from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo import GeneratedScenes
 from lightning_cgrpo.callbacks.driving.pictures import picture
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.tasks.driving.task import DrivingTask
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.tasks.driving.task import DrivingTask, ScoredAnswers
 
-SCENES, ANSWERS, SHOWN = 50, 4, 5
+SCENES, ANSWERS, SHOWN = 100, 4, 5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a directory")
+    parser.add_argument("before", help="a directory, or packaged:driver")
+    parser.add_argument("after", help="a directory")
     parser.add_argument("out", type=Path, help="PNG file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = DrivingTask(traffic=Reactive(), human_filter=True)
-    (prompts,) = test_prompts(GeneratedScenes(seed=1), SCENES)
-    rollouts = Driver(options.model, ANSWERS)(prompts)
-    epdms = task.score(prompts, rollouts)["epdms"].value.mean(1)
-    order = epdms.argsort(descending=True, stable=True).tolist()
-    images = []
-    for row in (*order[:SHOWN], *order[-SHOWN:]):
-        figure = picture(prompts.columns["scene"][row], prompts.columns["prompt"][row], rollouts.info["drives"][row])
-        file = BytesIO()
-        figure.savefig(file, format="png", dpi=60)
-        plt.close(figure)
-        images.append(Image.open(file))
-    width, height = max(image.width for image in images), max(image.height for image in images)
-    sheet = Image.new("RGB", (2 * width, SHOWN * height), "white")
-    for place, image in enumerate(images):
-        sheet.paste(image, (place // SHOWN * width, place % SHOWN * height))
+    prompts = list(test_prompts(GeneratedScenes(seed=1), SCENES))
+    drives: list[list[ScoredAnswers]] = []
+    means = []
+    for model in (options.before, options.after):
+        driver, driven, scores = Driver(model, ANSWERS), [], []
+        for batch in prompts:
+            rollouts = driver(batch)
+            scores.append(task.score(batch, rollouts)["epdms"].value.mean(1))
+            driven += rollouts.info["drives"]
+        drives.append(driven)
+        means.append(torch.cat(scores))
+    order = (means[1] - means[0]).argsort(descending=True, stable=True).tolist()
+    rows = [*order[:SHOWN], *order[-SHOWN:]]
+    images = [[_image(prompts, row, driven[row]) for driven in drives] for row in rows]
+    width, height = (max(size) for size in zip(*(image.size for pair in images for image in pair), strict=True))
+    sheet = Image.new("RGB", (2 * width, len(rows) * height), "white")
+    for place, pair in enumerate(images):
+        for side, image in enumerate(pair):
+            sheet.paste(image, (side * width, place * height))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     sheet.quantize(128).save(options.out)
-    print(f"Wrote {options.out}; mean EPDMS {float(epdms.mean()):.3f} of {SCENES} scenes.")
+    before, after = (float(mean.mean()) for mean in means)
+    print(f"Wrote {options.out}; mean EPDMS {before:.3f} before and {after:.3f} after, of {SCENES} scenes.")
+    for row in rows:
+        print(f"  scene {row}: {float(means[0][row]):.3f} -> {float(means[1][row]):.3f}")
+
+
+def _image(prompts: list[PromptGroups], row: int, drive: ScoredAnswers) -> Image.Image:
+    batch, place = divmod(row, len(prompts[0]))
+    columns = prompts[batch].columns
+    figure, file = picture(columns["scene"][place], columns["prompt"][place], drive), BytesIO()
+    figure.savefig(file, format="png", dpi=50)
+    plt.close(figure)
+    return Image.open(file)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A figure of the driving methods: progress against compliance, beside the starting model and three other drivers.
 
-    python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{critics,schedules,paper}
+    python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{main,methods}
 
 Each folder has a scores.json (see `scores`); start.json lies beside the folders. Progress is EP. Compliance is the
 product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is a seed, a large
@@ -23,17 +23,16 @@ from benchmarks.navsim.scores import START
 from lightning_cgrpo.reporting.figures.style import DPI, METHODS, RC
 
 NAMES = {
-    "cgrpo_scalarized_advantages": "Constrained GRPO, .95",
-    "fixed_0.98": "Constrained GRPO, .98",
-    "line_0.98": "Constrained GRPO, .90 to .98",
-    "cgrpo_scalarized_rewards": "Constrained GRPO, scalarized rewards, .95",
-    "informed_weights_scalarized_advantages": "informed weights",
+    "cgrpo_pooled_scale": "Constrained GRPO",
+    "cgrpo_group_scale": "Constrained GRPO, each group's scale (the paper's)",
+    "cgrpo_scalarized_rewards": "Constrained GRPO, scalarized rewards",
+    "informed_weights": "informed weights",
     "informed_weights_scalarized_rewards": "informed weights, scalarized rewards",
-    "equal_weights_scalarized_advantages": "equal weights",
+    "equal_weights": "equal weights",
     "equal_weights_scalarized_rewards": "equal weights, scalarized rewards",
     "grpo_epdms": "GRPO with EPDMS",
     "ppo_epdms": "PPO with EPDMS",
-    "ppo_lagrangian": "PPO-Lagrangian, .95",
+    "ppo_lagrangian": "PPO-Lagrangian",
 }
 """Methods in the order of the legend."""
 

@@ -1,7 +1,7 @@
 """Test scores of the driving comparison: means and standard deviations over seeds.
 
     python -m lightning_cgrpo study configs/studies/navsim.yaml
-    python -m benchmarks.navsim.scores runs/navsim docs/results/navsim/paper
+    python -m benchmarks.navsim.scores runs/navsim docs/results/navsim/main
 
 scores.json in the results keeps earlier sittings' scores. Rows without a run (the initial model, PDM-Closed, constant
 velocity, the human) come from start.json beside the results:
