@@ -132,5 +132,7 @@ def _reduced(value: Any, key: str = "") -> Any:
         return value
     if key == "class_path":
         return short_class(value)
+    if "." in value and is_class(value):  # A class without arguments may stand for its name alone.
+        return {"class_path": short_class(value)}
     # A prefix such as "packaged:" is a part of the place.
     return PurePath(value).name.rpartition(":")[2] if key in PLACES else value

@@ -28,6 +28,7 @@ def key(changes=None, seed=0):
         {"callbacks.more": {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"mode": "max"}}},
         {"callbacks.multipliers.init_args.aim": None},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.grpo.advantages.ScalarizedAdvantages"}},
+        {"model.init_args.estimator": "lightning_cgrpo.ScalarizedAdvantages"},
         {"model.init_args.eval_group_size": 4, "data.init_args.test_prompts": 3},
         {"callbacks.samples": {"class_path": "SampleAnswers", "init_args": {"write": True}}},
         {"model.init_args.optimizer.init_args.fused": True},
