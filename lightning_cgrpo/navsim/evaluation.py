@@ -71,11 +71,13 @@ def drives(
     count = poses.shape[1]
     shown, counted = dialect.shown(scores), dialect.counted(scores)
     displacement = average_displacement(scenes, poses, interval)
-    driven = []
+    driven, earlier = [], {scene.previous for scene in scenes}
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
         pose = scene.ego.poses[-1]
-        compared = bool(scene.previous or scene.follow_ups or (scene.synthetic and follows is None))
+        compared = bool(
+            scene.previous or scene.name in earlier or scene.follow_ups or (scene.synthetic and follows is None)
+        )
         driven.append(
             Drive(
                 numbers[row],

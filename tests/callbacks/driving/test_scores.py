@@ -113,6 +113,13 @@ def test_malformed_answers_are_zeros_and_training_scenes_do_not_count(tmp_path):
     assert module.evaluations.keys() == {"test", "test_train"}
 
 
+def test_pairs_of_frames_have_extended_comfort(tmp_path):
+    pairs = {"test_prompts": 2, "frame_pairs": True}
+    scores = evaluated(DrivingScores(False, str(tmp_path / "scores.json")), 1, **pairs)[1]["policy"]
+    assert scores["stage_one"]["scenes"] == 2 and scores["stage_two"] is None
+    assert scores["stage_one"]["EC"] == 1  # both drive straight on
+
+
 @pytest.mark.slow
 def test_a_validation_has_the_score_of_all_answers(tmp_path):
     metrics = run("validate", DrivingScores(), 4, {"val_prompts": 3, "eval_prompts": 2})[1]
