@@ -119,7 +119,8 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
             after[drive.follows].append(row)
     one = _means([drives[row] for row in first], [values[row] for row in first])
     score = list(SHORT).index("EPDMS")
-    seconds, products = [], []
+    seconds: list[Tensor] = []
+    products: list[Tensor] = []
     by_scene: dict[str, tuple[float, float | None]] = {}
     for row in first:
         rows, scene = after[drives[row].number], drives[row].name
