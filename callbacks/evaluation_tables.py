@@ -13,7 +13,6 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import print_table
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
@@ -89,11 +88,13 @@ def _measured(of: Evaluation, tag: str) -> Words:
 def _rate(of: Evaluation, name: str, constraint: Constraint, absent: str) -> Words:
     if name not in of.rates:
         return [absent] if of.metrics else []
-    interval = standing(constraint.bound, of.rates[name])
-    alarming = interval.says == "missed" and constraint.role == "constrain"
-    says = [Text(interval.says, style="bold red" if alarming else "")] if interval.says else []
-    value = constraint.bound.shown(of.rates[name].rate)
-    return [f"{value:.4g}" if constraint.bound.of_mean else f"{value:.4f}", str(interval), *says]
+    bound, rate = constraint.bound, of.rates[name]
+    interval = bound.interval(rate)
+    side = bound.side(*interval)
+    alarming = side == "missed" and constraint.role == "constrain"
+    value = f"{bound.shown(rate.rate):{'.4g' if bound.of_mean else '.4f'}}"
+    says = [Text(side, style="bold red" if alarming else "")] if side else []
+    return [value, bound.interval_text(*interval), *says]
 
 
 class EvaluationTable(Callback):

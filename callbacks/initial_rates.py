@@ -12,7 +12,6 @@ from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
@@ -68,22 +67,22 @@ class InitialRates(Callback):
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
         print_table(objective_table(objective, rows, "Before training"))
         if EVERY in best and size > 1:
-            share = standing(SOME_ANSWER.bound, best[EVERY])
-            print(
-                f"Prompts with an answer that meets all thresholds: {1 - best[EVERY].rate:.3f} ({share}).", flush=True
-            )
+            bound, share = SOME_ANSWER.bound, best[EVERY]
+            text = f"{bound.shown(share.rate):.3f} ({bound.interval_text(*bound.interval(share))})"
+            print(f"Prompts with an answer that meets all thresholds: {text}.", flush=True)
         for name, constraint in objective.constrained.items():
-            if name in best and standing(constraint.bound, best[name]).says == "missed":
+            bound = constraint.bound
+            if name in best and bound.side(*bound.interval(best[name])) == "missed":
                 rank_zero_warn(out_of_reach(name, constraint, best[name], size))
 
 
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
     """The warning of a threshold that no choice among the answers reaches."""
     chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
-    value = f"{constraint.bound.shown(best.rate):{'.4g' if constraint.bound.of_mean else '.3f'}}"
+    bound = constraint.bound
+    value = f"{bound.shown(best.rate):{'.4g' if bound.of_mean else '.3f'}}"
     return (
-        f"The threshold {name} {constraint.bound} is out of reach at the start: {chosen} has a "
-        f"{constraint.bound.kind} of {value} ({standing(constraint.bound, best)}). Training reweighs answers, so it "
-        "must discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier "
-        "threshold."
+        f"The threshold {name} {bound} is out of reach at the start: {chosen} has a {bound.kind} of {value} "
+        f"({bound.interval_text(*bound.interval(best))}). Training reweighs answers, so it must discover better "
+        "answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
     )

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from lightning_cgrpo.output import HISTOGRAMS, WEIGHT_BIN, WEIGHT_BINS
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-EDGES = (np.arange(WEIGHT_BINS + 1) - 0.5) * WEIGHT_BIN
 
 
 class LogWriter(Protocol):
@@ -72,7 +66,7 @@ class _Wandb:
 
 
 class _Files:
-    """Writes ``<tag>/<update>.png``, ``<tag>/<update>.md`` and a line of `HISTOGRAMS`."""
+    """Writes ``<tag>/<update>.png`` and ``<tag>/<update>.md``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,11 +78,7 @@ class _Files:
         self._path(tag, update, "md").write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
-        limited = values.double().cpu().numpy().clip(0, WEIGHT_BIN * (WEIGHT_BINS - 1))
-        line = {"tag": tag, "step": update, "counts": np.histogram(limited, EDGES)[0].tolist()}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / HISTOGRAMS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """Nothing: a CSV log has the means among its metrics."""
 
     def _path(self, tag: str, update: int, suffix: str) -> Path:
         path = self.folder / tag / f"{update:05d}.{suffix}"

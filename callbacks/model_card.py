@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning_cgrpo.errors import printable
 from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.standing import compared
 
 CARD = "README.md"
 COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}
@@ -19,14 +18,14 @@ Record = dict[str, Any]
 
 
 def measured_text(measured: Record | None, bound: Bound) -> str:
-    """A rate or mean with its interval and standing: ``0.941 (0.912-0.963) met``."""
+    """A rate or mean with its interval and side of the threshold: ``0.941 (0.912-0.963) met``."""
     if measured is None or measured["value"] is None:
         return "-"
     text = f"{measured['value']:.4g}" if bound.of_mean else f"{measured['value']:.3f}"
     if "low" not in measured:
         return text
-    standing = compared(bound, measured["low"], measured["high"])
-    return f"{text} ({standing}) {standing.says}".rstrip()
+    interval = measured["low"], measured["high"]
+    return f"{text} ({bound.interval_text(*interval)}) {bound.side(*interval)}".rstrip()
 
 
 def reward_text(measured: Record) -> str:

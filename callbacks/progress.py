@@ -18,7 +18,6 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.merit import unit
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import print_table
 
 TABLES, FEWEST = 10, 10
@@ -152,7 +151,7 @@ class Measured(NamedTuple):
 
 def _measured(objective: Objective, latest: dict[str, float]) -> Iterator[Measured]:
     for name, constraint in objective.constraints.items():
-        if (tag := constraint.tag(name)) in latest:
+        if (tag := constraint.bound.tag(name)) in latest:
             bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
             excess = float("-inf")
             if bound.threshold is not None:
@@ -183,9 +182,10 @@ def progress_table(module: RolloutModule) -> Table:
     for name, bound, value, excess, _ in shown:
         if excess < least[-1]:
             continue
-        interval = standing(bound, module.latest_rates[name]) if name in module.latest_rates else None
-        stands = [str(interval), interval.says] if interval else ["", ""]
-        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", *stands, _weight(latest, name))))
+        interval = side = ""
+        if (rate := module.latest_rates.get(name)) is not None:
+            interval, side = bound.interval_text(*bound.interval(rate)), bound.side(*bound.interval(rate))
+        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", interval, side, _weight(latest, name))))
     if "reward/mean" in latest:
         table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", _weight(latest, "reward"))
     return table

@@ -25,7 +25,6 @@ from lightning_cgrpo.errors import first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT, write_whole
 
 END = 1 / 8
@@ -166,8 +165,8 @@ def measured(objective: Objective, evaluation: Evaluation, update: int) -> Recor
     shown: Record = {}
     for name, rate in evaluation.rates.items():
         bound = objective.constraints[name].bound
-        interval = standing(bound, rate)
-        shown[name] = {"value": bound.shown(rate.rate), "low": interval.low, "high": interval.high}
+        low, high = bound.interval(rate)
+        shown[name] = {"value": bound.shown(rate.rate), "low": low, "high": high}
     reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
     counts = {"update": update, "prompts": evaluation.prompts, "answers": evaluation.answers}
     return {**counts, "reward": {"value": reward, "error": error}, "constraints": shown}
@@ -203,7 +202,7 @@ def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -
         values = [metrics[tag] for _, metrics in logged if tag in metrics]
         return {"value": sum(values) / len(values) if values else None}
 
-    constraints = {name: mean(constraint.tag(name)) for name, constraint in objective.constraints.items()}
+    constraints = {name: mean(constraint.bound.tag(name)) for name, constraint in objective.constraints.items()}
     return {"update": logged[-1][0], "reward": mean("reward/mean"), "constraints": constraints}
 
 

@@ -48,7 +48,7 @@ class TensorBoardLayout(Callback):
 
 def compared(module: RolloutModule) -> list[str]:
     """Tags whose last values *HParams* compares."""
-    tags = ["reward/mean", *(constraint.tag(name) for name, constraint in module.objective.constraints.items())]
+    tags = ["reward/mean", *(constraint.bound.tag(name) for name, constraint in module.objective.constraints.items())]
     return [f"val/{MERIT}", *tags, *(f"val/{tag}" for tag in tags)]
 
 

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 SUMMARY = "summary.json"
 """A run's summary in its folder."""
 SUMMARY_FORMAT = "lightning_cgrpo run 2"
-HISTOGRAMS = "histograms.jsonl"
-"""File of histograms beside a CSV log: a line of JSON per tag and update."""
-WEIGHT_BIN, WEIGHT_BINS = 0.025, 81
-"""Bins of effective weights, centered at 0, 0.025 … 2, so that 0 and 1 are off the edges."""
 
 ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped"
 """Messages of Lightning that say nothing about the run."""

@@ -18,7 +18,6 @@ from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
@@ -294,8 +293,8 @@ class RolloutModule(ManualOptimization):
         else:
             for name, rate in evaluation.rates.items():
                 bound = self.objective.constraints[name].bound
-                interval = standing(bound, rate)
-                metrics |= {f"{bound.kind}_low/{name}": interval.low, f"{bound.kind}_high/{name}": interval.high}
+                low, high = bound.interval(rate)
+                metrics |= {f"{bound.kind}_low/{name}": low, f"{bound.kind}_high/{name}": high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 ROUNDING = 1e-6
 """Tolerance of a measurement at a threshold, because Lightning keeps metrics in float32."""
+Side = Literal["met", "missed", "undecided", ""]
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Bound:
 
     Example:
         >>> bound = Bound("rate", "at_least", 0.99)
-        >>> bound.target, bound.shown(0.01), bound.met(0.985)
-        (0.01, 0.99, False)
+        >>> bound.target, bound.shown(0.01), bound.met(0.985), bound.side(0.985, 0.995)
+        (0.01, 0.99, False, 'undecided')
     """
 
     kind: Literal["rate", "mean"] = "rate"
@@ -82,6 +86,29 @@ class Bound:
             return True
         rounding = ROUNDING * max(1.0, abs(self.threshold))
         return shown >= self.threshold - rounding if self.lower else shown <= self.threshold + rounding
+
+    def interval(self, rate: ClusteredRate) -> tuple[float, float]:
+        """The 95 % interval of a measured rate of violation, in the user's orientation."""
+        return self.shown_interval(*rate.bounds(0.025))
+
+    def side(self, low: float, high: float) -> Side:
+        """The side of the threshold on which an interval, in the user's orientation, lies; "" without a threshold."""
+        if self.threshold is None:
+            return ""
+        met = [self.met(end) for end in (low, high)]
+        return "met" if all(met) else "undecided" if any(met) else "missed"
+
+    def interval_text(self, low: float, high: float) -> str:
+        """An interval in the user's orientation, as text: ``0.912-0.963``."""
+        if self.of_mean:
+            return f"{low:.4g} to {high:.4g}"
+        # A rate near 0 or 1 needs more digits.
+        digits = 4 if min(high, 1 - low) < 0.01 else 3
+        return f"{low:.{digits}f}-{high:.{digits}f}"
+
+    def tag(self, name: str) -> str:
+        """The tag of the measured rate or mean of constraint `name`."""
+        return f"{self.kind}/{name}"
 
     def __str__(self) -> str:
         return "" if self.threshold is None else f"{self.sign} {self.threshold:g}"

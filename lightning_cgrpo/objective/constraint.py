@@ -104,10 +104,6 @@ class Constraint:
             return float(self.start[update * len(self.start) // self.over])
         return self.start + (end - self.start) * update / self.over
 
-    def tag(self, name: str) -> str:
-        """The tag of the measured rate or mean."""
-        return f"{self.bound.kind}/{name}"
-
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
         """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
 

@@ -174,8 +174,8 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
         if all(sums[below] for _, _, below in parts):
             metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
     for name, constraint in objective.constraints.items():
-        if (rate := metrics.get(constraint.tag(name))) is not None:
-            metrics[constraint.tag(name)] = constraint.bound.shown(rate)
+        if (rate := metrics.get(constraint.bound.tag(name))) is not None:
+            metrics[constraint.bound.tag(name)] = constraint.bound.shown(rate)
     for name in objective.signal_names:
         if faults := sums.get(f"faults/{name}"):
             metrics[f"faults/{name}"] = faults
@@ -292,7 +292,7 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     if len(rewards) > 1:
         ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
     for name, constraint in objective.constraints.items():
-        ratios[constraint.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
+        ratios[constraint.bound.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
 
 

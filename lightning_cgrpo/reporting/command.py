@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.methods import MethodRuns, collect
 from lightning_cgrpo.reporting.page import html_page, report_page
-from lightning_cgrpo.reporting.results import control_table, final_table, test_table
+from lightning_cgrpo.reporting.results import final_table, test_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,8 +45,7 @@ def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ())
     """
     from lightning_cgrpo.reporting.figures import draw_all
 
-    made = [final_table(methods), control_table(methods), test_table(methods)]
-    tables = [table for table in made if table is not None]
+    tables = [table for table in (final_table(methods), test_table(methods)) if table is not None]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         page = "\n".join([report_page(methods, tables), *more])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_cgrpo.output import HISTOGRAMS, WEIGHT_BIN, WEIGHT_BINS
-from lightning_cgrpo.reporting.series import Array
-
 TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/")
 TESTS = ("test/", "test_train/")
-EFFECTIVE_WEIGHTS, SAMPLES = "effective_weights/", "samples"
+SAMPLES = "samples"
 METRICS = "metrics.csv"
 
 
@@ -31,12 +27,10 @@ class Log:
         scalars: of training, by tag and update.
         tests: values of the last test, by tag.
         samples: sampled answers as Markdown, by update.
-        histograms: counts of groups ``[WEIGHT_BINS]`` by effective weight, by component and update.
     """
 
     scalars: dict[str, dict[int, float]] = field(default_factory=dict)
     tests: dict[str, float] = field(default_factory=dict)
-    histograms: dict[str, dict[int, Array]] = field(default_factory=dict)
     samples: dict[int, str] = field(default_factory=dict)
 
     def add(self, folder: Path) -> None:
@@ -48,9 +42,7 @@ class Log:
         for file in events or tables:
             tests: dict[str, float] = {}
             for tag, update, value in _events(file) if events else _rows(file):
-                if tag.startswith(EFFECTIVE_WEIGHTS):
-                    self.histograms.setdefault(tag.removeprefix(EFFECTIVE_WEIGHTS), {})[update] = value
-                elif tag == SAMPLES:
+                if tag == SAMPLES:
                     self.samples[update] = value
                 elif tag.startswith(TRAINING) and np.isfinite(value):
                     self.scalars.setdefault(tag, {})[update] = value
@@ -66,7 +58,7 @@ def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # 0 keeps all events; unused kinds keep one.
-    keep = {"scalars": 0, "histograms": 0, "images": 1, "tensors": 0, "audio": 1, "compressedHistograms": 1}
+    keep = {"scalars": 0, "histograms": 1, "images": 1, "tensors": 0, "audio": 1, "compressedHistograms": 1}
     events = EventAccumulator(str(path), size_guidance=keep, purge_orphaned_data=False)
     events.Reload()
     tags = events.Tags()
@@ -74,17 +66,10 @@ def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
         yield from ((tag, event.step, event.value) for event in events.Scalars(tag))
     for event in events.Tensors(f"{SAMPLES}/text_summary") if f"{SAMPLES}/text_summary" in tags["tensors"] else ():
         yield SAMPLES, event.step, event.tensor_proto.string_val[0].decode("utf-8", "replace")
-    for tag in tags["histograms"]:
-        for event in events.Histograms(tag):
-            counts = np.zeros(WEIGHT_BINS)
-            for limit, count in zip(event.histogram_value.bucket_limit, event.histogram_value.bucket, strict=True):
-                if count:
-                    counts[min(round(limit / WEIGHT_BIN - 0.5), WEIGHT_BINS - 1)] += count
-            yield tag, event.step, counts
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """Tag, update and value of ``metrics.csv`` and of the histograms beside it; truncated lines are left out."""
+    """Tag, update and value of ``metrics.csv`` and of the samples beside it; truncated lines are left out."""
     with path.open(encoding="utf-8", newline="") as lines:
         for line in csv.DictReader(lines):
             step = int(line.pop("step", None) or 0)
@@ -95,10 +80,3 @@ def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
                     continue
     for file in sorted((path.parent / SAMPLES).glob("*.md")):
         yield SAMPLES, int(file.stem), file.read_text(encoding="utf-8", errors="replace")
-    histograms = path.parent / HISTOGRAMS
-    for text in histograms.read_text(encoding="utf-8").splitlines() if histograms.is_file() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:  # the last line of a killed run
-            continue
-        yield line["tag"], line["step"], np.array(line["counts"], float)

@@ -57,11 +57,6 @@ class MethodRuns:
         return f"{text} of {asked:,}" if asked else text
 
 
-def tag_of(name: str, bound: Bound) -> str:
-    """The tag of a measured rate or mean."""
-    return f"{bound.kind}/{name}"
-
-
 def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[MethodRuns]]:
     """Methods by task, from all runs below the sources.
 

@@ -30,8 +30,6 @@ CAPTIONS = {
     "front": "Reward against compliance, a point per run. Compliance is the share of the second half of training in "
     "which a threshold is met (with a tolerance of 10 %), for the constraint that is met least.",
     "curves": "Learning curves: mean over seeds, band ± 1 standard deviation; thresholds dashed.",
-    "distribution": "Effective weights over the groups in which a component varies, pooled over seeds and the last "
-    "part of training; the multiplier dashed.",
     "sweep": "Fixed weights: final reward and rates over a weight.",
 }
 

@@ -1,15 +1,12 @@
-"""Tables of final values, tests and control."""
+"""Tables of final values and tests."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.standing import Standing, compared
-from lightning_cgrpo.reporting import measures
-from lightning_cgrpo.reporting.measures import NEAR_BEST, TOLERANCE, WINDOW, Statistic, statistic, violates
-from lightning_cgrpo.reporting.methods import MethodRuns, tag_of
+from lightning_cgrpo.reporting.measures import TOLERANCE, Statistic, statistic, violates
+from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import LAST, Run
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
@@ -28,8 +25,6 @@ INTERVALS = (
     "Met, missed: how many seeds have the whole 95 % interval of the rate (prompts as clusters) on that side of the "
     "threshold; undecided: the interval has both sides; !: a seed missed."
 )
-CONTROL = {"overshoot": 4, "oscillation": 4, "held": 2}
-"""Each constraint's measures of control, and their decimals."""
 Values = Callable[[Run], Mapping[str, float]]
 
 
@@ -46,7 +41,7 @@ def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
         reward = measured(method, REWARD, values)
         if reward is None or not method.finished or (enforcing and not method.enforced):
             continue
-        rates = [(measured(method, tag_of(name, bound), values), bound) for name, bound in method.enforced.items()]
+        rates = [(measured(method, bound.tag(name), values), bound) for name, bound in method.enforced.items()]
         if all(rate is not None and not violates(rate, bound) for rate, bound in rates):
             declared = frozenset(f"{name} {_threshold(bound)}" for name, bound in method.enforced.items())
             groups.setdefault(declared, {})[method.label] = reward.mean
@@ -86,46 +81,6 @@ def tests_of(prefix: str) -> Values:
     return lambda run: {tag.removeprefix(prefix): v for tag, v in run.tests.items() if tag.startswith(prefix)}
 
 
-def control_table(methods: Sequence[MethodRuns]) -> Table:
-    """Learning speed, spread over seeds, and every enforced constraint's measures of control, by method."""
-    names = list(dict.fromkeys(name for method in methods for name in method.enforced))
-    best = [measured(method, REWARD, final_of) for method in methods]
-    level = max((measures.near_best(value.mean) for value in best if value is not None), default=math.inf)
-    columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
-    columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in CONTROL.items()]
-    rows = []
-    for method in methods:
-        seeds = [_control(run, method, names, level) for run in method.runs]
-        cells = [Cell(statistic(values)) for values in zip(*seeds, strict=True)]
-        rewards = method.series(REWARD)
-        apart = measures.spread(rewards)
-        cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
-        rows.append((method.title, len(method.runs), cells))
-    where = f" ({level:.3g})" if math.isfinite(level) else ""
-    caption = (
-        f"The measures use moving averages over {WINDOW} updates, or over a quarter of a shorter run. Time to reward: "
-        f"first update with a reward within {NEAR_BEST:.0%} of the best final reward{where}. Time to feasibility: "
-        "first update at which all enforced rates meet their thresholds as well. Reward spread: standard deviation "
-        "over seeds, averaged over training. Overshoot, oscillation and held are of the second half of training: the "
-        "largest violation, the standard deviation around the rate's mean, and the share in which the threshold is "
-        f"met. Thresholds have a tolerance of {TOLERANCE:.0%} of the allowed violations."
-    )
-    return Table("Control", caption, columns, rows)
-
-
-def _control(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
-    reward = measures.smooth(run, REWARD)
-    reached = reward.steps[reward.values >= level]
-    rates = {name: measures.smooth(run, tag_of(name, bound)) for name, bound in method.enforced.items()}
-    met = [measures.compliance(rates[name], bound) for name, bound in method.enforced.items()]
-    values = [float(reached[0]) if len(reached) else None, measures.together(met, reward, level) if met else None]
-    for name in names:
-        bound = method.enforced.get(name)
-        kept = None if bound is None else measures.second_half(rates[name], bound, run.updates)
-        values += [None] * len(CONTROL) if kept is None else kept
-    return values
-
-
 def _values_table(
     title: str,
     caption: str,
@@ -155,19 +110,15 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
     bound = method.enforced.get(name) if tag.startswith(MEASURED) else None
     marked = bound is not None and violates(value, bound)
     note = _note(tag, method, methods) if value is not None else ""
-    shown = [_standing(values(run), f"{family}_{{}}/{name}", bound) for run in method.runs if bound is not None]
-    says = [standing.says for standing in shown if standing is not None]
-    if says:
+    ends = [[values(run).get(f"{family}_{end}/{name}") for end in ("low", "high")] for run in method.runs]
+    intervals = [(low, high) for low, high in ends if low is not None and high is not None]
+    if bound is not None and intervals:
         # The intervals of the seeds decide, instead of the tolerance.
-        marked = "missed" in says
-        note = ", ".join(filter(None, [note, _words(says), str(shown[0]) if len(method.runs) == 1 else ""]))
+        sides = [bound.side(*interval) for interval in intervals]
+        marked = "missed" in sides
+        alone = bound.interval_text(*intervals[0]) if len(method.runs) == 1 else ""
+        note = ", ".join(filter(None, [note, _words(sides), alone]))
     return Cell(value, best and tag == REWARD, marked, note)
-
-
-def _standing(values: Mapping[str, float], tag: str, bound: Bound) -> Standing | None:
-    """The standing of a run's evaluation, which logs the interval of each rate."""
-    low, high = (values.get(tag.format(end)) for end in ("low", "high"))
-    return None if low is None or high is None else compared(bound, low, high)
 
 
 def _words(says: Sequence[str]) -> str:

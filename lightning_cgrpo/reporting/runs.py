@@ -1,4 +1,4 @@
-"""Runs: what a run's summary says, with its binned series, values at its end, tests and distributions."""
+"""Runs: what a run's summary says, with its binned series, values at its end, and tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.reporting.logs import Log
-from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, bin_width, binned, interval, rounded
+from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Series, bin_width, binned, interval, rounded
 
 LAST = 1 / 8
 """Share of a run's updates averaged in final values."""
 DIGITS = 4
-"""Significant digits of series and distributions."""
+"""Significant digits of series."""
 NUMBERS = (int, NoneType)
 KEYS: dict[str, Any] = {
     "name": str,
@@ -32,7 +32,7 @@ KEYS: dict[str, Any] = {
     "faults": dict,
 }
 SAVED = ("final", "tests", "distributions", "width", "steps", "series")
-"""Keys of a saved run, beside the keys of its summary."""
+"""Keys of a saved run, beside the keys of its summary; earlier versions saved distributions of weights, too."""
 
 Summary = Mapping[str, Any]
 
@@ -45,7 +45,6 @@ class Run:
         series: training's means over bins of `width` updates, by tag.
         final: means over the last part of training, by tag.
         tests: values of the last test, by tag.
-        distributions: the last part's shares ``[WEIGHT_BINS]`` of groups by effective weight, by component.
         samples: sampled answers as Markdown, by update.
     """
 
@@ -53,7 +52,6 @@ class Run:
     series: dict[str, Series]
     final: dict[str, float]
     tests: dict[str, float]
-    distributions: dict[str, Array]
     width: float
     samples: Mapping[int, str] = field(default_factory=dict)
 
@@ -93,7 +91,7 @@ def read_summary(path: Path) -> Summary | None:
         wrong = [key for key, kind in KEYS.items() if not isinstance(record[key], kind)]
         if wrong:
             raise ValueError(f"its {wrong[0]} is {str(record[wrong[0]])[:40]!r}")
-        (saved_run(record) if "series" in record else Run(record, {}, {}, {}, {}, 1.0)).bounds()
+        (saved_run(record) if "series" in record else Run(record, {}, {}, {}, 1.0)).bounds()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"Expected '{path}' to be the summary of a run, but got a damaged file ({type(error).__name__}: {error})."
@@ -126,13 +124,11 @@ def read_run(folder: Path, summary: Summary) -> Run | None:
     width = bin_width(min(summary["asked"] or updates, 10 * updates), spacing)
     start = min(updates * (1 - LAST), max(series.steps[-1] for series in scalars.values()))
     last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
-    groups = {name: [row for u, row in rows.items() if start <= u < updates] for name, rows in log.histograms.items()}
     return Run(
         summary,
         {tag: binned(series, width).rounded(DIGITS) for tag, series in scalars.items()},
         {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)},
         {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
-        {name: _shares(np.sum(rows, axis=0)) for name, rows in groups.items() if rows},
         width,
         log.samples,
     )
@@ -146,8 +142,7 @@ def saved_run(record: Summary) -> Run:
         values = np.array(row if isinstance(row, list) else [row] * len(steps), float)
         known = ~np.isnan(values)
         series[tag] = Series(steps[known], values[known])
-    shares = {name: np.array(row, float) for name, row in record["distributions"].items()}
-    return Run(record, series, record["final"], record["tests"], shares, record["width"])
+    return Run(record, series, record["final"], record["tests"], record["width"])
 
 
 def save(run: Run, path: Path) -> None:
@@ -157,12 +152,9 @@ def save(run: Run, path: Path) -> None:
         known = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
         row = [known.get(step) for step in steps.tolist()]
         rows[tag] = row[0] if len(set(row)) == 1 else row
-    shares = {name: row[: row.nonzero()[0].max(initial=-1) + 1].tolist() for name, row in run.distributions.items()}
     kept = {key: value for key, value in run.summary.items() if key not in SAVED}
-    values = {"final": run.final, "tests": run.tests, "distributions": shares}
-    lines = [
-        _line(key, value) for key, value in {**kept, **values, "width": run.width, "steps": steps.tolist()}.items()
-    ]
+    values = {"final": run.final, "tests": run.tests, "width": run.width, "steps": steps.tolist()}
+    lines = [_line(key, value) for key, value in {**kept, **values}.items()]
     lines.append('"series":{\n' + ",\n".join(_line(tag, row) for tag, row in rows.items()) + "}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "{" + ",\n".join(lines) + "}\n")
@@ -171,10 +163,6 @@ def save(run: Run, path: Path) -> None:
 def _series(rows: Mapping[int, float], updates: int) -> Series:
     steps = sorted(step for step in rows if step < updates)
     return Series(np.array(steps, float), np.array([rows[step] for step in steps], float))
-
-
-def _shares(counts: Array) -> Array:
-    return np.array([rounded(share, DIGITS) for share in counts / (counts.sum() or 1.0)])
 
 
 def _line(key: str, value: Any) -> str:

@@ -11,7 +11,6 @@ from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.declaration import check_schedule
 from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
-from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.targets import HOLD, Targets
 from lightning_cgrpo.objective.units import within_groups
 from lightning_cgrpo.rollout import PromptGroups, Signal
@@ -28,7 +27,7 @@ class TestMeans:
         assert (values.sum(), counts.sum()) == (sign * 60, 3)
         assert constraint.bound.target == sign * 15
         assert constraint.bound.shown(sign * 20.0) == 20 and constraint.bound.violation(20.0) == sign * 20
-        assert constraint.tag("x") == "mean/x" and Constraint(at_most=0.1).tag("x") == "rate/x"
+        assert constraint.bound.tag("x") == "mean/x" and Constraint(at_most=0.1).bound.tag("x") == "rate/x"
         assert constraint.component(self.SIGNAL).tolist() == (-sign * self.SIGNAL.value).tolist()
         assert (
             constraint.bound.met(15.0)
@@ -53,9 +52,10 @@ class TestMeans:
         assert within_groups(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
 
     def test_the_interval_is_students(self) -> None:
-        interval = standing(Constraint(mean_at_most=19.0).bound, ClusteredMean(18.0, 0.5, 11, 11))
-        assert (interval.low, interval.high) == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
-        assert interval.says == "undecided" and str(interval) == "16.89 to 19.11"
+        bound = Constraint(mean_at_most=19.0).bound
+        interval = bound.interval(ClusteredMean(18.0, 0.5, 11, 11))
+        assert interval == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
+        assert bound.side(*interval) == "undecided" and bound.interval_text(*interval) == "16.89 to 19.11"
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
 
 

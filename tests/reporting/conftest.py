@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.callbacks.log_writers import EDGES
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT
 from lightning_cgrpo.reporting.methods import MethodRuns
@@ -110,11 +109,11 @@ def summary(constraints=None, seed=0, updates=100, asked=100, config=None, **mor
     }
 
 
-def made(series=None, final=None, tests=None, distributions=None, width=10.0, **about):
+def made(series=None, final=None, tests=None, width=10.0, **about):
     """A run in memory, with series ``[10]`` over 100 updates."""
     steps = np.arange(10) * 10 + 5.0
     known = {tag: Series(steps, np.array(values, float)) for tag, values in (series or {}).items()}
-    return Run(summary(**about), known, final or {}, tests or {}, distributions or {}, width)
+    return Run(summary(**about), known, final or {}, tests or {}, width)
 
 
 def method(label, *runs):
@@ -149,8 +148,6 @@ def make_run(tmp_path):
             for update in range(start, updates):
                 for tag, value in (standard(100) if scalars is None else scalars).items():
                     writer.add_scalar(tag, value(update), update)
-                if update % 4 == 0:
-                    writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update, EDGES)
             for tag, value in (tests or {}).items():
                 writer.add_scalar(tag, value, updates)
         return folder

@@ -4,9 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from lightning_cgrpo.output import WEIGHT_BINS
 from lightning_cgrpo.reporting.figures.curves import curves
-from lightning_cgrpo.reporting.figures.distribution import distribution
 from lightning_cgrpo.reporting.figures.style import save, style
 from lightning_cgrpo.reporting.figures.sweeps import find_sweeps, sweep_figures
 from lightning_cgrpo.reporting.figures.timeline import front, timeline
@@ -15,10 +13,6 @@ from lightning_cgrpo.reporting.series import Series
 from tests.reporting.conftest import bounds, changed, fixed, made, method, summary
 
 SMALL = bounds(lava="at_most 0.01")
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
 
 
 def test_all_pages_have_the_same_limits():
@@ -57,7 +51,7 @@ def test_the_axis_of_rates_zooms_to_the_thresholds():
 def test_lines_break_where_values_are_missing():
     steps = np.array([5.0, 15.0, 25.0, 65.0, 75.0])
     series = {"reward/mean": Series(steps, np.ones(5))}
-    run = Run(summary(), series, {}, {}, {}, 10.0)
+    run = Run(summary(), series, {}, {}, 10.0)
     [(_, figure)] = curves([method("a", run)])
     [drawn] = figure.axes[0].lines
     x, y = drawn.get_data()
@@ -118,15 +112,6 @@ def test_sweeps_show_all_rewards(rewards, from_zero):
     assert name == "sweep" and rates[0] == 0
     assert (low == 0) == from_zero and low <= min(rewards) and high >= max(rewards)
     assert find_sweeps(methods[:2]) == []
-
-
-def test_the_mean_of_a_distribution_is_that_of_the_table():
-    """Weights beyond 2 lie in the last bin."""
-    shares = np.array([0.5, *[0.0] * (WEIGHT_BINS - 2), 0.5])
-    final = {"effective_weight/lava": 3.25, "multiplier/lava": 0.125}
-    one = made({"effective_weight/lava": [3.25] * 10}, final, distributions={"lava": shares})
-    [(_, figure)] = distribution([method("a", one)])
-    assert texts(figure.axes[0]) == ["λ 0.125\nmean 3.25"]
 
 
 def test_text_of_a_pdf_stays_text(shipped_fonts, tmp_path):

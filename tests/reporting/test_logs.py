@@ -2,11 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.output import HISTOGRAMS, SUMMARY
+from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.reporting.logs import METRICS, Log
 from lightning_cgrpo.reporting.runs import read_run, read_summary
 from tests.reporting.conftest import summary
@@ -36,15 +35,6 @@ def test_updates_after_the_summary_are_left_out(make_run):
 def test_final_values_are_means_over_the_last_eighth(make_run):
     run = read(make_run("x/version_0", scalars={"reward/mean": lambda u: u, "rate/lava": lambda u: float("nan")}))
     assert run.final == {"reward/mean": pytest.approx((88 + 99) / 2)} and set(run.series) == {"reward/mean"}
-    shares = run.distributions["lava"]
-    assert (shares[0], shares[40], shares.sum()) == (0.5, 0.5, 1)
-
-
-def test_an_effective_weight_beyond_the_last_bin_is_in_it(make_run):
-    folder = make_run("x/version_0")
-    with SummaryWriter(str(folder), filename_suffix=".later") as writer:
-        writer.add_histogram("effective_weights/goal", np.array([30.0, 30.0]), 99)
-    assert read(folder).distributions["goal"][-1] == 1
 
 
 def test_the_last_test_counts(make_run):
@@ -62,11 +52,9 @@ def test_a_csv_log(tmp_path):
     (folder / "test").mkdir(parents=True)
     (folder / METRICS).write_text("step,reward/mean,rate/lava\n0,1.0,\n1,2.0,0.5\n2,inf,0.2\n3,4")
     (folder / "test" / METRICS).write_text("step,test/reward/mean\n4,0.5\n")
-    line = {"tag": "effective_weights/lava", "step": 3, "counts": [0, 4]}
-    (folder / HISTOGRAMS).write_text(f'{json.dumps(line)}\n{{"tag": "half')
     log = Log()
     log.add(folder)
     assert log.scalars == {"reward/mean": {0: 1, 1: 2, 3: 4}, "rate/lava": {1: 0.5, 2: 0.2}}
-    assert log.tests == {"test/reward/mean": 0.5} and log.histograms["lava"][3].tolist() == [0, 4]
+    assert log.tests == {"test/reward/mean": 0.5}
     (folder / SUMMARY).write_text(json.dumps(summary(updates=4, asked=4)))
     assert read(folder).final["reward/mean"] == 4

@@ -32,12 +32,12 @@ def test_tables_and_figures(make_run, tmp_path):
         make_run(f"runs/b,seed={seed}/version_0", REWARDS, seed=seed)
     out = tmp_path / "out"
     report(tmp_path / "runs", "--out", out)
-    drawn(out, "curves", "distribution", "front", "timeline")
+    drawn(out, "curves", "front", "timeline")
     page = (out / "report.md").read_text()
     assert "| b | 0, 1 | 100 |" in page and "| a, training prompts | 2 | 0.625 ± 0.000 |" in page
-    assert page.count("\n## ") == 4 and "![" not in page
+    assert page.count("\n## ") == 3 and "![" not in page
     html = (out / "report.html").read_text()
-    assert html.count('src="data:image/png;base64,') == 4 and "Learning curves" in html
+    assert html.count('src="data:image/png;base64,') == 3 and "Learning curves" in html
     assert "<td>a, training prompts</td><td>2</td><td>0.625 ± 0.000</td>" in html
     assert not re.search(r'(src|href)="(?!data:)', html), "one file, which loads nothing"
 

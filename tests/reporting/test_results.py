@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_cgrpo.reporting import results
-from lightning_cgrpo.reporting.results import control_table, final_table
+from lightning_cgrpo.reporting.results import final_table
 from lightning_cgrpo.reporting.tables import markdown
 from tests.reporting.conftest import bounds, made, method
 
@@ -55,8 +55,7 @@ def test_bold_is_the_best_reward_of_those_that_meet_their_thresholds(methods):
 
 def test_unfinished_methods_never_win_and_are_marked(methods):
     methods[0].runs[1] = run(1, 0.8, 0.0111, 0.89, updates=40)
-    for table in (final_table(methods), control_table(methods)):
-        assert next(iter(rows(table))) == "best, 100 % & more (40 to 100 of 100)"
+    assert next(iter(rows(final_table(methods)))) == "best, 100 % & more (40 to 100 of 100)"
     assert bold(final_table(methods)) == [("safer_one", "reward")]
 
 
@@ -85,21 +84,6 @@ def test_thresholds_that_differ_are_in_the_cells():
     assert "| rate lava |" in text and "0.0040 (≤ 0.01) |" in text and "0.5000 (monitored) |" in text
     assert marked(final_table(compared)) == set()
     assert "rate lava ≤ 0.05" in markdown(final_table(compared[1:]))
-
-
-def test_control_begins_where_the_reward_is_reached():
-    """The rate of the untrained policy is 0, which says nothing. Bins of 10 updates, a window of 25 (three bins)."""
-    series = {"reward/mean": [0, 0, 0, 0.6, 1, 1, 1, 1, 1, 1], "rate/lava": [0, 0, 0, 0.2, *[0.005] * 6]}
-    learns = made(series, {"reward/mean": 1.0}, constraints=LAVA)
-    never = made(dict.fromkeys(series, [0] * 10), {"reward/mean": 0.0}, seed=1, constraints={})
-    table = control_table([method("a", learns), method("b", never)])
-    cells = rows(table)["a"]
-    assert cells["time to reward"].value.mean == 60 and cells["time to feasibility"].value.mean == 70
-    # The average still has the 0.2 at the beginning of the second half.
-    assert cells["lava: overshoot"].value.mean == pytest.approx(0.21 / 3 - 0.01)
-    assert cells["lava: held"].value.mean == pytest.approx(4 / 6) and cells["reward spread"].value is None
-    assert all(cell.value is None for cell in rows(table)["b"].values())
-    assert "| 50 (1/2) | 70 (1/2) |" in markdown(control_table([method("a", learns, never)]))  # near the mean of 0.5
 
 
 def test_fewer_seeds_than_the_method_has_are_told(methods):

@@ -29,7 +29,6 @@ def test_a_saved_run_is_the_same_run(make_run, tmp_path):
     for tag, series in run.series.items():
         assert np.array_equal(again.series[tag].steps, series.steps)
         assert np.array_equal(again.series[tag].values, series.values)
-    assert np.array_equal(again.distributions["lava"], run.distributions["lava"][:41])
     save(again, tmp_path / "b.json")
     assert (tmp_path / "b.json").read_bytes() == (tmp_path / "a.json").read_bytes()
     assert (tmp_path / "a.json").stat().st_size < 20_000

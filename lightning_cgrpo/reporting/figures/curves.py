@@ -22,7 +22,7 @@ from lightning_cgrpo.reporting.figures.style import (
     say,
     updates_axis,
 )
-from lightning_cgrpo.reporting.methods import MethodRuns, tag_of
+from lightning_cgrpo.reporting.methods import MethodRuns
 
 ZOOM = 4.0
 """The axis of rates shows this multiple of the allowed violations, and the rates of the second half of training."""
@@ -44,7 +44,7 @@ class Panels:
 def columns_of(methods: Sequence[MethodRuns]) -> list[Panels]:
     """Rewards; rates with lower and with upper bounds apart; each mean, which has a unit of its own; weights."""
     tags = list(dict.fromkeys(tag for method in methods for tag in method.tags))
-    lower = {tag_of(name, b) for method in methods for name, b in method.bounds.items() if b.lower}
+    lower = {b.tag(name) for method in methods for name, b in method.bounds.items() if b.lower}
     rates = [tag for tag in tags if tag.startswith("rate/")]
     columns = [
         Panels("reward", tuple(tag for tag in tags if tag.startswith("reward/"))),
@@ -90,7 +90,7 @@ def _panel(axes: Axes, method: MethodRuns, column: Panels, colors: dict[str, str
         draw_seeds(axes, method.series(tag), colors.get(_component(tag), GRAY))
     if not column.of(method):
         say(axes, "not logged")
-    names = [name for name, bound in method.enforced.items() if tag_of(name, bound) in column.tags]
+    names = [name for name, bound in method.enforced.items() if bound.tag(name) in column.tags]
     for n, name in enumerate(names):
         # Dashes of equal thresholds take turns.
         dashes = (4 * n, (4, 4 * (len(names) - 1) or 2))
@@ -105,7 +105,7 @@ def _component(tag: str) -> str:
 
 
 def _bounded(methods: Sequence[MethodRuns], column: Panels) -> list[Bound]:
-    bounds = [(tag_of(name, bound), bound) for method in methods for name, bound in method.bounds.items()]
+    bounds = [(bound.tag(name), bound) for method in methods for name, bound in method.bounds.items()]
     return [bound for tag, bound in bounds if tag in column.tags and bound.threshold is not None and not bound.of_mean]
 
 
@@ -153,7 +153,7 @@ def _limits(methods: Sequence[MethodRuns], column: Panels) -> tuple[float, float
 
 
 def _enforced(method: MethodRuns, tag: str) -> bool:
-    return any(tag_of(name, bound) == tag for name, bound in method.enforced.items())
+    return any(bound.tag(name) == tag for name, bound in method.enforced.items())
 
 
 def _late(method: MethodRuns, tag: str) -> float:

@@ -18,8 +18,8 @@ from lightning_cgrpo.reporting.figures.style import (
     pages,
     updates_axis,
 )
-from lightning_cgrpo.reporting.measures import second_half, smooth, statistic
-from lightning_cgrpo.reporting.methods import MethodRuns, tag_of
+from lightning_cgrpo.reporting.measures import held
+from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import Run
 from lightning_cgrpo.reporting.series import Array, Series
 
@@ -85,7 +85,7 @@ def _met(method: MethodRuns, name: str) -> list[Series]:
     """Per seed, 1 where the logged rate meets the final threshold, and 0 elsewhere."""
     bound = method.enforced[name]
     found = []
-    for rate in method.series(tag_of(name, bound)):
+    for rate in method.series(bound.tag(name)):
         met: Array = np.array([bound.met(value) for value in rate.values.tolist()], np.float64)
         found.append(Series(rate.steps, met))
     return found
@@ -93,9 +93,8 @@ def _met(method: MethodRuns, name: str) -> list[Series]:
 
 def _point(run: Run) -> tuple[float, float] | None:
     """Compliance, with the tolerance of the tables, and final reward."""
-    reward = statistic([run.final.get("reward/mean")])
-    enforced = run.bounds(["constrain"])
-    held = [second_half(smooth(run, tag_of(name, bound)), bound, run.updates) for name, bound in enforced.items()]
-    if reward is None or not held or any(one is None for one in held):
+    reward = run.final.get("reward/mean")
+    shares = [held(run, name, bound) for name, bound in run.bounds(["constrain"]).items()]
+    if reward is None or not shares or None in shares:
         return None
-    return min(one[2] for one in held if one is not None), reward.mean
+    return min(share for share in shares if share is not None), reward
