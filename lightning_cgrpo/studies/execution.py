@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.run_folders import last_checkpoint
-from lightning_cgrpo.studies.children import Children, Stopped, ending
 from lightning_cgrpo.studies.state import note, progress, trained, version
 from lightning_cgrpo.studies.study import SHELL, Run, configuration
 
@@ -27,18 +30,98 @@ Outcome = tuple[Run, str | None]
 """An ended run, with its error if it failed."""
 
 
+class Stopped(Exception):  # noqa: N818
+    """The study was stopped."""
+
+
+class Children:
+    """Child processes, each of which a thread waits for."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.stopped = False
+
+    def call(self, command: Sequence[str] | str, output: Path, environment: Mapping[str, str]) -> int:
+        """Run a command, words or a shell line, appending its output to a file; return its exit status.
+
+        Raises:
+            Stopped: if `stop` was called before or meanwhile.
+        """
+        if self.stopped:
+            raise Stopped
+        # Lightning would join a run to SLURM's whole job.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        with output.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                shell=isinstance(command, str),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **environment},
+                # A group of its own, so that Ctrl-C on a terminal reaches a child once, and a shell's children too.
+                start_new_session=True,
+            )
+        self._running.add(process)
+        if self.stopped:  # A signal came while the process started.
+            self._signal(signal.SIGTERM)
+        status = process.wait()
+        self._running.remove(process)
+        if self.stopped:
+            raise Stopped
+        return status
+
+    def stop(self, *_: Any) -> None:
+        """Handle a signal: children end, runs after their update; a second call kills them."""
+        number = signal.SIGKILL if self.stopped else signal.SIGTERM
+        self.stopped = True
+        self._signal(number)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
+    """Train runs on this machine, `at_once` in parallel; yield each as it ends.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
+    """
+    children = Children()
+    handlers = {number: signal.signal(number, children.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            waiting = {pool.submit(execute, run, after, children): run for run in runs}
+            try:
+                for ended in as_completed(waiting):
+                    with contextlib.suppress(Stopped):
+                        yield waiting[ended], ended.result()
+            except BaseException:
+                children.stop()
+                raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if children.stopped:
+        raise KeyboardInterrupt
+
+
 def execute(run: Run, after: After, children: Children) -> str | None:
     """Train or resume a run, then run its `after` commands; return an error, if any.
 
     Raises:
         Stopped: if the study was stopped.
     """
-    run.folder.mkdir(parents=True, exist_ok=True)
     try:
+        run.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(run.folder / ".lock", timeout=0):
             return _execute(run, after, children)
     except Timeout:
         return "another process trains this run"
+    except OSError as error:
+        return str(error)
 
 
 def _execute(run: Run, after: After, children: Children) -> str | None:
@@ -61,25 +144,6 @@ def _execute(run: Run, after: After, children: Children) -> str | None:
             error = _call(run, children, line, environment)
     note(run, error=error, done=error is None)
     return error
-
-
-def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
-    """Train runs on this machine, `at_once` in parallel; yield each as it ends.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
-    """
-    children = Children()
-    with ThreadPoolExecutor(at_once) as pool, ending(children):
-        waiting = {pool.submit(execute, run, after, children): run for run in runs}
-        for ended in as_completed(waiting):
-            with contextlib.suppress(Stopped):
-                try:
-                    yield waiting[ended], ended.result()
-                except OSError as error:
-                    yield waiting[ended], str(error)
-    if children.stopped:
-        raise KeyboardInterrupt
 
 
 def _command(words: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Gymnasium, GymnasiumTask, Objective
-from lightning_cgrpo.callbacks import Checkpoints, StepBudget
+from lightning_cgrpo.callbacks import Checkpoints, RunSummary, StepBudget
 from lightning_cgrpo.datamodules import SeedDataModule
 from tests.quiet import quiet_trainer
 
@@ -44,10 +44,10 @@ def run(folder, max_steps=-1, resume=None):
     module.sample = kept
     logger = Totals()
     checkpoints = Checkpoints(folder, save_last=True, every_n_train_steps=1)
-    trainer = quiet_trainer(
-        StepBudget(BUDGET), checkpoints, logger=logger, max_steps=max_steps, enable_checkpointing=True
-    )
+    parts, options = (StepBudget(BUDGET), checkpoints, summary := RunSummary()), {"enable_checkpointing": True}
+    trainer = quiet_trainer(*parts, logger=logger, max_steps=max_steps, default_root_dir=folder, **options)
     trainer.fit(module, SeedDataModule(prompts_per_update=3), ckpt_path=resume)
+    assert summary.record["asked"] is None and summary.record["steps"] == {"taken": parts[0].taken, "asked": BUDGET}
     return logger.steps, sampled
 
 

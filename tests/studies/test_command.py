@@ -16,7 +16,7 @@ from lightning_cgrpo.__main__ import run as run_command
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.reporting.runs import read_summary
-from lightning_cgrpo.studies import children, command
+from lightning_cgrpo.studies import command, execution
 from tests.forked import forked
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ POPEN = subprocess.Popen
 
 
 class Forked:
-    """A run's process, forked from the study's in the place of a new interpreter; see `children.Children.call`."""
+    """A run's process, forked from the study's in the place of a new interpreter; see `Children.call`."""
 
     def __init__(self, command, *, stdout, env, **_):
         assert command[:3] == [sys.executable, "-m", "lightning_cgrpo"]
@@ -87,7 +87,7 @@ class Forked:
 
 def study_with_forked_runs(*arguments):
     """The command with its errors in a file."""
-    children.subprocess.Popen = Forked
+    execution.subprocess.Popen = Forked
     with Path("errors.txt").open("w") as file, contextlib.redirect_stderr(file):
         main(["study", *arguments])
 

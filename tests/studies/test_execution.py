@@ -12,8 +12,7 @@ from filelock import FileLock
 
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.studies import execution
-from lightning_cgrpo.studies.children import Children
-from lightning_cgrpo.studies.execution import execute, here
+from lightning_cgrpo.studies.execution import Children, execute, here
 from lightning_cgrpo.studies.state import identity, notes, state, summary_of
 from lightning_cgrpo.studies.study import Run, configuration
 from tests.reporting.conftest import summary
