@@ -67,6 +67,7 @@ class Checkpoints(ModelCheckpoint):
 
     def __init__(self, *args: Any, every_n_minutes: float | None = 10.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        expect(self._train_time_interval is None, "train_time_interval", "left out, try every_n_minutes", "an interval")
         expect(every_n_minutes is None or every_n_minutes >= 0, "every_n_minutes", "at least 0", every_n_minutes)
         self.every_n_minutes, self._written_at = every_n_minutes, 0.0
 
@@ -160,9 +161,7 @@ class Checkpoints(ModelCheckpoint):
         if _within_training(trainer):
             self._validation_due = True
             # In a resumed run, no update has set `_unranked`.
-            self._unranked |= self._ranks_validations(trainer) or (
-                self._due_by_step(trainer) and self.monitor is not None
-            )
+            self._unranked |= self._ranks_validations(trainer) or (self._due(trainer) and self.monitor is not None)
             # A validation that was interrupted isn't counted twice.
             trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
@@ -183,19 +182,9 @@ class Checkpoints(ModelCheckpoint):
         ranks = self.save_top_k != 0 and (self.monitor or "").startswith(VALIDATION)
         return ranks and any(trainer.num_val_batches)
 
-    def _due_by_step(self, trainer: Trainer) -> bool:
-        return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
-
     def _due(self, trainer: Trainer) -> bool:
-        """Replaces Lightning's method, which warns of manual optimization."""
-        if self._train_time_interval is None or self._last_time_checked is None:
-            return self._due_by_step(trainer)
-        now = time.monotonic()
-        due = now - self._last_time_checked >= self._train_time_interval.total_seconds()
-        due = bool(trainer.strategy.broadcast(due))  # the clocks of processes differ
-        if due:
-            self._last_time_checked = now
-        return due
+        """Replaces Lightning's checks, which warn of manual optimization."""
+        return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
 
     def _late(self, trainer: Trainer) -> bool:
         if self.every_n_minutes is None or not self.save_last:

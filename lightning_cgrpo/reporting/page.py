@@ -28,7 +28,7 @@ CAPTIONS = {
     "timeline": "Met and missed: each enforced constraint against its final threshold, over training. Paler colors: "
     "only a share of the seeds.",
     "front": "Reward against compliance, a point per run. Compliance is the share of the second half of training in "
-    "which a threshold is met (with a tolerance of 10 %), for the constraint that is met least.",
+    "which a threshold is met, for the constraint that is met least.",
     "curves": "Learning curves: mean over seeds, band ± 1 standard deviation; thresholds dashed.",
     "sweep": "Fixed weights: final reward and rates over a weight.",
 }

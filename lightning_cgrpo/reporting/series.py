@@ -64,18 +64,6 @@ def binned(series: Series, width: float) -> Series:
     return Series((bins + 0.5) * width, means)
 
 
-def moving_average(bins: Series, width: float, window: float) -> Series:
-    """Means over full windows of `window` updates, at each window's end; `bins` are `width` updates wide."""
-    if not len(bins):
-        return bins
-    window = max(window, width)
-    sums = np.concatenate([[0.0], np.cumsum(bins.values)])
-    first = np.searchsorted(bins.steps, bins.steps - window + 1e-9, side="right")
-    last = np.arange(1, len(bins) + 1)
-    full = bins.steps - bins.steps[0] + width >= window - 1e-9
-    return Series(bins.steps[full] + width / 2, ((sums[last] - sums[first]) / (last - first))[full])
-
-
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
     """Steps ``[n]`` of all series, and the series interpolated there, ``[seeds, n]``.
 

@@ -112,13 +112,9 @@ def test_a_resumed_run_ranks_as_one_that_nothing_interrupted(monitor, every, sto
     assert best.exists() and best.name == whole[0][0][1]
 
 
-def test_time_decides_too():
-    """Lightning's own doesn't ask the clock in manual optimization."""
-    checkpoints = Checkpoints(train_time_interval=timedelta(seconds=0), save_top_k=-1, filename="{step}")
-    trained(checkpoints)
-    assert {path.stem for path in Path(checkpoints.dirpath).glob("*.ckpt")} == {
-        f"step={n}" for n in range(1, STEPS + 1)
-    }
+def test_time_is_a_matter_of_minutes():
+    with pytest.raises(ValueError, match="try every_n_minutes"):
+        Checkpoints(train_time_interval=timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(("minutes", "written"), [(0, range(STEPS)), (5, [0])])

@@ -1,16 +1,12 @@
 """Mistakes of a new user, and how the tool answers each.
 
-python tests/reliability/mistakes.py --out mistakes.md [NAME ...]
-
-writes a Markdown table, the answers, and the same as JSON beside it. An answer is good if it names the setting to
+An answer is good if it names the setting to
 change in at most three lines of a terminal: an error with an exit status other than 0, or a warning of a run that
 rightly continues. Scripts end with Python's traceback; the error's own lines count.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import sys
@@ -20,10 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # as a script
-
-from lightning_cgrpo.__main__ import run as run_command  # noqa: E402
-from tests.forked import forked, run_script  # noqa: E402
+from lightning_cgrpo.__main__ import run as run_command
+from tests.forked import forked, run_script
 
 TIMEOUT = 120.0
 COLUMNS = 200
@@ -356,34 +350,3 @@ def answer_lines(output: Sequence[str], status: int | None, mistake: Mistake) ->
     if not found:
         return list(output[-SHOWN:])
     return list(output[found[0] if "lightning_cgrpo" in mistake.command else found[-1] :])
-
-
-def markdown(answers: Sequence[Answer]) -> str:
-    table = ["| mistake | exit status | lines | good |", "|---|---|---|---|"]
-    for a in answers:
-        status = f"none in {TIMEOUT:g} s" if a.status is None else a.status
-        table.append(f"| {a.name} | {status} | {a.lines} | {'yes' if a.good else 'NO'} |")
-    texts = [f"## {a.name}\n\n```\n{a.text}\n```" for a in answers]
-    count = sum(a.good for a in answers)
-    return "\n\n".join([f"{count} of {len(answers)} answers are good.", "\n".join(table), *texts]) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="mistakes (default: all)")
-    parser.add_argument("--out", type=Path, required=True, help="a .md file; the .json is written beside it")
-    given = parser.parse_args()
-    if unknown := set(given.names) - {mistake.name for mistake in MISTAKES}:
-        parser.error(f"no such mistake: {', '.join(sorted(unknown))}")
-    answers = []
-    for mistake in MISTAKES:
-        if not given.names or mistake.name in given.names:
-            answers.append(try_mistake(mistake))
-            print(f"{mistake.name}: {'good' if answers[-1].good else 'BAD'}", flush=True)
-    given.out.write_text(markdown(answers), encoding="utf-8")
-    rows = [vars(answer) for answer in answers]
-    given.out.with_suffix(".json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

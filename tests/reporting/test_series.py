@@ -1,9 +1,9 @@
-"""Binning, smoothing and means over seeds, against values computed by hand."""
+"""Binning and means over seeds, against values computed by hand."""
 
 import numpy as np
 import pytest
 
-from lightning_cgrpo.reporting.series import Series, bin_width, binned, mean_and_std, moving_average, on_common_steps
+from lightning_cgrpo.reporting.series import Series, bin_width, binned, mean_and_std, on_common_steps
 
 
 def series(steps, values):
@@ -23,18 +23,6 @@ def test_binned_means_lie_at_the_middles_and_empty_bins_are_left_out():
     got = binned(series([0, 1, 2, 3, 8, 9], [1, 3, 5, 7, 2, 4]), 2)
     assert got.steps.tolist() == [1, 3, 9]
     assert got.values.tolist() == [2, 6, 3]
-
-
-def test_moving_average_begins_where_its_window_is_full():
-    """Bins of 10 updates: the window of 20 is full after 20 updates."""
-    bins = series([5, 15, 25, 35, 45], [1, 2, 3, 4, 10])
-    got = moving_average(bins, 10, 20)
-    assert got.steps.tolist() == [20, 30, 40, 50]
-    assert got.values == pytest.approx([1.5, 2.5, 3.5, 7])
-    assert moving_average(bins, 10, 4).values.tolist() == [1, 2, 3, 4, 10]
-    # A bin without a value counts to the window's length.
-    assert moving_average(series([5, 25], [1, 3]), 10, 20).values.tolist() == [3]
-    assert len(moving_average(series([], []), 10, 20)) == 0
 
 
 def test_seeds_of_different_length_count_where_they_are():

@@ -18,10 +18,9 @@ from lightning_cgrpo.reporting.figures.style import (
     pages,
     updates_axis,
 )
-from lightning_cgrpo.reporting.measures import held
 from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import Run
-from lightning_cgrpo.reporting.series import Array, Series
+from lightning_cgrpo.reporting.series import Series
 
 SHADES = 4
 """Shades between all seeds missing and all seeds meeting a threshold."""
@@ -29,7 +28,7 @@ SHADES = 4
 
 def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     """Pages of strips: for each method and enforced constraint, the share of seeds that meet the final threshold."""
-    methods = [method for method in methods if any(_met(method, name) for name in method.enforced)]
+    methods = [method for method in methods if any(map(_met, method.runs))]
     for suffix, page in pages(methods) if methods else ():
         heights = [len(method.enforced) for method in page]
         figure = Figure(figsize=(7.4, 0.28 * sum(heights) + 0.45 * len(page) + 0.7), layout="constrained")
@@ -41,7 +40,7 @@ def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
             axes.set_yticks(range(len(names)), [f"{name} {method.enforced[name]}" for name in names])
             axes.set_ylim(len(names) - 0.5, -0.5)
             for row, name in enumerate(names):
-                seeds = _met(method, name)
+                seeds = [met[name] for run in method.runs if name in (met := _met(run))]
                 if not seeds:
                     continue
                 steps, share, _ = band(seeds)
@@ -81,20 +80,19 @@ def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     yield "front", figure
 
 
-def _met(method: MethodRuns, name: str) -> list[Series]:
-    """Per seed, 1 where the logged rate meets the final threshold, and 0 elsewhere."""
-    bound = method.enforced[name]
-    found = []
-    for rate in method.series(bound.tag(name)):
-        met: Array = np.array([bound.met(value) for value in rate.values.tolist()], np.float64)
-        found.append(Series(rate.steps, met))
-    return found
+def _met(run: Run) -> dict[str, Series]:
+    """By enforced constraint: 1 where the logged rate meets the final threshold, and 0 elsewhere."""
+    rates = {name: (bound, run.series.get(bound.tag(name))) for name, bound in run.bounds(["constrain"]).items()}
+    return {
+        name: Series(rate.steps, np.array([bound.met(value) for value in rate.values.tolist()], np.float64))
+        for name, (bound, rate) in rates.items()
+        if rate is not None
+    }
 
 
 def _point(run: Run) -> tuple[float, float] | None:
-    """Compliance, with the tolerance of the tables, and final reward."""
-    reward = run.final.get("reward/mean")
-    shares = [held(run, name, bound) for name, bound in run.bounds(["constrain"]).items()]
-    if reward is None or not shares or None in shares:
+    """Compliance and final reward; None if a constraint, or the reward, was not logged."""
+    reward, met = run.final.get("reward/mean"), _met(run)
+    if reward is None or not met or met.keys() != run.bounds(["constrain"]).keys():
         return None
-    return min(share for share in shares if share is not None), reward
+    return min(series.between(run.updates / 2, np.inf).mean() for series in met.values()), reward
