@@ -1,8 +1,8 @@
 """Mistakes of a new user, and how the tool answers each.
 
-An answer is good if it names the setting to
-change in at most three lines of a terminal: an error with an exit status other than 0, or a warning of a run that
-rightly continues. Scripts end with Python's traceback; the error's own lines count.
+An answer is good if it names the setting to change in at most three lines of a terminal: an error with an exit status
+other than 0, or a warning of a run that rightly continues. Scripts end with Python's traceback; the error's own lines
+count.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 from lightning_cgrpo.__main__ import run as run_command
 from tests.forked import forked, run_script
 
+ROOT = Path(__file__).parents[2]
 TIMEOUT = 120.0
 COLUMNS = 200
 LINES = 3
