@@ -95,13 +95,6 @@ def test_progress_along_a_line_is_no_stall() -> None:
             running.update([100], [1000])
 
 
-def test_the_proposed_threshold_is_looser_than_the_reached_rate() -> None:
-    running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
-    with pytest.warns(UserWarning, match=r"reached a rate of 0.417, so try at_most: 0.42\."):
-        for _ in range(4):
-            running.update([5, 0], [12, 10])
-
-
 def test_logits_do_not_wind_up_behind_bounds() -> None:
     running = run(SoftmaxAdam(lr=0.05), bounds=WeightBounds(floor={"safe": 0.3}))
     for _ in range(100):

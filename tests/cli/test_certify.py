@@ -199,48 +199,6 @@ def test_a_damaged_record_is_no_second_chance():
     assert "is damaged" in refused("--prompts=60")
 
 
-MEMORIZED = '''
-import torch
-from lightning_cgrpo import Signal
-from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.tasks.gridworld import GridworldTask
-
-
-def known(prompts):
-    return [(int(start), int(goal)) for start, goal in zip(prompts.columns["start"], prompts.columns["goal"])]
-
-
-class Memorized(GridworldTask):
-    """Behavior that is fine on the validation layouts, and nowhere else: as if these had been learned by heart."""
-
-    signals = {**GridworldTask.signals, "fine": "indicator"}
-
-    def score(self, prompts, rollouts):
-        validated = set(known(GridworldDataModule(val_prompts=400, seed=0).source("val").groups(torch.arange(400))))
-        fine = torch.tensor([float(place in validated) for place in known(prompts)])
-        signals = {"fine": Signal(fine[:, None].expand(rollouts.mask.shape[:2]).clone())}
-        return {**super().score(prompts, rollouts), **signals}
-'''
-
-
-@pytest.mark.slow
-def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
-    Path("memorized.py").write_text(MEMORIZED)
-    only = (
-        "--model.task=memorized.Memorized --model.objective.constraints.lava=null --data.val_prompts=400 "
-        "--model.objective.constraints.battery=null --model.objective.constraints.fine.at_least=0.99 "
-        "--trainer.logger.name=memorized"
-    )
-    main(["fit", *SMALL, *shlex.split(only)])
-    capsys.readouterr()
-    main(["validate", *SMALL, *shlex.split(only), "--ckpt_path=best"])
-    words = capsys.readouterr().out.split()
-    assert "1.0000" in words and "met" in words
-    with pytest.raises(SystemExit) as end:
-        main(["certify", *SMALL, *shlex.split(only), "--ckpt_path=best", "--prompts=300"])
-    assert end.value.code == 3 and "REFUTED" in capsys.readouterr().out
-
-
 RUN = """
 import os, sys
 from pathlib import Path

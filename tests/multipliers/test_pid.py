@@ -9,20 +9,6 @@ from tests.multipliers.stepping import draws, maker, multiplier, step
 controller = maker(PID)
 
 
-def test_steps_by_hand() -> None:
-    made = controller(kp=1.0, ki=0.5, kd=2.0)
-    assert made.weights.tolist() == [1, 0]
-    assert multiplier(made, 0.2) == pytest.approx(0.2 + 0.1)  # no derivative at the start
-    assert multiplier(made, 0.3) == pytest.approx(0.3 + 0.25 + 2 * 0.1)
-    assert multiplier(made, 0.1) == pytest.approx(0.1 + 0.3)  # the derivative's positive part only
-    assert made.weights.tolist() == pytest.approx([1 / 1.4, 0.4 / 1.4])
-    assert multiplier(made, -0.4) == pytest.approx(0)  # -0.4 + 0.1 < 0
-    assert made.integral.item() == pytest.approx(0.1)
-    assert multiplier(made, -0.4) == 0
-    assert made.integral.item() == 0
-    assert multiplier(made, 0.1) == pytest.approx(0.1 + 0.05 + 2 * 0.5)
-
-
 def test_equals_the_published_recursion_between_its_bounds() -> None:
     made = controller(kp=0.4, ki=0.1, kd=0.6)
     violations = draws(100).tolist()

@@ -1,7 +1,6 @@
 """The command, from logs to files."""
 
 import re
-import shlex
 
 import pytest
 from torch.utils.tensorboard import SummaryWriter
@@ -65,14 +64,6 @@ def test_the_first_and_the_last_answers_stand_side_by_side(make_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_tasks_have_a_folder_each(make_run, tmp_path):
-    for name in ("GridworldTask", "GSM8KTask"):
-        make_run(f"{name}/version_0", {"model.init_args.task": {"class_path": f"lightning_cgrpo.{name}"}}, updates=3)
-    report(tmp_path, "--out", tmp_path / "out")
-    assert {path.parent.name for path in (tmp_path / "out").glob("*/report.md")} == {"Gridworld", "GSM8K"}
-
-
-@pytest.mark.slow
 def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
     for n, weight in enumerate((0, 0.1, 0.2)):
         make_run(f"x/version_{n}", {"callbacks.multipliers": fixed(lava=weight)}, updates=3)
@@ -90,23 +81,3 @@ def test_errors_are_one_line(make_run, tmp_path):
         with pytest.raises(UserError) as caught:
             report(*arguments)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_trained_and_resumed_runs(folder):
-    small = shlex.split(
-        "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=4 "
-        "--data.test_prompts=4 --model.group_size=4 --model.policy.hidden=[8] --trainer.log_every_n_steps=1 "
-        "--model.sampler.environment.max_steps=10 --callbacks.initial_rates=null --callbacks.progress=null "
-        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --trainer.limit_val_batches=0 "
-        "--trainer.logger.name=gridworld"
-    )
-    for seed in (1, 2):
-        main(["fit", *small, "--trainer.max_steps=4", f"--seed_everything={seed}"])
-    checkpoint = "runs/gridworld/version_1/checkpoints/last.ckpt"
-    main(["fit", *small, "--trainer.max_steps=6", "--seed_everything=2", f"--ckpt_path={checkpoint}"])
-    main(["test", *small, "--seed_everything=2", "--ckpt_path=last"])
-    assert not (folder / "runs/gridworld/version_3").exists(), "an evaluation belongs to the run that it evaluates"
-    report("runs", "--out", "out")
-    page = (folder / "out" / "report.md").read_text()
-    assert "| gridworld | 1, 2 | 4 to 6 |" in page and "rate lava ≤ 0.01" in page and "## Test" in page
