@@ -91,7 +91,7 @@ RATE = {"monitor": "rate/lava", "every_n_train_steps": 2, "save_top_k": 2, "save
 
 
 def ranks(folder):
-    """Scores and names of the best checkpoints, the best of all, and the last score, as the last checkpoint has them."""
+    """Scores and names of the best checkpoints, the best of all, and the last score, from the last checkpoint."""
     callbacks = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]
     (state,) = (state for name, state in callbacks.items() if name.startswith("Checkpoints"))
     scores = sorted((score.item(), Path(path).name) for path, score in state["best_k_models"].items())
