@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, is_class, short_class
+from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
 from lightning_cgrpo.errors import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -63,7 +63,6 @@ class Parameter:
 
     type: str | None = None
     values_type: str | None = None
-    required: bool = False
 
 
 @dataclass
@@ -115,10 +114,7 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
                 raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
         if isinstance(arguments, Mapping):
-            _check_required(where, arguments, class_path)
             _check_arguments(where, arguments, class_path)
-    elif is_class(value):
-        _check_required(where, {}, value)
     elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
     elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
@@ -146,20 +142,6 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 
-def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Refuse missing arguments of this package's classes; code passes arguments to others, such as optimizers."""
-    located = _locate(class_path)
-    signature = signature_of(class_path)
-    if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
-        return
-    missing = [name for name, parameter in signature.parameters.items() if parameter.required and name not in arguments]
-    if missing:
-        raise ConfigError(
-            f"Expected {where} ({short_class(class_path)}) to have {', '.join(missing)}, try "
-            f"--{where}.{missing[0]}=VALUE."
-        )
-
-
 def _check_class(where: str, class_path: str) -> None:
     module_name, _, name = class_path.rpartition(".")
     module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
@@ -176,22 +158,18 @@ def signature_of(class_path: str) -> Signature | None:
     module, node = located
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            positional = [*item.args.posonlyargs, *item.args.args]
-            defaults = [*[None] * (len(positional) - len(item.args.defaults)), *item.args.defaults]
-            pairs = list(zip(positional, defaults, strict=True))[1:]
-            pairs += zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
-            parameters = {a.arg: _parameter(a.annotation, module, default is None) for a, default in pairs}
+            arguments = [*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs][1:]
+            parameters = {a.arg: _parameter(a.annotation, module) for a in arguments}
             # Other packages have several base classes.
             base = _base(module, node) if module.name.startswith("lightning_cgrpo") and _passes_on(item) else None
             if base is None:
                 return Signature(parameters, item.args.kwarg is not None)
-            optional = {name: parameter for name, parameter in base.parameters.items() if not parameter.required}
-            return Signature(parameters | {n: p for n, p in optional.items() if n not in parameters}, base.open)
+            return Signature(parameters | {n: p for n, p in base.parameters.items() if n not in parameters}, base.open)
     if _is_dataclass(node):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
         bases = (signature_of(module.names.get(ast.unparse(base), "")) for base in node.bases)
         inherited = {name: parameter for base in bases if base for name, parameter in base.parameters.items()}
-        declared = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
+        declared = {ast.unparse(f.target): _parameter(f.annotation, module) for f in fields}
         return Signature(inherited | declared)
     unknown = any(ast.unparse(base) not in ("ABC", "object") for base in node.bases)
     return _base(module, node) or (None if unknown else Signature())
@@ -278,8 +256,8 @@ def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
     return _locate(target) if target != class_path else None
 
 
-def _parameter(annotation: ast.expr | None, module: _Module, required: bool) -> Parameter:
-    parameter = Parameter(required=required)
+def _parameter(annotation: ast.expr | None, module: _Module) -> Parameter:
+    parameter = Parameter()
     for part in _alternatives(annotation):
         if isinstance(part, ast.Name):
             parameter.type = parameter.type or _dataclass_path(part.id, module)
