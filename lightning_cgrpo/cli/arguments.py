@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, get, override
 from lightning_cgrpo.cli.key_check import check_keys
 from lightning_cgrpo.cli.run_folders import AUTO, run_name
-from lightning_cgrpo.objective.declaration import check_schedule
 from lightning_cgrpo.objective.objective import Objective
 
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
@@ -46,9 +44,7 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
                 del named[name]
     check_keys(config, OPTIONS.get(command, ()))
     if declared:
-        updates = get(config, "trainer.max_steps") if command == "fit" else None
-        for name, constraint in Objective.declared(objective).constrained.items():
-            check_schedule(name, constraint, updates if isinstance(updates, int) and updates > 0 else math.inf)
+        Objective.declared(objective)  # wrong constraints are told before torch is imported
     return config, flags
 
 
