@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.randomness import Stream, generator, run_seed
@@ -40,8 +40,9 @@ class GroupDataModule(LightningDataModule, ABC):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        check_at_least(1, prompts_per_update=prompts_per_update, eval_prompts=eval_prompts)
-        check_at_least(0, test_train_prompts=test_train_prompts)
+        expect(prompts_per_update >= 1, "prompts_per_update", "at least 1", prompts_per_update)
+        expect(eval_prompts >= 1, "eval_prompts", "at least 1", eval_prompts)
+        expect(test_train_prompts >= 0, "test_train_prompts", "at least 0", test_train_prompts)
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
@@ -161,17 +162,9 @@ class GeneratedDataModule(GroupDataModule):
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, **options)
-        check_at_least(1, train_prompts=train_prompts, val_prompts=val_prompts, test_prompts=test_prompts)
         self.counts: dict[Split, Any] = {"train": train_prompts, "val": val_prompts, "test": test_prompts}
-
-
-def check_at_least(least: int, **arguments: int | None) -> None:
-    """Raises:
-    ValueError: an argument is smaller.
-    """
-    for name, value in arguments.items():
-        if value is not None and value < least:
-            raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        for split, count in self.counts.items():
+            expect(count is None or count >= 1, f"{split}_prompts", "at least 1", count)
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:

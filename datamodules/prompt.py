@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split, evenly_spaced
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.prompts.records import SUFFIXES, Record, RecordError, read_records
 from lightning_cgrpo.prompts.source import PromptSource, identities
@@ -56,7 +56,7 @@ class PromptDataModule(GroupDataModule):
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, **options)
-        check_at_least(0, val_prompts=val_prompts)
+        expect(val_prompts >= 0, "val_prompts", "at least 0", val_prompts)
         self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
         self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
 
@@ -136,7 +136,12 @@ class PromptDataModule(GroupDataModule):
                     f"(data.val_path={self.val_path}): rates on these say nothing about others."
                 )
             return train, val
-        val = [train[index] for index in held_out(len(train), self.val_prompts)]
+        if self.val_prompts > len(train):
+            raise UserError(
+                f"Expected data.val_prompts, which are held out of the {len(train)} training prompts, to be fewer than "
+                f"these, but got {self.val_prompts}, try data.val_prompts={len(train) // 10}."
+            )
+        val = [train[index] for index in evenly_spaced(len(train), self.val_prompts)]
         held = {*_keys(val)}
         return [row for row, key in zip(train, _keys(train), strict=True) if key not in held], val
 
@@ -145,20 +150,6 @@ class PromptDataModule(GroupDataModule):
         if self.needs_test_path:
             raise UserError(f"Expected argument `test_path`, since `path` is a file of training prompts: {self.path}.")
         return self._read(self.test_path or self.path, "test")
-
-
-def held_out(total: int, count: int) -> list[int]:
-    """Indices of the validation records, evenly spaced.
-
-    Raises:
-        UserError: there are fewer than `count`.
-    """
-    if count > total:
-        raise UserError(
-            f"Expected data.val_prompts, which are held out of the {total} training prompts, to be fewer than these, "
-            f"but got {count}, try data.val_prompts={total // 10}."
-        )
-    return evenly_spaced(total, count)
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> list[float]:
