@@ -24,7 +24,7 @@ from lightning_cgrpo.objective.measurement import IDENTITY
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.verdicts.verdict import Counts, fewest_for_all, overall, verdicts
+from lightning_cgrpo.verdicts.verdict import Counts, fewest_prompts, overall, verdicts
 
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")
@@ -89,7 +89,7 @@ def check_prompts(objective: Objective, prompts: float, confidence: float, avail
                 f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
                 "try a small rate, such as 0.001."
             )
-    fewest = fewest_for_all(list(thresholds.values()), confidence)
+    fewest = fewest_prompts(list(thresholds.values()), confidence)
     if fewest is not None and prompts < fewest:
         more = f"--prompts {fewest} or more"
         if available is not None and available < fewest:

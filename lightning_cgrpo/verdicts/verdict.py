@@ -139,22 +139,12 @@ def overall(decisions: Sequence[Decision]) -> Decision:
     return "certified" if all(decision == "certified" for decision in decisions) else "undecided"
 
 
-def fewest_prompts(threshold: float, confidence: float, constraints: int = 1) -> int | None:
-    """Prompts that certify a threshold without any violation, also if the other constraints are certified last.
-
-    Example:
-        >>> fewest_prompts(0.01, 0.95), fewest_prompts(0.01, 0.95, 3), fewest_prompts(0.05, 0.95, 3)
-        (299, 408, 80)
-    """
-    return binomial.prompts_needed(0.0, threshold, (1 - confidence) / constraints)
-
-
-def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None:
+def fewest_prompts(thresholds: Sequence[float], confidence: float) -> int | None:
     """Prompts that certify all thresholds together without any violation; None if one can't be certified.
 
     Example:
-        >>> fewest_for_all([0.01, 0.01, 0.01], 0.95), fewest_for_all([0.01, 0.05], 0.95)
-        (408, 299)
+        >>> fewest_prompts([0.01], 0.95), fewest_prompts([0.01, 0.01, 0.01], 0.95), fewest_prompts([0.01, 0.05], 0.95)
+        (299, 408, 299)
     """
     if not thresholds or any(threshold <= 0 for threshold in thresholds):
         return None

@@ -70,5 +70,5 @@ def test_steps_are_no_prompts():
 def test_the_fewest_prompts_of_the_documentation():
     expected = {0.01: [299, 368, 408, 437], 0.05: [59, 72, 80, 86]}
     for threshold, numbers in expected.items():
-        assert [fewest_prompts(threshold, 0.95, k) for k in (1, 2, 3, 4)] == numbers
-    assert fewest_prompts(0.0, 0.95) is None
+        assert [fewest_prompts([threshold] * k, 0.95) for k in (1, 2, 3, 4)] == numbers
+    assert fewest_prompts([0.0], 0.95) is None
