@@ -25,17 +25,6 @@ def test_last_is_the_end(updates, folder):
     assert len(list(folder.glob("runs/short/*/checkpoints/last*"))) == 1
 
 
-@pytest.mark.slow
-def test_a_longer_run_goes_on_from_the_end(folder):
-    whole = read(fit("whole", "--trainer.max_steps=9"))
-    fit("parts", "--trainer.max_steps=5")
-    fit("parts", "--trainer.max_steps=9", "--ckpt_path=last")
-    parts = read("runs/parts/version_1/checkpoints/last.ckpt")
-    assert (parts["global_step"], parts["epoch"]) == (whole["global_step"], whole["epoch"]) == (9, 2)
-    for name, tensor in whole["state_dict"].items():
-        assert torch.equal(parts["state_dict"][name], tensor)
-
-
 def test_a_policy_trained_with_a_reference_is_tested_without(folder):
     path = fit("reference", "--trainer.max_steps=1", "--model.optimization.kl_weight=0.1")
     assert any(name.startswith("reference.") for name in read(path)["state_dict"])
