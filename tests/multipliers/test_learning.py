@@ -1,4 +1,8 @@
-"""Learning outcomes: a bandit whose optimum is known, and one with a constraint that can't be met."""
+"""Learning outcomes: a bandit whose optimum is known, and one with a constraint that can't be met.
+
+``python -m tests.multipliers.test_learning`` prints for each run, as means over 3 seeds, the reward, the two rates, the
+three weights, the deviation of the rates over updates, and the stalled constraints; docs/method.md has the table.
+"""
 
 import functools
 import math
@@ -40,26 +44,6 @@ RUNS: dict[str, tuple[Bandit, Callable[[], Controller], dict[str, Any]]] = {
     "infeasible: PID, cap 5": (INFEASIBLE, lambda: PID(max_multiplier=5.0), {}),
     "infeasible: nuPI, cap 5": (INFEASIBLE, lambda: NuPI(max_multiplier=5.0), {}),
 }
-
-# Measured, means over 3 seeds: OMP_NUM_THREADS=1 python -m tests.multipliers.test_learning
-# Columns: reward, rates (first, second), weights (reward, first, second), std of the rates over
-# updates, and whom the stall detector told of, by seed. Optimum of the feasible one: reward .714, rates .15 and .20.
-# damped ascent                          0.695 0.144 0.192 0.385 0.321 0.293 0.018 [None, None, None]
-# softmax                                0.708 0.149 0.205 0.392 0.318 0.290 0.043 [None, None, None]
-# softmax, lr .002                       0.705 0.151 0.199 0.393 0.316 0.290 0.020 [None, None, None]
-# exponentiated gradient                 0.705 0.150 0.200 0.393 0.318 0.290 0.019 [None, None, None]
-# projected ascent                       0.706 0.150 0.200 0.395 0.315 0.290 0.020 [None, None, None]
-# PID                                    0.704 0.149 0.200 0.393 0.317 0.290 0.019 [None, None, None]
-# nuPI                                   0.704 0.149 0.200 0.393 0.317 0.290 0.019 [None, None, None]
-# infeasible: damped ascent              0.910 0.048 0.398 0.138 0.172 0.690 0.022 [1, 1, 1]
-# infeasible: softmax                    0.354 0.221 0.316 0.007 0.010 0.983 0.021 [1, 1, 1]
-# infeasible: softmax, floor .1          0.700 0.120 0.370 0.100 0.100 0.800 0.022 [1, 1, 1]
-# infeasible: EG, no clip, no bound      0.335 0.226 0.313 0.000 0.000 1.000 0.021 [1, 1, 1]
-# infeasible: EG, floor .1               0.885 0.052 0.393 0.100 0.228 0.672 0.022 [1, 1, 1]
-# infeasible: projected ascent, cap 100  0.675 0.134 0.368 0.066 0.087 0.847 0.044 [None, None, None]
-# infeasible: projected ascent, cap 5    0.935 0.057 0.407 0.149 0.105 0.746 0.022 [1, 1, 1]
-# infeasible: PID, cap 5                 0.925 0.060 0.406 0.149 0.106 0.745 0.022 [1, 1, 1]
-# infeasible: nuPI, cap 5                0.935 0.058 0.408 0.150 0.101 0.749 0.022 [1, 1, 1]
 
 
 def first_fast(*names: str) -> pytest.MarkDecorator:
