@@ -64,7 +64,7 @@ class Children:
             )
         self._running.add(process)
         if self.stopped:  # A signal came while the process started.
-            self._signal(signal.SIGTERM)
+            process.terminate()
         status = process.wait()
         self._running.remove(process)
         if self.stopped:
@@ -75,9 +75,6 @@ class Children:
         """Handle a signal: children end, runs after their update; a second call kills them."""
         number = signal.SIGKILL if self.stopped else signal.SIGTERM
         self.stopped = True
-        self._signal(number)
-
-    def _signal(self, number: signal.Signals) -> None:
         for process in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
