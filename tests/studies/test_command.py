@@ -1,23 +1,19 @@
 """The command: a small study from its file to its report, interrupted, resumed, and with a run that fails."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.__main__ import run as run_command
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.reporting.runs import read_summary
-from lightning_cgrpo.studies import command, execution
-from tests.forked import forked
+from lightning_cgrpo.studies import command
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -49,59 +45,13 @@ def study(tmp_path, monkeypatch):
     return start
 
 
-POPEN = subprocess.Popen
-
-
-class Forked:
-    """A run's process, forked from the study's in the place of a new interpreter; see `Children.call`."""
-
-    def __init__(self, command, *, stdout, env, **_):
-        assert command[:3] == [sys.executable, "-m", "lightning_cgrpo"]
-        sys.stdout.flush()
-        self.pid, status = os.fork(), 1
-        if self.pid:
-            return
-        try:
-            os.setsid()
-            for number in (1, 2):
-                os.dup2(stdout.fileno(), number)
-            os.environ.clear()
-            os.environ.update(env)
-            subprocess.Popen = POPEN  # the run's own processes
-            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-            sys.argv = ["lightning_cgrpo", *command[3:]]
-            run_command()
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    def wait(self):
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def study_with_forked_runs(*arguments):
-    """The command with its errors in a file."""
-    execution.subprocess.Popen = Forked
-    with Path("errors.txt").open("w") as file, contextlib.redirect_stderr(file):
-        main(["study", *arguments])
-
-
 @pytest.mark.slow
-def test_from_the_file_to_the_report(tmp_path, monkeypatch, capsys):
+def test_from_the_file_to_the_report(study, tmp_path, capsys):
     """Two variants and two seeds, and a third variant that fails; then nothing is left to do."""
-    monkeypatch.chdir(tmp_path)
     text = STUDY.format(updates=2).replace("overrides", "  bad: --model.group_size=1\noverrides")
     (tmp_path / "mine.yaml").write_text(text + "after: test --ckpt_path=last --data.test_prompts=4\n")
-    with forked(study_with_forked_runs, "mine.yaml", output=tmp_path / "output.txt") as process:
-        process.join(600)
-    out, error = (Path(name).read_text() for name in ("output.txt", "errors.txt"))
-    assert process.exitcode == 1 and "4 of 6 runs are finished, 2 failed." in out
+    out, error = (process := study("mine.yaml")).communicate(timeout=600)
+    assert process.returncode == 1 and "4 of 6 runs are finished, 2 failed." in out
     told = "failed: Expected argument `group_size` to be at least 2, but got 1. (all output: runs/mine/bad,seed="
     assert error.count(told) == 2
     saved = {path.stem: read_summary(path) for path in (tmp_path / "runs/mine/report/runs").iterdir()}
