@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.reporting.measures import TOLERANCE, Statistic, statistic, violates
 from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import LAST, Run
-from lightning_cgrpo.reporting.tables import Cell, Column, Table
+from lightning_cgrpo.reporting.tables import Cell, Table
 
 REWARD = "reward/mean"
 MEASURED = ("rate/", "mean/")
@@ -93,32 +94,39 @@ def _values_table(
     logged = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
     tags = [tag for family in families for tag in _ordered(logged, family, methods)]
     best = best_of(methods, values)
-    columns = [Column(_title(tag, methods), _decimals(tag, methods, values)) for tag in tags]
+    decimals = {tag: _decimals(tag, methods, values) for tag in tags}
     rows = []
     for method in methods:
-        bold = method.label in best
-        rows.append((method.title, len(method.runs), [_cell(tag, method, methods, values, bold) for tag in tags]))
+        head, bold = [Cell(method.title), Cell(str(len(method.runs)))], method.label in best
+        cells = [_cell(tag, method, methods, values, decimals[tag]) for tag in tags]
+        rows.append([*head, *(Cell(text, bold and tag == REWARD) for tag, text in zip(tags, cells, strict=True))])
         if beside is not None and any(beside(run) for run in method.runs):
-            cells = [_cell(tag, method, methods, beside, False) for tag in tags]
-            rows.append((f"{method.title}, {TRAINING}", len(method.runs), cells))
-    return Table(title, caption, columns, rows)
+            head[0] = Cell(f"{method.title}, {TRAINING}")
+            rows.append([*head, *(Cell(_cell(tag, method, methods, beside, decimals[tag])) for tag in tags)])
+    return Table(title, caption, ["method", "seeds", *(_title(tag, methods) for tag in tags)], rows)
 
 
-def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, best: bool) -> Cell:
+def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, decimals: int) -> str:
+    """Mean and deviation over seeds, notes in parentheses, and ``!`` where the threshold is violated."""
     value = measured(method, tag, values)
+    if value is None:
+        return "-"
     family, _, name = tag.partition("/")
     bound = method.enforced.get(name) if tag.startswith(MEASURED) else None
     marked = bound is not None and violates(value, bound)
-    note = _note(tag, method, methods) if value is not None else ""
+    notes = [_note(tag, method, methods)]
     ends = [[values(run).get(f"{family}_{end}/{name}") for end in ("low", "high")] for run in method.runs]
     intervals = [(low, high) for low, high in ends if low is not None and high is not None]
     if bound is not None and intervals:
         # The intervals of the seeds decide, instead of the tolerance.
         sides = [bound.side(*interval) for interval in intervals]
         marked = "missed" in sides
-        alone = bound.interval_text(*intervals[0]) if len(method.runs) == 1 else ""
-        note = ", ".join(filter(None, [note, _words(sides), alone]))
-    return Cell(value, best and tag == REWARD, marked, note)
+        notes += [_words(sides), bound.interval_text(*intervals[0]) if len(method.runs) == 1 else ""]
+    if value.seeds < len(method.runs):
+        notes.append(f"{value.seeds}/{len(method.runs)}")
+    numbers = [value.mean] if math.isnan(value.std) else [value.mean, value.std]
+    text, note = " ± ".join(f"{number:,.{decimals}f}" for number in numbers), ", ".join(filter(None, notes))
+    return text + (f" ({note})" if note else "") + (" !" if marked else "")
 
 
 def _words(says: Sequence[str]) -> str:

@@ -17,18 +17,17 @@ def run(seed, reward, lava, formed, tested=None, constraints=BOTH, **about):
     return made(final=final, tests=tests, seed=seed, constraints=constraints, **about)
 
 
-def rows(table):
-    """The cells by method and column."""
-    titles = [column.title for column in table.columns]
-    return {label: dict(zip(titles, cells, strict=True)) for label, _, cells in table.rows}
+def cells(table):
+    """Label, column and cell of every value."""
+    return [(row[0].text, head, cell) for row in table.rows for head, cell in zip(table.heads, row, strict=True)]
 
 
 def bold(table):
-    return [(label, title) for label, cells in rows(table).items() for title, cell in cells.items() if cell.bold]
+    return [(label, head) for label, head, cell in cells(table) if cell.bold]
 
 
 def marked(table):
-    return {(label, title) for label, cells in rows(table).items() for title, cell in cells.items() if cell.marked}
+    return {(label, head) for label, head, cell in cells(table) if cell.text.endswith(" !")}
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_bold_is_the_best_reward_of_those_that_meet_their_thresholds(methods):
 
 def test_unfinished_methods_never_win_and_are_marked(methods):
     methods[0].runs[1] = run(1, 0.8, 0.0111, 0.89, updates=40)
-    assert next(iter(rows(final_table(methods)))) == "best, 100 % & more (40 to 100 of 100)"
+    assert final_table(methods).rows[0][0].text == "best, 100 % & more (40 to 100 of 100)"
     assert bold(final_table(methods)) == [("safer_one", "reward")]
 
 
@@ -89,7 +88,7 @@ def test_thresholds_that_differ_are_in_the_cells():
 def test_fewer_seeds_than_the_method_has_are_told(methods):
     methods[1].runs.extend([run(1, 0.8, 0.002, 0.99), run(2, 0.9, 0.002, 0.99)])
     table = results.test_table(methods)
-    assert [label for label, _, _ in table.rows] == ["safer_one"] and bold(table) == []
+    assert [row[0].text for row in table.rows] == ["safer_one"] and bold(table) == []
     assert "| safer\\_one | 3 | 0.600 (1/3) | 0.0200 (1/3) ! |" in markdown(table)
     assert results.test_table(methods[:1]) is None
 
