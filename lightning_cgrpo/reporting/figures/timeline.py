@@ -40,7 +40,7 @@ def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
             axes.set_yticks(range(len(names)), [f"{name} {method.enforced[name]}" for name in names])
             axes.set_ylim(len(names) - 0.5, -0.5)
             for row, name in enumerate(names):
-                seeds = [met[name] for run in method.runs if name in (met := _met(run))]
+                seeds = [strips[name] for strips in map(_met, method.runs) if name in strips]
                 if not seeds:
                     continue
                 steps, share, _ = band(seeds)
