@@ -104,12 +104,6 @@ def test_logits_do_not_wind_up_behind_bounds() -> None:
     assert weights[-1] > 0.4
 
 
-def test_bounds_that_do_not_bind_change_no_bit() -> None:
-    free, bounded = run(SoftmaxAdam()), run(SoftmaxAdam(), bounds=WeightBounds(floor=0.01))
-    for counts in COUNTS:
-        assert bounded.update(*counts) == free.update(*counts)
-
-
 def test_the_stall_detector_looks_past_bounds() -> None:
     bounds, stall = WeightBounds(cap=0.5), StallDetector(weight=0.9, updates=4)
     running = run(Frozen(0.01, 0.04, 0.95), stall=stall, bounds=bounds)

@@ -61,7 +61,6 @@ def test_unknown_command(word, hint):
 
 
 MISTAKES = {
-    "--callbacks.multiplers=FixedWeights": "'multiplers' in callbacks. Did you mean 'multipliers'?",
     # classes
     "--callbacks.multipliers=Lagrange": "no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
     "--callbacks.multipliers.controller=SoftmaxAdm": "no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
@@ -78,7 +77,6 @@ MISTAKES = {
     # files
     "--ckpt_path=last": "found none",
     # syntax
-    "fit": "Expected --KEY=VALUE or -c FILE, but got 'fit'.",
     "--trainer.max_steps": "as in --trainer.max_steps=VALUE",
 }
 
