@@ -15,7 +15,7 @@ EXTRAS = {
     "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
     "worlds": ["gymnasium[mujoco]>=1.4", "highway-env>=1.12"],
     "wandb": ["wandb>=0.31"],
-    "docs": ["mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
+    "docs": ["latex2mathml>=3.81", "mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],

@@ -6,8 +6,10 @@ import ast
 import posixpath
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -16,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 PACKAGE = "lightning_cgrpo"
 LINK = re.compile(r"(```.*?```|`[^`\n]*`)|(\]\()([^)\s#]+)((?:#[^)\s]*)?\))", re.DOTALL)
+EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".jsonl": "json"}
 
 API: dict[str, tuple[str, ...]] = {
@@ -197,6 +200,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link pictures to their full size, and keep a deviation on the line of its ±."""
+    """Turn equations into MathML, link pictures to their full size, and keep a deviation on the line of its ±."""
+    html = EQUATION.sub(_math, html)
     html = re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
     return html.replace("± ", "±\N{NO-BREAK SPACE}")
+
+
+def _math(equation: re.Match[str]) -> str:
+    """MathML, which browsers draw without a script."""
+    return convert(unescape(equation[2]), display="block" if equation[1] == "div" else "inline")

@@ -42,6 +42,13 @@ def test_the_reference_has_every_exported_name(site):
 
 
 @pytest.mark.slow
+def test_equations_are_drawn_by_the_browser(site):
+    for page in ("method", "derivations", "losses", "objectives"):
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in text and "$$" not in text
+
+
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_other_servers(site):
     text = (site / "index.html").read_text(encoding="utf-8")
     assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', text)
