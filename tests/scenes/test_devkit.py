@@ -203,6 +203,17 @@ def test_a_run_needs_the_data_or_says_that_it_goes_without(fake: Path) -> None:
     assert len(source(cameras=CAMERAS).scenes("train")) == 2, "the folder has changed"
 
 
+@pytest.mark.filterwarnings("ignore:.*train scenes of trainval")
+def test_an_image_that_is_mended_in_place_is_found(fake: Path) -> None:
+    """As unzip -o writes it, which leaves the folder's time."""
+    image = fake / "data" / "sensor_blobs" / "trainval" / "2021.b" / "F0" / "1.jpg"
+    whole = image.read_bytes()
+    image.write_bytes(whole[: len(whole) // 2])
+    assert len(source(cameras=CAMERAS, partial=True).scenes("train")) == 1
+    image.write_bytes(whole)
+    assert len(source(cameras=CAMERAS, partial=True).scenes("train")) == 2
+
+
 def test_two_stages(fake: Path) -> None:
     with pytest.warns(UserWarning, match="1 of 2 synthetic scenes"):  # the fake split has one of the pair
         scenes = source(test="two_stage", cameras=["CAM_F0"], partial=True).scenes("test")

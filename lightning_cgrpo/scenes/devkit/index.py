@@ -67,7 +67,7 @@ class SplitIndex:
 
         def indexed(path: Path, content: Callable[[Any, Entry], None]) -> Entry:
             entry = known.get(str(path))
-            if fresh or entry is None or entry["state"] != state(path, *map(Path, entry["folders"])):
+            if fresh or entry is None or entry["state"] != state(path, *map(Path, entry["folders"])) or _mended(entry):
                 entry = known[str(path)] = self._entry(path, content)
             return entry
 
@@ -261,6 +261,12 @@ def read_cache(path: Path) -> Any:
     """The devkit's `MetricCache` of a file."""
     with lzma.open(path) as file:
         return pickle.load(file)
+
+
+def _mended(entry: Entry) -> bool:
+    """True if a damaged image has changed; a file that is written in place leaves its folder's time as it was."""
+    damaged = {path: why for path, why in entry["faults"].items() if why != "missing"}
+    return bool(damaged) and faults(damaged) != damaged
 
 
 def _errors(entries: dict[Path, Entry]) -> tuple[str, ...]:
