@@ -39,7 +39,7 @@ FILTER_DECIMALS = 8  # digits after rounding of filtered signals
 
 # EC, section 7: largest root mean squares of acceleration, jerk, yaw rate and yaw acceleration differences
 EXTENDED_COMFORT_BOUNDS = (0.7, 0.5, 0.1, 0.1)  # m/s^2, m/s^3, rad/s, rad/s^2
-LONGEST_FRAME_INTERVAL = 0.55  # s, which two compared frames must not reach
+FRAME_STEPS = 5  # steps of 0.1 s between two compared frames
 
 # Two stages, section 9
 FOLLOW_UP_VARIANCE = 0.1  # m^2, of the Gaussian kernel

@@ -16,8 +16,8 @@ from lightning_cgrpo.navsim.official_constants import (
     COMFORT_BOUNDS,
     EXTENDED_COMFORT_BOUNDS,
     FILTER_DECIMALS,
+    FRAME_STEPS,
     HISTORY_DURATION,
-    LONGEST_FRAME_INTERVAL,
 )
 from lightning_cgrpo.navsim.simulation.interpolation import MICROSECONDS, interpolated, unwrapped
 from lightning_cgrpo.navsim.simulation.timing import DT
@@ -97,22 +97,14 @@ def plain_comfort(states: Tensor) -> Tensor:
     return checks(signals, states.shape[-2], states.shape[-2])
 
 
-def extended_comfort(now: Tensor, previous: Tensor, interval: float = 0.5) -> Tensor:
+def extended_comfort(now: Tensor, previous: Tensor) -> Tensor:
     """EC ``[...]`` bool of two drives: True where their overlap agrees. The value counts for both drives.
 
     Args:
         now: ``[..., T, 11]`` states.
-        previous: ``[..., T, 11]`` states, planned ``interval`` seconds earlier.
-
-    Raises:
-        ValueError: an interval outside (0.05, 0.55).
+        previous: ``[..., T, 11]`` states, planned half a second earlier.
     """
-    shift = round(interval / DT) if math.isfinite(interval) else 0
-    if shift < 1 or interval >= LONGEST_FRAME_INTERVAL:
-        raise ValueError(
-            f"Expected argument `interval` to be in (0.05, {LONGEST_FRAME_INTERVAL}) seconds, but got {interval}."
-        )
-    ours, theirs = _features(now[..., :-shift, :]), _features(previous[..., shift:, :])
+    ours, theirs = _features(now[..., :-FRAME_STEPS, :]), _features(previous[..., FRAME_STEPS:, :])
     differences = [
         (one - other).square().mean(-1).sqrt() <= largest
         for one, other, largest in zip(ours, theirs, EXTENDED_COMFORT_BOUNDS, strict=True)
