@@ -1,4 +1,4 @@
-"""Milliseconds per scored candidate, by batch size and traffic, and the error of float32 against float64.
+"""Milliseconds per scored candidate, by batch size and traffic.
 
     python -m benchmarks.driving.speed        # about a minute; fails above 1.0 ms (log replay) or 8 ms (reactive)
 
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from benchmarks.trl.measure import kilobytes
 from examples.scene_sources.argoverse2 import Argoverse2
-from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
@@ -88,7 +87,6 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
         print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times), f"{memory(run):10.0f}"]))
         print(f"  preparing a scene: {prepared * 1e3:.1f} ms")
     plans(scenes, repeats)
-    compare(scenes, poses, row)
     return milliseconds
 
 
@@ -97,21 +95,6 @@ def plans(scenes: Sequence[Scene], repeats: int) -> None:
     alone = least(lambda: [plan([scene]) for scene in scenes[:16]], repeats)
     together = least(lambda: plan(scenes[:16]), repeats)
     print(f"  planning a scene: {alone / 16 * 1e3:.1f} ms alone, {together / 16 * 1e3:.1f} ms of 16 at once")
-
-
-def compare(scenes: Sequence[Scene], poses: Tensor, row: Tensor) -> None:
-    """Print the error of float32 against float64, with float64's plans."""
-    exact = Scorer(scenes)
-    rough = Scorer(scenes, plans=exact.plans, dtype=torch.float32)
-    double, single = exact(poses, row), rough(poses, row)
-    others = {name: double.columns[name] != single.columns[name].double() for name in COLUMNS if name != "ego_progress"}
-    same = ~torch.stack(list(others.values())).any(0)
-    apart = (double.epdms - single.epdms.double()).abs()
-    print(
-        f"  float32: another sub-score in {int((~same).sum())} of {len(same)} candidates; EPDMS of the others is off by"
-        f" at most {float(apart[same].max()):.1e}, positions by at most"
-        f" {float((double.states - single.states)[..., :2].abs().max()):.1e} m"
-    )
 
 
 def main() -> None:

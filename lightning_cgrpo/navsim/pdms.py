@@ -35,9 +35,8 @@ class PdmsColumns:
     def __init__(self, batch: SceneBatch, plans: Sequence[ExpertPlan]) -> None:
         self.batch = batch
         like = batch.start
-        self.agents = AgentTracks.logged(batch.scenes, batch.origin, like.dtype, like.device, STEPS_SEEN)
-        poses = torch.stack([plan.trajectory for plan in plans]).to(like.device)
-        poses = torch.cat([poses[..., :2] - batch.origin[:, None], poses[..., 2:]], -1).to(like)
+        self.agents = AgentTracks.logged(batch.scenes, like.device, STEPS_SEEN)
+        poses = torch.stack([plan.trajectory for plan in plans]).to(like)
         scene = torch.arange(len(batch), device=like.device)
         columns, raw = _columns(batch, track(like, poses), scene, TrafficRollouts.of(self.agents, scene))
         self.expert = raw * product(columns)

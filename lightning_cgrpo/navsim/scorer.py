@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,8 +113,6 @@ class Scorer:
         plans: instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
         human_filter: set sub-scores to 1 where the human's is 0, but EP and HC, and not in synthetic scenes.
         pdms: compute NAVSIM 1.1's sub-scores too, which always replay the log; they plan each scene once more.
-        dtype: float64 is official. float32 may decide otherwise near a bound; ``benchmarks/driving/speed.py``
-            measures how often.
         device: to compute on.
 
     Raises:
@@ -129,7 +127,6 @@ class Scorer:
         plans: Sequence[ExpertPlan] | None = None,
         human_filter: bool = True,
         pdms: bool = False,
-        dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         if not scenes:
@@ -139,14 +136,10 @@ class Scorer:
             raise UserError(f"Expected one plan per scene, but got {len(plans)} of {len(scenes)} scenes.")
         self.traffic = LogReplay() if traffic is None else traffic
         self.plans = overridden(plans, scenes)
-        self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
-        self.comfort = HistoryComfort([scene.ego for scene in scenes], dtype, device)
+        self.batch = SceneBatch.of(scenes, self.plans, device)
+        self.comfort = HistoryComfort([scene.ego for scene in scenes], device)
         self._expert = _Expert.of(self.batch)
-        self._human: dict[str, Tensor] | None = None
-        self._unscored: _Drives | None = None
-        if human_filter:
-            self._human = {name: self.batch.start.new_ones(len(scenes)) for name in COLUMNS}
-            self._unscored = self._human_drives()
+        self.human = self._human_columns() if human_filter else None
         self._pdms: PdmsColumns | None = None
         if pdms:
             self._pdms = PdmsColumns(self.batch, overridden(plan(scenes, by_pdms), scenes))
@@ -171,19 +164,10 @@ class Scorer:
         chunks = zip(poses.split(ROWS_AT_ONCE), scene.split(ROWS_AT_ONCE), strict=True)
         return Scores.cat([self._score(some, of_scene, interval) for some, of_scene in chunks])
 
-    @property
-    def human(self) -> dict[str, Tensor] | None:
-        """Values ``[S]`` by column of the human's drive, or None without human filter.
-
-        1 for EP, HC, synthetic scenes, and scenes without a human.
-        """
-        if self._unscored is not None:
-            self._in_traffic(self._unscored.states[:0], self._unscored.scene[:0])
-        return self._human
-
     def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
         states, valid = self._simulated(poses, scene, interval)
-        scores, traffic = self._in_traffic(states, scene)
+        traffic = self.traffic(self.batch, states, scene)
+        scores = SubScores.of(self.batch, states, scene, traffic)
         unfiltered = {name: outcome.value for name, outcome in scores.outcomes.items()}
         product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
@@ -198,8 +182,6 @@ class Scorer:
             human = {name: value[scene] for name, value in self.human.items()}
             columns = human_filtered(columns, human, valid)
         earlier = {} if self._pdms is None else self._pdms(states, scene)
-        states = states.double()
-        states[..., :2] += self.batch.origin[scene, None]
         return Scores(
             columns,
             unfiltered,
@@ -220,34 +202,18 @@ class Scorer:
         standing = torch.cat([start[:, :3], start.new_zeros(len(start), states.shape[2] - 3)], 1)
         return torch.where(valid[:, None, None], states, standing[:, None]), valid
 
-    def _human_drives(self) -> _Drives | None:
+    def _human_columns(self) -> dict[str, Tensor]:
+        """Values ``[S]`` of the humans' drives; 1 for EP, HC, synthetic scenes, and scenes without a human."""
+        columns = {name: self.batch.start.new_ones(len(self.batch)) for name in COLUMNS}
         scenes = enumerate(self.batch.scenes)
         humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
-        if not humans:
-            return None
-        scene = torch.tensor(list(humans), device=self.batch.start.device)
-        states, _ = self._simulated(torch.stack(list(humans.values())).to(self.batch.start), scene, 0.5)
-        return _Drives(states, scene)
-
-    def _in_traffic(self, states: Tensor, scene: Tensor) -> tuple[SubScores, TrafficRollouts]:
-        """Sub-scores and traffic of rows. The first call scores the humans too, because few rows take long."""
-        rows, humans = len(states), self._unscored
-        if humans is not None:
-            states, scene = torch.cat([states, humans.states]), torch.cat([scene, humans.scene])
-        traffic = self.traffic(self.batch, states, scene)
-        scores = SubScores.of(self.batch, states, scene, traffic)
-        if humans is None:
-            return scores, traffic
-        assert self._human is not None
-        for name, outcome in scores.outcomes.items():
-            self._human[name][humans.scene] = outcome.value[rows:]
-        self._unscored = None
-        return scores.first(rows), replace(traffic, of_row=traffic.of_row[:rows])
-
-
-class _Drives(NamedTuple):
-    states: Tensor  # [H, 41, 11], simulated
-    scene: Tensor  # [H] int64
+        if humans:
+            scene = torch.tensor(list(humans), device=self.batch.start.device)
+            states, _ = self._simulated(torch.stack(list(humans.values())).to(self.batch.start), scene, 0.5)
+            scores = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene))
+            for name, outcome in scores.outcomes.items():
+                columns[name][scene] = outcome.value
+        return columns
 
 
 @dataclass(frozen=True, eq=False)

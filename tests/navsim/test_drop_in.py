@@ -38,7 +38,7 @@ def ego_state(ego, row):
 
 
 def tracks(scene):
-    poses, velocities, present, _ = interpolate_agents(scene.agents, torch.zeros(2, dtype=torch.float64))
+    poses, velocities, present, _ = interpolate_agents(scene.agents)
     for step in range(41):
         found = []
         for row, token in enumerate(scene.agents.tokens):

@@ -13,8 +13,6 @@ from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.scenes.scene import Agents, Lights
 from tests.scenes.scenes import agent, crossing, straight_road
 
-NOWHERE = torch.zeros(2, dtype=torch.float64)
-
 
 def random_agents(seen, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -28,7 +26,7 @@ def random_agents(seen, seed=0):
 def test_tracks_are_interpolated_as_scipy_does():
     rng = np.random.default_rng(0)
     agents = random_agents(rng.random((40, 12)) < 0.6)
-    poses, velocities, present, first_speed = interpolate_agents(agents, NOWHERE)
+    poses, velocities, present, first_speed = interpolate_agents(agents)
     steps = np.arange(41) * 0.1
     for row in range(40):
         seen = agents.seen[row].numpy() & (agents.times >= 0).numpy()
@@ -54,7 +52,7 @@ def test_an_agent_that_is_seen_once_is_always_there():
     seen[1, 3] = seen[1, 1] = True  # now and before
     seen[2, :3] = True  # only before
     agents = random_agents(seen)
-    poses, _, present, first_speed = interpolate_agents(agents, NOWHERE)
+    poses, _, present, first_speed = interpolate_agents(agents)
     assert present.all(1).tolist() == [True, True, False]
     assert not present[2].any()
     assert torch.allclose(poses[0, :, :2], agents.states[0, 7, :2].expand(41, 2))
@@ -63,7 +61,7 @@ def test_an_agent_that_is_seen_once_is_always_there():
 
 def test_no_agents_at_all():
     agents = random_agents(np.zeros((0, 12), dtype=bool))
-    assert [tuple(part.shape) for part in interpolate_agents(agents, NOWHERE)] == [
+    assert [tuple(part.shape) for part in interpolate_agents(agents)] == [
         (0, 41, 3),
         (0, 41, 2),
         (0, 41),

@@ -217,18 +217,6 @@ def test_no_agents():
     assert traffic.poses.shape == (3, 0, 41, 3)
 
 
-def test_far_from_the_origin_in_float32():
-    scene = busy(3)
-    batch = SceneBatch.of([scene], plan([scene]), dtype=torch.float32)
-    states = simulate(batch.start, CANDIDATES[:1].float())
-    single = Reactive()(batch, states, torch.zeros(1, dtype=torch.int64))
-    double, _ = drive([scene], CANDIDATES[:1])
-    assert single.poses.dtype == torch.float32
-    there = double.present[0, :, 1:]
-    apart = single.poses[0, :, 1:, :2].double() + batch.origin - double.poses[0, :, 1:, :2]
-    assert float(apart[there].abs().max()) < 0.05
-
-
 def test_rectangles_against_shapely():
     generator = torch.Generator().manual_seed(0)
 

@@ -6,7 +6,7 @@ import torch
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
-from tests.scenes.scenes import SPEED, agent, crossing, straight, straight_road
+from tests.scenes.scenes import SPEED, agent, straight, straight_road
 
 PARKED = agent("parked", 25, -1.75)
 STOP = straight(SPEED, -2.5)
@@ -131,15 +131,3 @@ def test_a_map_without_anything_drivable_near():
 def test_no_candidates_have_no_scores():
     found = Scorer([straight_road()])(torch.zeros(0, 8, 3), torch.zeros(0, dtype=torch.int64))
     assert found.epdms.shape == (0,) and found.states.shape == (0, 41, 11)
-
-
-def test_single_precision_agrees():
-    scenes = [straight_road([PARKED]), crossing()]
-    poses = torch.stack([straight(speed, left=left) for speed in (3.0, 8.0, 11.0) for left in (-3.0, 0.0, 2.0)])
-    scene = torch.arange(2).repeat_interleave(len(poses))
-    double, single = (
-        Scorer(scenes, dtype=dtype)(poses.repeat(2, 1, 1), scene) for dtype in (torch.float64, torch.float32)
-    )
-    assert torch.allclose(double.epdms, single.epdms.double(), atol=1e-4)
-    assert torch.allclose(double.states[..., :2], single.states[..., :2], atol=1e-3)
-    assert single.epdms.dtype == torch.float32

@@ -243,16 +243,6 @@ def test_steering_ends_at_its_limit():
     assert (rate[1:] - steer.diff() / 0.1).abs().max() > 0.1
 
 
-def test_float32_differs_little_near_the_origin():
-    """The jump aside, whose positions are in the hundreds of meters."""
-    start = START.clone()
-    start[:2] = 0
-    poses = candidates()[[row for row in range(18) if row != 14]]
-    states = simulate(start.float(), poses.float())
-    assert states.dtype == torch.float32
-    assert difference(states.double()[..., :8], simulate(start, poses)[..., :8]) < 1e-3
-
-
 def test_box():
     pose = torch.tensor([1.0, 2.0, math.pi / 2], dtype=torch.float64)
     assert torch.allclose(centers(pose), torch.tensor([1.0, 3.461], dtype=torch.float64))

@@ -26,39 +26,32 @@ class AgentTracks:
     first_speed: Tensor  # [K, A] m/s when first seen; officially decides whether an agent counts as stopped
 
     @classmethod
-    def logged(
-        cls,
-        scenes: Sequence[Scene],
-        origin: Tensor,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        steps: int = STEPS,
-    ) -> AgentTracks:
-        """Interpolate the agents of S scenes over ``steps``; positions are relative to ``origin [S, 2]``."""
-        interpolated = [interpolate_agents(scene.agents, at, steps) for scene, at in zip(scenes, origin, strict=True)]
+    def logged(cls, scenes: Sequence[Scene], device: torch.device | str, steps: int = STEPS) -> AgentTracks:
+        """Interpolate the agents of S scenes over ``steps``."""
+        interpolated = [interpolate_agents(scene.agents, steps) for scene in scenes]
         poses, velocities, present, first_speed = zip(*interpolated, strict=True)
 
-        def floats(rows: Sequence[Tensor]) -> Tensor:
-            return pad_sequence(list(rows), batch_first=True).to(device, dtype)
+        def padded(rows: Sequence[Tensor], filler: int = 0) -> Tensor:
+            return pad_sequence(list(rows), batch_first=True, padding_value=filler).to(device)
 
         return cls(
-            floats(poses),
-            floats(velocities).norm(dim=-1),
-            floats([scene.agents.sizes[:, :2] for scene in scenes]),
-            pad_sequence(list(present), batch_first=True).to(device),
-            pad_sequence([scene.agents.types for scene in scenes], batch_first=True, padding_value=-1).to(device),
-            floats(first_speed),
+            padded(poses),
+            padded(velocities).norm(dim=-1),
+            padded([scene.agents.sizes[:, :2] for scene in scenes]),
+            padded(present),
+            padded([scene.agents.types for scene in scenes], -1),
+            padded(first_speed),
         )
 
 
-def interpolate_agents(agents: Agents, origin: Tensor, length: int = STEPS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def interpolate_agents(agents: Agents, length: int = STEPS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Interpolate agents linearly at 10 Hz, between their first and last sighting within ``length`` steps from t = 0.
 
     An agent seen only once is always present (``metric_cache_processor.py:175``).
 
     Returns:
-        Poses ``[A, 41, 3]`` relative to ``origin``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first
-        seen ``[A]``; zeros where absent.
+        Poses ``[A, 41, 3]``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first seen ``[A]``; zeros where
+        absent.
     """
     steps = torch.arange(length, dtype=torch.float64) * DT
     columns = (agents.times >= 0) & (agents.times <= steps[-1])
@@ -67,7 +60,6 @@ def interpolate_agents(agents: Agents, origin: Tensor, length: int = STEPS) -> t
     if not seen.any():
         absent = states.new_zeros(len(agents.tokens), length, 5)
         return absent[..., :3], absent[..., 3:], absent[..., 0] > 0, absent[:, 0, 0]
-    states[..., :2] -= origin
     states[..., 3:] *= (agents.types < MOVING_TYPES)[:, None, None]
     last = len(times) - 1
     order = torch.arange(last + 1)

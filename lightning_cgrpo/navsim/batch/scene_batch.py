@@ -40,7 +40,6 @@ class SceneBatch:
     """S scenes as tensors."""
 
     scenes: tuple[Scene, ...]
-    origin: Tensor  # [S, 2] float64, subtracted from all positions: the ego's position in float32, 0 in float64
     start: Tensor  # [S, 7] x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame
     agents: AgentTracks  # [S, A, 41], as logged
     surfaces: Surfaces
@@ -51,29 +50,17 @@ class SceneBatch:
         return len(self.scenes)
 
     @classmethod
-    def of(
-        cls,
-        scenes: Sequence[Scene],
-        plans: Sequence[ExpertPlan],
-        *,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> SceneBatch:
+    def of(cls, scenes: Sequence[Scene], plans: Sequence[ExpertPlan], device: torch.device | str = "cpu") -> SceneBatch:
         egos = [scene.ego for scene in scenes]
         starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
-        origin = torch.zeros_like(starts[:, :2]) if dtype == torch.float64 else starts[:, :2]
-        starts = torch.cat([starts[:, :2] - origin, starts[:, 2:]], 1)
-        lines = [plan.centerline - origin[row] for row, plan in enumerate(plans)]
+        lines = [plan.centerline for plan in plans]
         width = max(len(line) for line in lines)
         centerlines = torch.stack([torch.cat([line, line[-1].expand(width - len(line), 2)]) for line in lines])
-        pdm = torch.stack([plan.trajectory for plan in plans])
-        pdm = torch.cat([pdm[..., :2] - origin[:, None], pdm[..., 2:]], -1)
         return cls(
             tuple(scenes),
-            origin.to(device),
-            starts.to(device, dtype),
-            AgentTracks.logged(scenes, origin, dtype, device),
-            Surfaces.of(scenes, [plan.route_lanes for plan in plans], origin, dtype, device),
-            Polylines.of(centerlines.to(device, dtype)),
-            pdm.to(device, dtype),
+            starts.to(device),
+            AgentTracks.logged(scenes, device),
+            Surfaces.of(scenes, [plan.route_lanes for plan in plans], device),
+            Polylines.of(centerlines.to(device)),
+            torch.stack([plan.trajectory for plan in plans]).to(device),
         )

@@ -35,26 +35,19 @@ class Surfaces:
     red: Tensor  # [S, 41, C] bool, red at a step
 
     @classmethod
-    def of(
-        cls,
-        scenes: Sequence[Scene],
-        route_lanes: Sequence[Sequence[int]],
-        origin: Tensor,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> Surfaces:
-        """Collect surfaces of S scenes with routes of lanes (rows of the map), relative to ``origin [S, 2]``."""
+    def of(cls, scenes: Sequence[Scene], route_lanes: Sequence[Sequence[int]], device: torch.device | str) -> Surfaces:
+        """Collect surfaces of S scenes with routes of lanes (rows of the map)."""
         layers: list[Tensor] = []
         holes: list[tuple[int, Tensor]] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
-        for scene, lanes, shift in zip(scenes, route_lanes, origin, strict=True):
+        for scene, lanes in zip(scenes, route_lanes, strict=True):
             near, flag = _near(scene, lanes)
             red, closed = _red(scene)
             begin = total
             for points in (*near, red):
-                layers.append((points.xy - shift).to(device, dtype))
-                holes += [(begin + row, (ring - shift).to(device, dtype)) for row, ring in points.holes]
+                layers.append(points.xy.to(device))
+                holes += [(begin + row, ring.to(device)) for row, ring in points.holes]
                 begin += len(points)
             flags.append(flag)
             reds.append(closed)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from lightning_cgrpo.navsim.render import style
-from lightning_cgrpo.navsim.render.view import Array, View, draw_polygons
+from lightning_cgrpo.navsim.render.view import View, draw_polygons
 from lightning_cgrpo.scenes.scene import Points, Scene
 
 
@@ -41,48 +40,16 @@ def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) 
 
 
 def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None:
-    """Draw connectors red within 0 to 4 s, with times; connectors of roadblocks ``on_route [B]`` bool are hatched."""
+    """Draw connectors that are red within 0 to 4 s; connectors of roadblocks ``on_route [B]`` bool are hatched."""
     lanes, lights = scene.map.lanes, scene.lights
-    now = lights.times >= 0
-    red, times = lights.red[now], lights.times[now]
-    texts: dict[tuple[int, int, str], Array] = {}
-    for lane in red.any(0).nonzero()[:, 0].tolist():
+    for lane in lights.red[lights.times >= 0].any(0).nonzero()[:, 0].tolist():
         polygon = view.points(lanes.polygons[lane])
-        if not view.sees(polygon):
-            continue
-        counts = bool(on_route[lanes.roadblock[lane]])
-        look: dict[str, Any] = {"alpha": 0.22, "hatch": "////"} if counts else {"alpha": 0.06}
-        draw_polygons(
-            axes, [polygon], style.RED_LIGHT, edgecolor=style.RED_LIGHT, linewidth=0.6, zorder=style.LINES, **look
-        )
-        start, after = view.points(lanes.centerlines[lane][:2])
-        ahead = (after - start) / max(float(np.hypot(*(after - start))), 1e-9)
-        aside = np.array([-ahead[1], ahead[0]]) * 1.5
-        stop = np.stack([start - aside, start + aside])
-        axes.plot(
-            stop[:, 0], stop[:, 1], color=style.RED_LIGHT, linewidth=2.4 if counts else 1.2, zorder=style.LINES,
-            solid_capstyle="butt",
-        )  # fmt: skip
-        # One text for all connectors that begin at one place.
-        texts[round(start[0]), round(start[1]), _when(red[:, lane], times)] = start - ahead * 1.2
-    for (_, _, when), place in texts.items():
-        if when:
-            axes.annotate(
-                when, tuple(place), ha="center", va="center", fontsize=6.5, color=style.RED_LIGHT, zorder=style.SIGNS,
-                annotation_clip=True,
-            )  # fmt: skip
-
-
-def _when(red: Tensor, times: Tensor) -> str:
-    """Text such as ``red from 1 to 2.5 s`` of flags ``[T]``, each held until the next time; empty if always red."""
-    texts, begin = [], None
-    for at, on in [*zip(times.tolist(), red.tolist(), strict=True), (None, False)]:
-        if on and begin is None:
-            begin = at
-        if not on and begin is not None:
-            texts.append(" ".join(["from", f"{begin:g}"] * (begin > 0) + ([] if at is None else ["to", f"{at:g}"])))
-            begin = None
-    return f"red {', '.join(texts)} s" if any(texts) else ""
+        if view.sees(polygon):
+            counts = bool(on_route[lanes.roadblock[lane]])
+            look: dict[str, Any] = {"alpha": 0.22, "hatch": "////"} if counts else {"alpha": 0.06}
+            draw_polygons(
+                axes, [polygon], style.RED_LIGHT, edgecolor=style.RED_LIGHT, linewidth=0.6, zorder=style.LINES, **look
+            )
 
 
 def _fill(axes: Axes, view: View, polygons: Points, rows: Iterable[int], color: str, edge: str | None = None) -> None:

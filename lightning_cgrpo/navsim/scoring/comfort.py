@@ -50,19 +50,14 @@ class HistoryComfort:
         histories: of S scenes; with at most 0.1 s of history, all checks pass.
     """
 
-    def __init__(
-        self,
-        histories: Sequence[EgoHistory],
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> None:
         pasts = [_sampled(history) for history in histories]
         lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
         self.lengths = lengths.to(device)
         self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
         for length in sorted(set(lengths.tolist()) - {0}):
             rows = [past if len(past) == length else past.new_zeros(length, 3) for past in pasts]
-            self.pasts[length] = torch.stack(rows).to(device, dtype)
+            self.pasts[length] = torch.stack(rows).to(device)
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
         """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
@@ -155,14 +150,12 @@ def _without_jumps(yaw: Tensor) -> Tensor:
 
 
 def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> Tensor:
-    matrix = _savitzky_golay(values.shape[-1], window, order, derivative, values.dtype, values.device)
+    matrix = _savitzky_golay(values.shape[-1], window, order, derivative, values.device)
     return (values @ matrix).round(decimals=FILTER_DECIMALS)
 
 
 @lru_cache(maxsize=64)
-def _savitzky_golay(
-    count: int, window: int, order: int, derivative: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
+def _savitzky_golay(count: int, window: int, order: int, derivative: int, device: torch.device) -> Tensor:
     """``[count, count]`` matrix of the linear filter; a larger window is cut to ``count``."""
     responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)
-    return torch.from_numpy(responses).to(device, dtype)
+    return torch.from_numpy(responses).to(device)

@@ -16,7 +16,7 @@ from lightning_cgrpo.navsim.scoring.lanes import (
     raw_progress,
     traffic_light_compliance,
 )
-from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome, take
+from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 
 
@@ -42,8 +42,3 @@ class SubScores:
             SHORT["LK"]: lane_keeping(batch.centerlines, motion, areas),
         }
         return cls(outcomes, raw_progress(batch.centerlines, motion))
-
-    def first(self, rows: int) -> SubScores:
-        """The first rows."""
-        kept = {name: take(outcome, slice(rows)) for name, outcome in self.outcomes.items()}
-        return SubScores(kept, self.progress[:rows])

@@ -25,7 +25,7 @@ INITIAL_CURVATURE_PENALTY = 1e-10  # makes the fit unique where the reference st
 def speeds(x: Tensor, y: Tensor, yaw: Tensor) -> Tensor:
     """Speeds ``[M, R]`` in m/s of references ``[M + 1, R]`` with a pose every 0.1 s."""
     along = x.diff(dim=0) * yaw[:-1].cos() + y.diff(dim=0) * yaw[:-1].sin()
-    return _speed_map(len(along), along.dtype, along.device) @ along
+    return _speed_map(len(along), along.device) @ along
 
 
 def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
 
 
 @lru_cache
-def _speed_map(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _speed_map(count: int, device: torch.device) -> Tensor:
     """``[M, M]`` map from displacements to speeds; unknowns are the first speed and M - 1 accelerations."""
     distances = DT**2 * torch.ones(count, count, dtype=torch.float64).tril()
     distances[:, 0] = DT
@@ -58,4 +58,4 @@ def _speed_map(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     penalized[-1, -1] = -1
     normal = distances.T @ distances + ACCELERATION_PENALTY * penalized.T @ penalized
     fit: Tensor = distances @ torch.linalg.solve(normal, distances.T) / DT
-    return fit.to(device, dtype)
+    return fit.to(device)

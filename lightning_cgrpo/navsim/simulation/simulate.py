@@ -1,7 +1,6 @@
 """Drive trajectories: a tracker steers a kinematic bicycle at 10 Hz.
 
-docs/navsim_score.md §2 and §3; officially pdm_score.py and pdm_planner/simulation/. In float32, move positions near the
-origin first: at 300 km, float32 resolves only 3 cm.
+docs/navsim_score.md §2 and §3; officially pdm_score.py and pdm_planner/simulation/.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Tracker:
         self.speed = speed[(steps + TRACKING_STEPS).clamp(max=last)]
         self.stops = self.speed <= STOPPING_SPEED
         seen = curvature[(steps[:, None] + torch.arange(TRACKING_STEPS, device=reference.device)).clamp(max=last)]
-        turns = _turns(reference.dtype, reference.device)
+        turns = _turns(reference.device)
         self.curvature = torch.einsum("tjr,jn->tnr", seen, turns)  # [T - 1, 5, R]
         ahead = torch.arange(TRACKING_STEPS, dtype=reference.dtype, device=reference.device)
         self.by_steer = (turns.sum(0) / WHEEL_BASE)[:, None]
@@ -113,7 +113,7 @@ def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
-def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
+def _turns(device: torch.device) -> Tensor:
     """``[10, 5]``: for 1 radian a meter in step j, factors of a, b (heading) and aa, ab, bb (lateral error)."""
     by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)
     by_acceleration = torch.arange(TRACKING_STEPS, dtype=torch.float64)
@@ -125,4 +125,4 @@ def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
         by_speed * after_acceleration + by_acceleration * after_speed,
         by_acceleration * after_acceleration,
     ]
-    return torch.stack(columns, -1).to(device, dtype)
+    return torch.stack(columns, -1).to(device)

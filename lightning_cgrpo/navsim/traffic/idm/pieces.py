@@ -44,15 +44,15 @@ class Pieces(NamedTuple):
         return made, (begin < self.end) & (end > self.begin)
 
 
-def cut(rails: Sequence[Rail], width: Tensor, shift: Tensor) -> tuple[Pieces, Tensor]:
-    """Cut lanes into pieces of widths ``[G]`` in meters, positions relative to ``shift [G, 3]``.
+def cut(rails: Sequence[Rail], width: Tensor) -> tuple[Pieces, Tensor]:
+    """Cut lanes into pieces of widths ``[G]`` in meters.
 
     Returns:
         Pieces, rail by rail, and the number of each rail's pieces ``[G]`` int64.
     """
     rows = []
     for row, rail in enumerate(rails):
-        points = torch.from_numpy(rail.points[rail.corners]) - shift[row, :2]
+        points = torch.from_numpy(rail.points[rail.corners])
         at = torch.from_numpy(rail.distances[rail.corners])
         along = points.diff(dim=0)
         length = along.norm(dim=1)

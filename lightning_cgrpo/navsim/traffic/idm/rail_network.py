@@ -47,11 +47,9 @@ class RailNetwork:
         counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
         scene = torch.repeat_interleave(counts)
         agent = torch.tensor([rail.agent for rail in flat], dtype=torch.int64)
-        shift = torch.cat([batch.origin.cpu(), torch.zeros(len(batch), 1, dtype=torch.float64)], 1)[scene]
         size = _stacked([batch.scenes[at].agents.sizes[row, :2] for at, row in zip(scene, agent, strict=True)], 2)
-        pieces, piece_counts = cut(flat, size[:, 1], shift)
+        pieces, piece_counts = cut(flat, size[:, 1])
         poses = [torch.from_numpy(np.column_stack([rail.points, rail.yaws])) for rail in flat]
-        poses = [pose - moved for pose, moved in zip(poses, shift, strict=True)]
         distances = [torch.from_numpy(rail.distances) for rail in flat]
         progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
         tokens = [batch.scenes[at].agents.tokens[row] for at, row in zip(scene, agent, strict=True)]
@@ -68,7 +66,7 @@ class RailNetwork:
             torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
             size.to(like),
             progress.to(like),
-            (_stacked([torch.from_numpy(rail.pose) for rail in flat], 3) - shift).to(like),
+            _stacked([torch.from_numpy(rail.pose) for rail in flat], 3).to(like),
             speed.to(like),
             torch.tensor([rail.target_speed for rail in flat], dtype=torch.float64).to(like),
             torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
