@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError, expect, expect_instances
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector, WeightBounds
@@ -53,6 +53,7 @@ class LagrangianCallback(WeightSetter):
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
+        expect_instances(controller=controller)
         self.bounds = bounds
         self.stall = StallDetector() if stall is None else stall
         self.every_n_updates = every_n_updates

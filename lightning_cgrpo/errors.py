@@ -25,6 +25,14 @@ def expect(holds: bool, name: str, what: str, value: object) -> None:
         raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
 
 
+def expect_instances(**arguments: object) -> None:
+    """Raise a `UserError` for an argument that is a class in place of its instance."""
+    for name, value in arguments.items():
+        if isinstance(value, type):
+            made = f"{value.__name__}(...)"
+            raise UserError(f"Expected argument `{name}` to be an instance, but got a class, try {made}.")
+
+
 def installing(extra: str) -> str:
     """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it."""
     if (Path(__file__).parents[1] / "setup.py").is_file():
@@ -42,9 +50,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
     words = list(known)
     close = difflib.get_close_matches(word, words, n=1)
-    # Beginnings of long names score low, such as Lagrange for LagrangianCallback.
-    start = word[: max(5, len(word) * 4 // 5)]
-    begun = [name for name in words if len(start) >= 5 and name.startswith(start)]
+    # Beginnings of long names score low, such as Lagrange for LagrangianCallback, and wandb for WandbLogger.
+    start = word[: max(5, len(word) * 4 // 5)].lower()
+    begun = [name for name in words if len(start) >= 5 and name.lower().startswith(start)]
     guess = next(iter(close or begun), None)
     return f" Did you mean '{guess}'?" if guess else ""
 

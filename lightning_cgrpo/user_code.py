@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import signal
 import threading
 import traceback
@@ -129,9 +130,10 @@ def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
+        path = re.sub(r"\.py[:.]|[/:]", ".", item)
         raise UserError(
             f"Expected {name} to be a function or its import path, like my_module.my_function, but got '{item}', which "
-            f"can't be imported ({first_line(error)})."
+            f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}."
         ) from error
     return function
 

@@ -151,6 +151,8 @@ def read(path: Path) -> Config:
         plain = deepcopy(_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
     except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} can't be read: {_one_line(error)}.") from error
+    if not plain and not path.read_text(encoding="utf-8").strip():
+        raise ConfigError(f"Expected {path} to hold settings, but it has none, try saving it, or go without -c {path}.")
     if not isinstance(plain, dict):
         raise ConfigError(f"Expected {path} to hold a mapping of settings, but got {type(plain).__name__}.")
     return {str(key): value for key, value in plain.items()}

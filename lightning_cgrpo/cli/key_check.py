@@ -43,12 +43,21 @@ REMOVED = {
     "refresh_rate": "nothing; the bar is drawn ten times a second",
     "push_to_hub": "`hf upload REPOSITORY DIRECTORY` afterwards",
     "parquet": "write: true, which appends all answers to samples.jsonl",
+    # TRL's names
+    "num_generations": "model.group_size",
+    "learning_rate": "model.optimizer.lr",
+    "temperature": "model.policy.temperature",
+    "beta": "model.optimization.kl_weight",
+    "epsilon": "model.optimization.clip_low and .clip_high",
+    "max_completion_length": "model.sampler.max_new_tokens",
+    "per_device_train_batch_size": "data.prompts_per_update",
+    "num_train_epochs": "trainer.max_epochs",
     **dict.fromkeys(
         ("ego_box_at_center", "own_speed_limits", "wrapped_headings"),
         "nothing; traffic reacts as officially",
     ),
 }
-"""Arguments of earlier versions, with what replaces them."""
+"""Arguments of earlier versions and of TRL, with what replaces them."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -82,11 +91,21 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
             hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, allowed)
             hint = f" Try {REMOVED[key]}." if key in REMOVED else hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
-    seed = config.get("seed_everything")
-    if isinstance(seed, int) and not 0 <= seed < 2**32:
+    seed, threads = config.get("seed_everything"), config.get("threads")
+    # Values of environment variables are texts.
+    if seed not in (None, True, False) and not (str(seed).isdigit() and int(seed) < 2**32):
         raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
+    if threads is not None and not (str(threads).isdigit() and int(threads) > 0):
+        raise ConfigError(f"Expected threads to be a whole number of at least 1, but got {threads}, try threads: 1.")
+    for key in ("trainer", "model", "data", "callbacks"):
+        text = value.get("class_path") if isinstance(value := config.get(key), Mapping) else value
+        if isinstance(text, str) and ":" in text:
+            raise ConfigError(f"Expected {key} to be settings, but got '{text}', try a space after the colon.")
     if isinstance(config.get("trainer"), Mapping):
         _check_arguments("trainer", config["trainer"], TRAINER)
+        for key in ("max_steps", "max_epochs"):
+            if config["trainer"].get(key) == 0:
+                raise ConfigError(f"Expected trainer.{key} to be at least 1, or -1 for no limit, but got 0.")
     for key in ("model", "data", "callbacks"):
         _check_value(key, config.get(key), Parameter())
 
@@ -120,7 +139,8 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
     elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
         signature = signature_of(parameter.type)
         names = ", ".join(signature.parameters) if signature is not None else ""
-        raise ConfigError(f"Expected {where} to be settings ({names}), but got {value}, try --{where}={{}}.")
+        example = "{}" if isinstance(value, (bool, list)) else f"{{{names.partition(',')[0]}: {value}}}"
+        raise ConfigError(f"Expected {where} to be settings ({names}), but got {value}, try --{where}='{example}'.")
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _check_value(f"{where}.{key}", item, Parameter(type=parameter.values_type))

@@ -20,8 +20,17 @@ LOST = re.compile(
     re.S,
 )
 """Complaints of gloo, NCCL and torch's store about a process that has ended."""
-WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "Sequence": "a list"}
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "Sequence": "a list",
+    "dict": "a mapping by name",
+}
 """Types in the words of a configuration."""
+MODULES = {"optimizer": ["torch.optim"], "lr_scheduler": ["torch.optim.lr_scheduler"]}
+"""Modules of the classes that stand at a key."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -54,11 +63,13 @@ def explain(error: BaseException) -> str:
 
 def _typed(lines: list[str]) -> str:
     """The first line; for a value of another type, in the words of this package's own errors."""
-    wanted = re.fullmatch(r"Expected a <class '([\w.]+)'>(?:\. Got value: (.*))?", lines[0])
+    wanted = re.fullmatch(r"Expected a (?:<class '([\w.]+)'>|typing\.Literal\[.*\])(?:\. Got value: (.*))?", lines[0])
     if wanted is None:
         return lines[0]
+    literals = (re.match(r"Expected a typing\.Literal\[(.*?)\]", line) for line in lines)
+    choices = [choice for literal in literals if literal for choice in re.findall(r"[\w.-]+", literal[1])]
     values = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
-    kind = WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
+    kind = f"one of {', '.join(choices)}" if choices else WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
     return f"Expected {kind}, but got {wanted[2] or next(values, 'another value')}."
 
 
@@ -121,6 +132,7 @@ def _place(error: BaseException) -> str:
 
 
 def _class_names(key: str = "") -> list[str]:
-    """Names of classes, of callbacks alone for a key of callbacks."""
+    """Names of classes, of callbacks or optimizers alone for their keys."""
     modules = [name for name in NAMESPACES if key != "callbacks" or name.endswith(".callbacks")]
+    modules = MODULES.get(key.rpartition(".")[2], modules)
     return [name for module in modules for name in importlib.import_module(module).__all__]

@@ -91,6 +91,7 @@ class LossOptions:
             expect(value is None or value >= 0, name, "at least 0", value)
         if self.exact_kl and self.correct_kl:
             raise ValueError("Expected correct_kl: false with exact_kl, whose gradient needs no correction.")
+        expect(self.clip_low <= 1, "clip_low", "a distance from the ratio 1, at most 1", self.clip_low)
         if self.clip_low >= 0.5 and self.clip_high is not None and self.clip_high >= 1:
             raise ValueError(
                 "Expected arguments `clip_low` and `clip_high` to be distances from the ratio 1, but got "

@@ -39,6 +39,11 @@ class ManualOptimization(LightningModule):
 
     def __init__(self, policy: Policy, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None) -> None:
         super().__init__()
+        if not isinstance(policy, Policy):
+            raise UserError(
+                f"Expected argument `policy` to be a Policy, but got a {type(policy).__name__}, try "
+                "CausalLMPolicy(NAME), with the name or directory of a language model."
+            )
         if isinstance(optimizer, Optimizer):
             raise UserError(
                 "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "

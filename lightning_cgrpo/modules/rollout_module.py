@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.checkpoints.plugin import check_resumable, check_weights
 from lightning_cgrpo.distributed import means
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError, expect, expect_instances
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
@@ -65,6 +65,7 @@ class RolloutModule(ManualOptimization):
         seed: int | None,
     ) -> None:
         super().__init__(policy, optimizer, lr_scheduler)
+        expect_instances(sampler=sampler, task=task)
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
         if taken := sorted(task.signals.keys() & sampler.signals.keys()):

@@ -80,6 +80,14 @@ class Objective:
     def __post_init__(self) -> None:
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
+        if not isinstance(self.reward, (str, Mapping)):
+            raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {self.reward}.")
+        for part, example in (
+            ("constraints", "{lava: {at_most: 0.01}}"),
+            ("signals", "{brief: {below: {tokens: 80}}}"),
+        ):
+            if not isinstance(named := getattr(self, part), Mapping):
+                raise ObjectiveError(f"Expected {part} to be a mapping by name, like {example}, but got {named}.")
         for name, weight in self.rewards.items():
             if not isinstance(weight, (int, float)) or not math.isfinite(weight):
                 raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
@@ -115,25 +123,20 @@ class Objective:
         Raises:
             ObjectiveError: names, types, bounds or signals are not as declared by `Constraint` and `composition`.
         """
-        reward, parts = config.get("reward") or "", {}
-        if not isinstance(reward, (str, Mapping)):
-            raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {reward}.")
-        for part, example in (
-            ("constraints", "{lava: {at_most: 0.01}}"),
-            ("signals", "{brief: {below: {tokens: 80}}}"),
-        ):
-            parts[part] = config.get(part) or {}
-            if not isinstance(parts[part], Mapping):
-                raise ObjectiveError(f"Expected {part} to be a mapping by name, like {example}, but got {parts[part]}.")
-        for name, values in parts["constraints"].items():
-            if not isinstance(name, str):
-                raise ObjectiveError(
-                    f"Expected the name of a constraint to be text, but got {name} ({type(name).__name__}), try quotes."
-                )
-            if not isinstance(values, Mapping):
-                raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
-        constraints = {name: Constraint(**values) for name, values in parts["constraints"].items()}
-        return cls(reward if isinstance(reward, str) else dict(reward), constraints, dict(parts["signals"]))
+        constraints = config.get("constraints") or {}
+        if isinstance(constraints, Mapping):
+            for name, values in constraints.items():
+                if not isinstance(name, str):
+                    raise ObjectiveError(
+                        f"Expected the name of a constraint to be text, but got {name} ({type(name).__name__}), try "
+                        "quotes."
+                    )
+                if not isinstance(values, Mapping):
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}."
+                    )
+            constraints = {name: Constraint(**values) for name, values in constraints.items()}
+        return cls(config.get("reward") or "", constraints, config.get("signals") or {})
 
     @property
     def rewards(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from lightning_cgrpo.errors import UserError, first_line, installing
+from lightning_cgrpo.errors import UserError, expect, first_line, installing
 from lightning_cgrpo.json_client import hub_answers
 from lightning_cgrpo.policies.origin import Origin, fingerprint
 from lightning_cgrpo.randomness import random_weights, run_seed
@@ -319,6 +319,7 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
             f"Expected a model without adapters for lora, but got '{model.name_or_path}' with some, try removing "
             "lora to train these adapters, or merge them first (`python -m lightning_cgrpo export --merge`)."
         )
+    expect(lora.rank >= 1, "lora.rank", "at least 1", lora.rank)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )

@@ -69,7 +69,7 @@ MISTAKES = {
     "--seed_everything=-1": "seed_everything",
     "--trainer.gradient_clip_val=1.0": "model.optimization.max_grad_norm",
     "--trainer.accumulate_grad_batches=2": "model.optimization.micro_batch_size",
-    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal",
+    "--model.task.cost=maximum": "model.task.cost: Expected one of sum",
     "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none",
     "--callbacks.multipliers=FixedWeights": "try --callbacks.multipliers.weights.lava=0.1",
     "--model.optimizer.lr=-1": "Expected model.optimizer to be valid, but got: Invalid learning rate: -1.0.",

@@ -86,6 +86,7 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo score",
+        usage="%(prog)s --scenes PATH --trajectories PATH [option ...] (--help lists the options)",
         description="Score driving trajectories as NAVSIM v2 does (EPDMS): a simulated car drives them, and is judged "
         "by collisions, road, direction, lights, progress, time to collision, lane keeping and comfort. "
         "See docs/driving.md for the files and for what the scores mean.",
