@@ -93,7 +93,8 @@ class ConstrainedGRPO(PolicySteps):
         seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
-        expect(isinstance(group_size, int) and group_size >= 2, "group_size", "an integer, at least 2", group_size)
+        expect(isinstance(group_size, int), "group_size", "an integer", group_size)
+        expect(group_size >= 2, "group_size", "at least 2", group_size)
         expect(redraws >= 0, "redraws", "at least 0", redraws)
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
         self.reference: Reference | None = None

@@ -78,8 +78,6 @@ class Objective:
     signals: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.reward:
-            raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         if not isinstance(self.reward, (str, Mapping)):
             raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {self.reward}.")
         for part, example in (
@@ -88,6 +86,8 @@ class Objective:
         ):
             if not isinstance(named := getattr(self, part), Mapping):
                 raise ObjectiveError(f"Expected {part} to be a mapping by name, like {example}, but got {named}.")
+        if not self.reward:
+            raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():
             if not isinstance(weight, (int, float)) or not math.isfinite(weight):
                 raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
