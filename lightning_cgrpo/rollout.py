@@ -98,6 +98,12 @@ def read(mask: Tensor) -> Tensor:
     return mask.flip(-1).cumsum(-1).flip(-1) > 0
 
 
+def prompt_tokens(inputs: Mapping[str, Tensor]) -> list[list[int]]:
+    """Tokens of B prompts without padding, from a policy's inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``."""
+    ids, mask = inputs["prompt_ids"].cpu(), inputs["prompt_mask"].cpu().bool()
+    return [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
 @dataclass
 class Signal(_Tensors):
     """Measurement of one behavior in every answer, or in every step of the answers.

@@ -14,7 +14,6 @@ from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
@@ -140,11 +139,9 @@ def test_vision_families_train_and_generate(family, share_prompts, most, tmp_pat
     with DEVICE:
         policy.load()
         assert policy.shares_prompts == share_prompts
-        tokens, inputs = policy.read_prompts(prompts)
-        found = TransformersEngine().generate(policy, tokens, 2, Sampling(3), torch.rand(2, 2, 3), inputs)
-        ids, mask = policy.padded(tokens)
-        shared = {"prompt_ids": ids, "prompt_mask": mask, **inputs}
-        examples = policy.examples(Rollouts(found.tokens, found.mask, shared))
+        inputs = policy.read_prompts(prompts)
+        rollouts = TransformersEngine().generate(policy, inputs, 2, Sampling(3), torch.rand(2, 2, 3))
+        examples = policy.examples(rollouts)
         machine.waits.clear()
         policy(examples).log_probs.sum().backward()
     assert 0 < machine.waits.total() <= most, machine.waits.most_common()

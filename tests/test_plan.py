@@ -145,7 +145,7 @@ def test_the_cache_is_that_of_a_rollout(directory, monkeypatch, shared):
     monkeypatch.setattr("lightning_cgrpo.policies.continuation.Decoding", Spy)
     monkeypatch.setattr("transformers.DynamicCache", Cache)
     policy.load()
-    prompts = torch.randint(5, 200, (2, 50)).tolist()
+    prompts = policy.padded(torch.randint(5, 200, (2, 50)).tolist())
     draws = torch.rand(2, 3, 20, dtype=torch.float64)
     module.sampler.engine.generate(policy, prompts, 3, module.sampler.sampling, draws)
     assert counted["keys and values"] == max(held)

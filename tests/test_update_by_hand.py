@@ -36,7 +36,6 @@ class Scripted(Sampler):
     """Half of each group answers right; two give a wrong number, one a word without the format, one never ends."""
 
     def rollout(self, policy, prompts, group_size, noise):
-        ids, mask = policy.encode(prompts.columns["prompt"])
         actions = torch.full((len(prompts), group_size, MAX_TOKENS), policy.pad_token)
         lengths = torch.zeros(len(prompts), group_size, dtype=torch.int64)
         for row, gold in enumerate(prompts.columns["answer"]):
@@ -51,7 +50,7 @@ class Scripted(Sampler):
         return Rollouts(
             actions,
             taken,
-            {"prompt_ids": ids, "prompt_mask": mask},
+            policy.read_prompts(prompts.columns["prompt"]),
             info={
                 "text": [texts[start : start + group_size] for start in range(0, len(texts), group_size)],
                 "truncated": (lengths == MAX_TOKENS),

@@ -31,11 +31,9 @@ def family_waits(where: Place) -> dict[str, Any]:
                 policy = VisionLanguagePolicy(directory, share_prompts=shared)
                 with where.device:
                     policy.load()
-                tokens, inputs = policy.read_prompts(prompts)
-                ids, mask = policy.padded(tokens)
+                inputs = policy.read_prompts(prompts)
                 actions = torch.arange(40, device=where.device).view(2, 2, 10)
-                shared_inputs = {"prompt_ids": ids, "prompt_mask": mask, **inputs}
-                examples = policy.examples(Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), shared_inputs))
+                examples = policy.examples(Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), inputs))
                 policy(examples)  # the first pass compiles and allocates
                 with counting(where.waits) as lines:
                     policy(examples).log_probs.sum().backward()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,14 +93,13 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
         policy.load()
     except UserError as error:
         return [Pieces(kind, 0, note=f"not measured: {str(error)[:120]}")]
-    room = (policy.context_length or math.inf) - module.sampler.longest
-    room, policy.max_prompt_tokens = min(room, policy.max_prompt_tokens or math.inf), None
+    room = policy.room(module.sampler.longest)
     measured = range(len(source)) if source.rows is not None else range(1)
     lengths: list[int] = []
     for first in range(0, len(measured), AT_ONCE):
         index = torch.tensor(measured[first : first + AT_ONCE])
-        tokens, _ = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
-        lengths += map(len, tokens)
+        inputs = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
+        lengths += inputs["prompt_mask"].sum(-1).tolist()
     long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
     return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}", 1)]
 

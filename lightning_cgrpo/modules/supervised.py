@@ -117,7 +117,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
             the turns one by one; see `ChatTemplate`.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
-    tokens, inputs = policy.read_prompts(asked, prompts.index, tools)
+    inputs = policy.read_prompts(asked, prompts.index, tools)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
     chats = [answer for answer in answered if not isinstance(answer, str)]
@@ -132,17 +132,17 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
             by_policy = [True] * len(row)
         rows.append(row)
         masks.append(by_policy)
-    limit = policy.context_length
-    for number, prompt, row in zip(prompts.index.tolist(), tokens, rows, strict=True):
-        if limit is not None and len(prompt) + len(row) > limit:
+    lengths = inputs["prompt_mask"].sum(-1).tolist()
+    for number, length, row in zip(prompts.index.tolist(), lengths, rows, strict=True):
+        if length > (room := policy.room(len(row))):
             raise UserError(
-                f"Expected prompt and completion to fit into the {limit} positions of '{policy.name}', but got "
-                f"{len(prompt) + len(row)} tokens in prompt {number}, try leaving it out of the data."
+                f"Expected a prompt of at most {room:g} tokens before a completion of {len(row)}, by max_prompt_tokens "
+                f"and the {policy.context_length} positions of '{policy.name}', but got {length} in prompt {number}, "
+                "try leaving it out of the data."
             )
-    ids, mask = policy.padded(tokens)
-    actions = _padded(rows, torch.int64, policy.pad_token).to(ids.device)
-    mask_of_answer = _padded(masks, torch.bool, False).to(ids.device)
-    return Rollouts(actions[:, None], mask_of_answer[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+    actions = _padded(rows, torch.int64, policy.pad_token).to(policy.device)
+    mask = _padded(masks, torch.bool, False).to(policy.device)
+    return Rollouts(actions[:, None], mask[:, None], inputs)
 
 
 def _padded(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:

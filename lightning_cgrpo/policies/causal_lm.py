@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from lightning_cgrpo.policies.continuation import (
     SharedContinuation,
     SingleContinuation,
 )
-from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
@@ -40,7 +41,7 @@ from lightning_cgrpo.policies.pretrained import (
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
-from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import kl_divergence, token_log_probs
@@ -164,6 +165,10 @@ class CausalLMPolicy(TextPolicy):
         length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return length
 
+    def room(self, answer: int) -> float:
+        """Most tokens of a prompt before an answer of `answer` tokens, by `max_prompt_tokens` and the context."""
+        return min(self.max_prompt_tokens or math.inf, (self.context_length or math.inf) - answer)
+
     # --- tokens to probabilities
 
     def new_cache(self) -> DynamicCache | None:
@@ -180,13 +185,11 @@ class CausalLMPolicy(TextPolicy):
     def _cache_argument(self) -> str | None:
         return next((name for name in ("past_key_values", "cache_params") if name in self._arguments), None)
 
-    def continuation(
-        self, prompts: Sequence[list[int]], group_size: int, longest: int, inputs: Mapping[str, Tensor] = NO_INPUTS
-    ) -> Continuation:
-        """Next-token logits for G answers of at most `longest` tokens to each of B prompts."""
+    def continuation(self, inputs: Mapping[str, Tensor], group_size: int, longest: int) -> Continuation:
+        """Next-token logits for G answers of at most `longest` tokens to each prompt of `inputs` (`read_prompts`)."""
         if self.shares_prompts:
-            return SharedContinuation(self, prompts, group_size, longest, inputs)
-        return (PaddedContinuation if self.pads else SingleContinuation)(self, prompts, group_size, inputs)
+            return SharedContinuation(self, inputs, group_size, longest)
+        return (PaddedContinuation if self.pads else SingleContinuation)(self, inputs, group_size)
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
@@ -299,14 +302,12 @@ class CausalLMPolicy(TextPolicy):
 
         rows = there(prompts)
         inputs = {name: tensor[rows] for name, tensor in examples.shared.items()}
-        prompt_ids, _ = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
-        prompt_mask = prompt_mask[prompts]
-        tokens = prompt_ids.flatten()[there(prompt_mask.flatten().nonzero()[:, 0])]
-        lengths, actions = prompt_mask.sum(-1), examples.actions.flatten()
-        positions = self.prompt_positions(tokens, lengths, inputs)
+        tokens, lengths = unpadded(inputs["prompt_ids"], prompt_mask[prompts])
+        actions, images = examples.actions.flatten(), without_text(inputs)
+        positions = self.prompt_positions(tokens, lengths, images)
         layout = Layout.of(lengths, context.sum(-1), group, positions, actions.device)
         ids = torch.cat([tokens, actions[there(cells[fed])]])
-        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
+        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), images)
         predictors = layout.predictors
         if not bool(chosen[context].all()):
             predictors = predictors[there(chosen[context].nonzero()[:, 0])]
@@ -333,7 +334,7 @@ class CausalLMPolicy(TextPolicy):
         tokens = examples.shared["prompt_ids"][examples.group][:, -width:]
         ids = torch.cat([tokens, examples.actions[:, :steps]], 1)
         present = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
-        prompts = PaddedPrompts.of(examples, group, width)
+        prompts = PaddedPrompts.of(examples.shared, group, width)
         positions = self.row_positions(ids[:, :-1], present[:, :-1], prompts)
         rows = self.logits(ids[:, :-1], present[:, :-1], steps, None, positions, prompts, states)
         return rows, ids[:, -steps:], mask

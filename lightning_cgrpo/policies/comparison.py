@@ -97,11 +97,9 @@ class Sample:
     """Two made-up prompts of different lengths with two answers each, and the answers' exact log-probabilities.
 
     Args:
-        prompts: tokens of the prompts.
         expected: ``[M]``, of all answers' M tokens.
     """
 
-    prompts: list[list[int]]
     examples: Examples
     expected: Tensor
 
@@ -131,7 +129,7 @@ class Sample:
                 f"Expected a causal language model that reads tokens alone, but a pass of '{policy.name}' "
                 f"({type(policy.network).__name__}) fails ({first_line(error)}), try another model."
             ) from error
-        return cls([row[kept].tolist() for row, kept in zip(ids, mask, strict=True)], examples, expected)
+        return cls(examples, expected)
 
     def difference(self, policy: Any, generation: bool = True) -> str | None:
         """The reason against the policy's present computation, if any."""
@@ -154,8 +152,7 @@ class Sample:
     @torch.no_grad()
     def _generated(self, policy: Any, examples: Examples) -> Tensor:
         """Log-probabilities of the answers, token by token as in generation."""
-        inputs = {name: tensor for name, tensor in examples.shared.items() if not name.startswith("prompt_")}
-        continuation = policy.continuation(self.prompts, 2, max(ANSWERS), inputs)
+        continuation = policy.continuation(examples.shared, 2, max(ANSWERS))
         lengths, rows = torch.tensor(ANSWERS, device="cpu"), torch.arange(len(ANSWERS), device="cpu")
         log_probs = torch.zeros_like(examples.actions, dtype=self.expected.dtype)
         logits = continuation.read().repeat_interleave(2, 0)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
-from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
 from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
 
 
@@ -35,28 +35,24 @@ class SharedContinuation:
     """One copy of each prompt's keys and values.
 
     Args:
+        inputs: of the prompts, from `read_prompts`.
         longest: most tokens of an answer.
-        inputs: further inputs of the prompts, ``[B, ...]``.
     """
 
-    def __init__(
-        self, policy: Any, prompts: Sequence[list[int]], group_size: int, longest: int, inputs: Mapping[str, Tensor]
-    ) -> None:
-        self.policy, self.inputs = policy, inputs
+    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int, longest: int) -> None:
+        self.policy, self.images = policy, without_text(inputs)
         device = policy.device
-        tokens = torch.tensor([token for prompt in prompts for token in prompt], device="cpu")
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device="cpu")
-        self.tokens = tokens.to(device, non_blocking=True)
+        self.tokens, lengths = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
         self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
         nothing = lengths[:0]
-        positions = policy.prompt_positions(self.tokens, lengths, inputs)
+        positions = policy.prompt_positions(self.tokens, lengths, self.images)
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
         self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
         self.positions = self.layout.following.repeat_interleave(group_size) - 1
         self.rotation = JointRotation(policy.network)
 
     def read(self) -> Tensor:
-        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
+        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
         logits: Tensor = self.policy.project(hidden[self.ends])
         return logits
 
@@ -76,17 +72,15 @@ class PaddedContinuation:
     """Transformers' cache, with a copy of the prompt for each answer; without a cache, each token reads the whole row.
 
     Args:
-        inputs: further inputs of the prompts, ``[B, ...]``.
+        inputs: of the prompts, from `read_prompts`; columns that are padding in all rows are left out.
     """
 
-    def __init__(
-        self, policy: Any, prompts: Sequence[list[int]], group_size: int, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int) -> None:
         self.policy, self.group_size = policy, group_size
-        self.ids, self.mask = policy.padded(prompts)
+        width = int(inputs["prompt_mask"].sum(-1).max())
+        self.ids, self.mask = inputs["prompt_ids"][:, -width:], inputs["prompt_mask"][:, -width:]
         self.cache = policy.new_cache()
-        every = torch.arange(len(prompts), device=self.ids.device)
-        self.prompts = PaddedPrompts(inputs, every, self.ids.shape[1]) if inputs else None
+        self.prompts = PaddedPrompts.of(inputs, torch.arange(len(self.ids), device="cpu"), width)
         self.positions = policy.row_positions(self.ids, self.mask, self.prompts)
 
     def read(self) -> Tensor:
@@ -121,14 +115,12 @@ class PaddedContinuation:
 class SingleContinuation:
     """Each prompt with its answers in rows of its own, which have no padding."""
 
-    def __init__(
-        self, policy: Any, prompts: Sequence[list[int]], group_size: int, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int) -> None:
+        self.sizes = [group_size] * len(inputs["prompt_ids"])
         self.parts = [
-            PaddedContinuation(policy, [prompt], group_size, {name: t[row : row + 1] for name, t in inputs.items()})
-            for row, prompt in enumerate(prompts)
+            PaddedContinuation(policy, {name: tensor[row : row + 1] for name, tensor in inputs.items()}, group_size)
+            for row in range(len(self.sizes))
         ]
-        self.sizes = [group_size] * len(prompts)
 
     def read(self) -> Tensor:
         return torch.cat([part.read() for part in self.parts])

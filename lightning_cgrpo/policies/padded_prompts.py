@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lightning_cgrpo.rollout import Examples
-
 
 @dataclass(frozen=True)
 class PaddedPrompts:
@@ -25,11 +23,16 @@ class PaddedPrompts:
     width: int
 
     @classmethod
-    def of(cls, examples: Examples, group: Tensor, width: int) -> PaddedPrompts | None:
-        """Prompts of these examples alone, whose `group` is on the CPU; None without further inputs."""
-        inputs = {name: tensor for name, tensor in examples.shared.items() if not name.startswith("prompt_")}
-        if not inputs:
+    def of(cls, inputs: Mapping[str, Tensor], group: Tensor, width: int) -> PaddedPrompts | None:
+        """The prompts of these rows among all prompts' `inputs`; None for text alone."""
+        images = without_text(inputs)
+        if not images:
             return None
         prompts, group = group.unique(return_inverse=True)
-        rows = prompts.to(examples.actions.device, non_blocking=True)
-        return cls({name: tensor[rows] for name, tensor in inputs.items()}, group, width)
+        rows = prompts.to(inputs["prompt_ids"].device, non_blocking=True)
+        return cls({name: tensor[rows] for name, tensor in images.items()}, group, width)
+
+
+def without_text(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A policy's inputs of prompts besides their tokens, such as images; {} for text alone."""
+    return {name: tensor for name, tensor in inputs.items() if name not in ("prompt_ids", "prompt_mask")}

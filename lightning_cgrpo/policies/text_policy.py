@@ -56,42 +56,37 @@ class TextPolicy(Policy):
         if self.model is None:
             raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
 
-    def tokenize(
+    def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
-    ) -> list[list[int]]:
-        """Token ids of B prompts; errors name a prompt by `index` ``[B]``.
+    ) -> dict[str, Tensor]:
+        """Tokenize B prompts, and pad them on the left.
 
         Args:
+            index: ``[B]``, names prompts in errors.
             tools: schemas for the chat template.
 
+        Returns:
+            ``prompt_ids`` ``[B, P]``, ``prompt_mask`` ``[B, P]`` (true for tokens), and a model's further inputs
+            ``[B, ...]``. The inputs stay in this form up to a pass, because rollouts, minibatches and exchanges take
+            prompts by row.
+
         Raises:
-            UserError: a prompt is empty or too long, or the tokenizer has no chat template.
+            UserError: a prompt is empty, or the tokenizer has no chat template.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
-        return [
-            self._tokens(prompt, self._text(prompt, number, tools), number)
-            for prompt, number in zip(prompts, numbers, strict=True)
-        ]
+        texts = (self._text(prompt, number, tools) for prompt, number in zip(prompts, numbers, strict=True))
+        return self.padded([self._tokens(*row) for row in zip(prompts, texts, numbers, strict=True)])
 
-    def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
-    ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Token ids of B prompts, and the model's further inputs by name, ``[B, ...]``; {} for text alone."""
-        return self.tokenize(prompts, index, tools), {}
-
-    def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
-        width = max((len(row) for row in prompts), default=1)
-        ids = torch.full((len(prompts), width), self.pad_token, device="cpu")
-        mask = torch.zeros((len(prompts), width), dtype=torch.bool, device="cpu")
-        for i, row in enumerate(prompts):
-            ids[i, width - len(row) :] = torch.tensor(row, device="cpu")
-            mask[i, width - len(row) :] = True
-        return ids.to(self.device, non_blocking=True), mask.to(self.device, non_blocking=True)
-
-    def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
-        return self.padded(self.tokenize(prompts))
+    def padded(self, tokens: Sequence[list[int]]) -> dict[str, Tensor]:
+        """``prompt_ids`` and ``prompt_mask`` of B prompts."""
+        width = max((len(row) for row in tokens), default=1)
+        ids = torch.full((len(tokens), width), self.pad_token, device="cpu")
+        mask = torch.zeros((len(tokens), width), dtype=torch.bool, device="cpu")
+        for number, row in enumerate(tokens):
+            ids[number, width - len(row) :] = torch.tensor(row, device="cpu")
+            mask[number, width - len(row) :] = True
+        return {name: t.to(self.device, non_blocking=True) for name, t in (("prompt_ids", ids), ("prompt_mask", mask))}
 
     def _text(self, prompt: str | Messages, number: int, tools: Tools = ()) -> str:
         if isinstance(prompt, str) and not tools:
@@ -127,11 +122,6 @@ class TextPolicy(Policy):
             raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
         if isinstance(prompt, str):
             self._compare_with_template(tokens, number)
-        if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
-            raise UserError(
-                f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
-                f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
-            )
         return tokens
 
     def _compare_with_template(self, tokens: list[int], number: int) -> None:

@@ -98,8 +98,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
-    ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Tokens of B prompts, with a placeholder per image token; `patches` and `grids`, or {} without images."""
+    ) -> dict[str, Tensor]:
+        """As in `TextPolicy`, with a placeholder per image token; with images, also `patches` and `grids`."""
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
         patches, grids, tokens = [], [], []
@@ -109,10 +109,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
             grids.append(grid)
             text = self._expanded(self._text(prompt, number, tools), grid, number)
             tokens.append(self._tokens(prompt, text, number))
-        if not any(len(grid) for grid in grids):
-            return tokens, {}
-        padded = (pad_sequence(rows, batch_first=True).to(self.device) for rows in (patches, grids))
-        return tokens, dict(zip(("patches", "grids"), padded, strict=True))
+        images = {"patches": patches, "grids": grids} if any(len(grid) for grid in grids) else {}
+        padded = {name: pad_sequence(rows, batch_first=True).to(self.device) for name, rows in images.items()}
+        return self.padded(tokens) | padded
 
     def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""

@@ -16,7 +16,7 @@ from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompts.worker import AVAILABLE, made_ahead
 from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, prompt_tokens
 from lightning_cgrpo.user_code import UserCode
 
 
@@ -137,8 +137,7 @@ def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tenso
     if "prompt" in columns:
         columns = {"prompt": columns["prompt"]}
         if rollouts is not None and "prompt_ids" in rollouts.inputs:
-            ids, mask = rollouts.inputs["prompt_ids"].cpu(), rollouts.inputs["prompt_mask"].cpu()
-            tokens = [row[read].tolist() for row, read in zip(ids, mask.bool(), strict=True)]
+            tokens = prompt_tokens(rollouts.inputs)
             columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
     numbers = []
     for row in range(len(prompts)):

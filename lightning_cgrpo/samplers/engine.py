@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from lightning_cgrpo.errors import expect
 
 if TYPE_CHECKING:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+    from lightning_cgrpo.rollout import Rollouts
 
 
 class Replies(Protocol):
@@ -55,16 +56,6 @@ class Sampling:
         expect(self.repetition_penalty > 0, "repetition_penalty", "greater than 0", self.repetition_penalty)
 
 
-@dataclass(frozen=True)
-class Completions:
-    """G answers to each of B prompts, as tokens; T is `max_new_tokens`."""
-
-    tokens: Tensor  # [B, G, T] int64, with an answer's stop token
-    mask: Tensor  # [B, G, T] bool, true for the policy's own tokens
-    truncated: Tensor  # [B, G] bool, answers without a stop token
-    log_probs: Tensor | None = None  # [B, G, T] of the sampling distribution; None if the loss need not weigh by it
-
-
 class RolloutEngine(ABC):
     """Continues prompts."""
 
@@ -72,20 +63,22 @@ class RolloutEngine(ABC):
     def generate(
         self,
         policy: CausalLMPolicy,
-        prompts: list[list[int]],
+        inputs: dict[str, Tensor],
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        inputs: Mapping[str, Tensor],
         reply: Replies | None = None,
-    ) -> Completions:
+    ) -> Rollouts:
         """Answer every prompt `group_size` times.
 
         Args:
-            prompts: B lists of tokens.
-            draws: ``[B, G, T]`` float64 in [0, 1), the only randomness.
-            inputs: tensors ``[B, ...]``, see `CausalLMPolicy.read_prompts`.
+            inputs: of B prompts, from `read_prompts`.
+            draws: ``[B, G, T]`` float64 in [0, 1), the only randomness; T is `max_new_tokens`.
             reply: may continue an answer after a stop token.
+
+        Returns:
+            Answers with their stop tokens. ``info["truncated"]`` ``[B, G]`` marks answers without a stop token;
+            `sampling_log_probs` is None if the loss need not weigh by them.
 
         Raises:
             FloatingPointError: the policy's logits are not finite.

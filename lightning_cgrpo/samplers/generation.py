@@ -65,34 +65,38 @@ class GenerationSampler(Sampler):
         self._endless = 0
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
-        """Raise a `UserError` unless all prompts of `source.rows` and `max_new_tokens` fit into the model's context.
+        """Raise a `UserError` unless all prompts of `source.rows` fit, before a long run meets the first that does not.
 
         Policies that read images are not checked. Collective.
         """
         rows = source.rows
-        if rows is None or policy.context_length is None or policy.reads_images:
+        if rows is None or policy.room(0) == math.inf or policy.reads_images:
             return
         rank, processes = world()
         too_long: dict[int, int] = {}
         for start in range(rank, len(rows), processes * CHECKED_AT_ONCE):
             index = torch.arange(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
-            tokens = policy.tokenize([rows[row]["prompt"] for row in index.tolist()], index, self.tools)
-            too_long |= self._too_long(policy, index, tokens)
+            inputs = policy.read_prompts([rows[row]["prompt"] for row in index.tolist()], index, self.tools)
+            too_long |= self._too_long(policy, index, inputs)
         # Every process raises, also one whose own prompts fit.
         if total := sum(gather_counts(len(too_long), policy.device)):
             raise self._no_room(policy, total, len(rows), too_long)
 
-    def _too_long(self, policy: CausalLMPolicy, index: Tensor, prompts: list[list[int]]) -> dict[int, int]:
+    def _too_long(self, policy: CausalLMPolicy, index: Tensor, inputs: dict[str, Tensor]) -> dict[int, int]:
         """Lengths of the prompts that leave no room for `max_new_tokens`, by number."""
-        room = math.inf if policy.context_length is None else policy.context_length - self.sampling.max_new_tokens
-        return {row: len(prompt) for row, prompt in zip(index.tolist(), prompts, strict=True) if len(prompt) > room}
+        room = policy.room(self.sampling.max_new_tokens)
+        if inputs["prompt_ids"].shape[1] <= room:
+            return {}
+        lengths = inputs["prompt_mask"].sum(-1).tolist()
+        return {row: length for row, length in zip(index.tolist(), lengths, strict=True) if length > room}
 
     def _no_room(self, policy: CausalLMPolicy, total: int, of: int, too_long: dict[int, int]) -> UserError:
         first = next((f" (such as prompt {row}, of {length} tokens)" for row, length in too_long.items()), "")
+        longest = self.sampling.max_new_tokens
         return UserError(
-            f"Expected prompts and answers to fit into the {policy.context_length} positions of '{policy.name}', but "
-            f"got {total} of {of} prompts too long{first} with max_new_tokens {self.sampling.max_new_tokens}, try "
-            "leaving them out of the data, or a smaller max_new_tokens."
+            f"Expected prompts of at most {policy.room(longest):g} tokens, by max_prompt_tokens and the "
+            f"{policy.context_length} positions of '{policy.name}' without max_new_tokens {longest}, but got "
+            f"{total} of {of} prompts too long{first}, try leaving them out, or a smaller max_new_tokens."
         )
 
     def _warn_of_endless(self, policy: CausalLMPolicy, truncated: Tensor) -> None:
@@ -120,22 +124,13 @@ class GenerationSampler(Sampler):
     ) -> Rollouts:
         """`rollout`, with the world's replies."""
         asked = prompts.column("prompt", "GenerationSampler")
-        tokens, inputs = policy.read_prompts(asked, prompts.index, self.tools)
-        if too_long := self._too_long(policy, prompts.index, tokens):
-            raise self._no_room(policy, len(too_long), len(tokens), too_long)
+        inputs = policy.read_prompts(asked, prompts.index, self.tools)
+        if too_long := self._too_long(policy, prompts.index, inputs):
+            raise self._no_room(policy, len(too_long), len(prompts), too_long)
         draws = noise(group_size, self.sampling.max_new_tokens)
-        answers = self.engine.generate(policy, tokens, group_size, self.sampling, draws, inputs, reply)
-        written, kept, truncated = on_host(answers.tokens, answers.mask, answers.truncated)
-        texts = policy.decode(written.flatten(0, 1), kept.flatten(0, 1))
+        rollouts = self.engine.generate(policy, inputs, group_size, self.sampling, draws, reply)
+        actions, mask, truncated = on_host(rollouts.actions, rollouts.mask, rollouts.info["truncated"])
         self._warn_of_endless(policy, truncated)
-        prompt_ids, prompt_mask = policy.padded(tokens)
-        return Rollouts(
-            actions=answers.tokens,
-            mask=answers.mask,
-            inputs={"prompt_ids": prompt_ids, "prompt_mask": prompt_mask, **inputs},
-            sampling_log_probs=answers.log_probs,
-            info={
-                "text": [texts[i : i + group_size] for i in range(0, len(texts), group_size)],
-                "truncated": answers.truncated,
-            },
-        )
+        texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
+        rollouts.info["text"] = [texts[i : i + group_size] for i in range(0, len(texts), group_size)]
+        return rollouts

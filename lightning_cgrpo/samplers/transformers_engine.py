@@ -10,8 +10,8 @@ from torch import Tensor
 from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
-from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
 
 LOOK_EVERY = {"cpu": 1}
@@ -34,31 +34,30 @@ class TransformersEngine(RolloutEngine):
     def generate(
         self,
         policy: CausalLMPolicy,
-        prompts: list[list[int]],
+        inputs: dict[str, Tensor],
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        inputs: Mapping[str, Tensor] = NO_INPUTS,
         reply: Replies | None = None,
-    ) -> Completions:
-        device, longest = policy.device, sampling.max_new_tokens
+    ) -> Rollouts:
+        device, longest, prompts = policy.device, sampling.max_new_tokens, len(inputs["prompt_ids"])
         look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
-        tokens = torch.full((len(prompts) * group_size, longest), policy.pad_token, device=device)
+        tokens = torch.full((prompts * group_size, longest), policy.pad_token, device=device)
         written = torch.zeros_like(tokens, dtype=torch.bool)
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
         world = None if reply is None else _Replies(reply, tokens)
         log_probs = torch.zeros_like(tokens, dtype=torch.float32) if sampling.repetition_penalty != 1 else None
         every_draw = draws.flatten(0, 1).to(device, non_blocking=True)
-        at_once = max(len(prompts) if sampling.batch_size is None else sampling.batch_size // group_size, 1)
-        for start in range(0, len(prompts), at_once):
-            part = slice(start, start + at_once)
-            some, some_inputs = prompts[part], {name: tensor[part] for name, tensor in inputs.items()}
-            rows = torch.arange(start * group_size, (start + len(some)) * group_size, device=device)  # in computation
+        at_once = max(prompts if sampling.batch_size is None else sampling.batch_size // group_size, 1)
+        for start in range(0, prompts, at_once):
+            some = {name: tensor[start : start + at_once] for name, tensor in inputs.items()}
+            end = start + len(some["prompt_ids"])
+            rows = torch.arange(start * group_size, end * group_size, device=device)  # in computation
             draws, going_on = every_draw[rows], torch.ones_like(rows, dtype=torch.bool)
             choose = _Choice(policy, sampling)
             if log_probs is not None:
                 choose.seen = _occurring(policy, some).repeat_interleave(group_size, 0)
-            continuation = policy.continuation(some, group_size, longest, some_inputs)
+            continuation = policy.continuation(some, group_size, longest)
             logits = continuation.read().repeat_interleave(group_size, 0)
             for step in range(longest):
                 chosen = choose(logits, draws[:, step], step)
@@ -87,21 +86,21 @@ class TransformersEngine(RolloutEngine):
                 logits = continuation.next(kept, chosen)
             truncated[rows] = going_on
         sampled = written if world is None else written & ~world.replied
-        shape = len(prompts), group_size, longest
-        return Completions(
-            tokens.masked_fill_(~written, policy.pad_token).view(shape),
-            sampled.view(shape),
-            truncated.view(shape[:2]),
-            None if log_probs is None else log_probs.masked_fill_(~sampled, 0).view(shape),
+        shape = prompts, group_size, longest
+        return Rollouts(
+            actions=tokens.masked_fill_(~written, policy.pad_token).view(shape),
+            mask=sampled.view(shape),
+            inputs=inputs,
+            sampling_log_probs=None if log_probs is None else log_probs.masked_fill_(~sampled, 0).view(shape),
+            info={"truncated": truncated.view(shape[:2])},
         )
 
 
-def _occurring(policy: CausalLMPolicy, prompts: list[list[int]]) -> Tensor:
+def _occurring(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
     """``[B, V]`` bool, the tokens of each prompt."""
-    seen = torch.zeros(len(prompts), len(policy.output_weight), dtype=torch.bool, device="cpu")
-    for row, prompt in enumerate(prompts):
-        seen[row, prompt] = True
-    return seen.to(policy.device, non_blocking=True)
+    ids, mask = inputs["prompt_ids"], inputs["prompt_mask"].to(torch.uint8)
+    seen = mask.new_zeros(len(ids), len(policy.output_weight))
+    return seen.scatter_reduce_(1, ids, mask, "amax").bool()
 
 
 class _Replies:

@@ -176,7 +176,7 @@ def test_adapters_where_positions_are_absolute(tmp_path):
     transformers.AutoTokenizer.from_pretrained("tiny").save_pretrained(tmp_path / "base")
     policy = loaded(tmp_path / "base", lora=LoRA(rank=2, target_modules=["c_attn"]))
     policy.save_pretrained(tmp_path / "adapters")
-    prompts = policy.encode(PROMPTS)  # of different lengths, so padded
+    prompts = policy.read_prompts(PROMPTS).values()  # of different lengths, so padded
     close(loaded(tmp_path / "adapters").logits(*prompts, keep=1), policy.logits(*prompts, keep=1))
 
 

@@ -67,7 +67,7 @@ def batch(tmp_path_factory):
     last = torch.tensor(LENGTHS)[..., None] - 1
     ends = torch.where(truncated[..., None], actions.gather(-1, last), policy.stop_tokens[0])
     actions = torch.where(mask, actions.scatter(-1, last, ends), policy.pad_token)
-    ids, prompt_mask = policy.encode(PROMPTS)
+    ids, prompt_mask = policy.read_prompts(PROMPTS).values()
     prompts = [row[kept].tolist() for row, kept in zip(ids, prompt_mask, strict=True)]
     rewards = torch.randn(GROUPS * GROUP_SIZE, 3, generator=random)
     rewards[:, 1] = (rewards[:, 1] > 0.5).double()

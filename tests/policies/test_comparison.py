@@ -96,14 +96,14 @@ def computation(policy):
 def check(policy, exact, atol=1e-4):
     """Greedy tokens, and log-probabilities of ragged answers."""
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15, 16]]
+    inputs = policy.padded(prompts)
     greedy = Sampling(max_new_tokens=5, top_k=1)
-    completions = TransformersEngine().generate(policy, prompts, 2, greedy, torch.full((2, 2, 5), 0.5))
-    ids, prompt_mask = policy.padded(prompts)
-    actions, mask = completions.tokens, completions.mask
+    rollouts = TransformersEngine().generate(policy, inputs, 2, greedy, torch.full((2, 2, 5), 0.5))
+    actions, mask = rollouts.actions, rollouts.mask
     actions[:, 1], mask[:, 1, 3:] = torch.arange(20, 30).view(2, 5), False
     mask[:, 1, :3] = True
     with torch.no_grad():
-        output = policy(policy.examples(Rollouts(actions, mask, {"prompt_ids": ids, "prompt_mask": prompt_mask})))
+        output = policy(policy.examples(rollouts))
         for row, prompt in enumerate(prompts):
             for column in range(2):
                 answer = actions[row, column][mask[row, column]]

@@ -113,7 +113,7 @@ def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(direc
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
     policy = CausalLMPolicy(str(tmp_path))
     policy.load()
-    assert policy.encode(["Tom has"])[0].tolist() == [[1, 2]]
+    assert policy.read_prompts(["Tom has"])["prompt_ids"].tolist() == [[1, 2]]
     assert 0 in policy.stop_tokens
     assert policy.pad_token == 0  # the tokenizer has none
 

@@ -17,7 +17,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.vision_families import add_features
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
-from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies import tiny_families
@@ -103,17 +103,15 @@ def policy(directories, request):
 
 
 def rollouts(policy, prompts=PROMPTS, group_size=2, steps=5):
-    tokens, inputs = policy.read_prompts(prompts)
-    ids, mask = policy.padded(tokens)
     draw = torch.Generator().manual_seed(3)
     actions = torch.randint(10, 250, (len(prompts), group_size, steps), generator=draw)
     lengths = torch.tensor([[5, 2], [1, 4], [3, 5]])[: len(prompts), :group_size, None]
-    return Rollouts(actions, torch.arange(steps) < lengths, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+    return Rollouts(actions, torch.arange(steps) < lengths, policy.read_prompts(prompts))
 
 
 def by_transformers(policy, prompt, answer):
     """Log-probabilities and entropies of one answer, by transformers' forward of pixels and tokens; all of a step."""
-    (tokens,), _ = policy.read_prompts([prompt])
+    (tokens,) = prompt_tokens(policy.read_prompts([prompt]))
     ids = torch.tensor([[*tokens, *answer.tolist()]])
     given, images = {}, images_of(prompt)
     if images and policy.network.config.model_type != "internvl":
@@ -184,11 +182,10 @@ def test_rollouts_have_the_log_probs_of_training(policy):
     """Step by step through the cache, with answers that end and leave the batch."""
     rolled = rollouts(policy)
     actions, lengths = rolled.actions.flatten(0, 1), rolled.lengths.flatten()
-    tokens, inputs = policy.read_prompts(PROMPTS)
     expected = policy(policy.examples(rolled)).log_probs
     rows = torch.arange(6)
     with torch.no_grad():
-        steps = policy.continuation(tokens, 2, 5, inputs)
+        steps = policy.continuation(rolled.inputs, 2, 5)
         logits = steps.read().repeat_interleave(2, 0)
         for step in range(5):
             found = (logits / policy.temperature).log_softmax(-1).gather(1, actions[rows, step, None])[:, 0]
@@ -206,8 +203,8 @@ def test_generation_is_the_same_with_shared_prompts_and_without(directories, fam
     answers = []
     for shared in (True, False):
         policy = loaded(directories[family], share_prompts=shared)
-        tokens, inputs = policy.read_prompts(PROMPTS)
-        answers.append(TransformersEngine().generate(policy, tokens, 2, Sampling(6), draws, inputs).tokens)
+        inputs = policy.read_prompts(PROMPTS)
+        answers.append(TransformersEngine().generate(policy, inputs, 2, Sampling(6), draws).actions)
     assert torch.equal(*answers)
 
 
@@ -302,7 +299,7 @@ def test_an_image_has_the_text_of_transformers_processor(directories, kind, fami
     expected = kind.replace_image_token(special, found, 0)
     text = policy.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
     text = text.replace(policy.family.placeholder, expected)
-    assert policy.read_prompts([prompt])[0] == [policy.tokenizer(text).input_ids]
+    assert prompt_tokens(policy.read_prompts([prompt])) == [policy.tokenizer(text).input_ids]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -310,7 +307,7 @@ def test_bounds_of_the_images(directories, family):
     side = 16 if family == "internvl" else 8
     for bounds, low, high in (({"max_pixels": 32 * 32}, 0, 32 * 32), ({"min_pixels": 64 * 64}, 64 * 64, 80 * 80)):
         policy = loaded(directories[family], **bounds)
-        _, inputs = policy.read_prompts([message(picture(48, 48, 0))])
+        inputs = policy.read_prompts([message(picture(48, 48, 0))])
         squares = int(inputs["grids"].prod())
         assert inputs["patches"].shape[1] == squares
         without_thumbnail = squares - (family == "internvl" and squares > 1)
@@ -370,12 +367,13 @@ def test_other_families_are_refused_before_weights_are_read(tmp_path, family):
 def test_prompts(directories):
     policy = loaded(directories["qwen2_5_vl"])
     first = message("Where to?", picture(64, 32, 0), "and", picture(32, 32, 1))
-    (tokens,), inputs = policy.read_prompts([first])
+    inputs = policy.read_prompts([first])
+    (tokens,) = prompt_tokens(inputs)
     merge = policy.network.config.vision_config.spatial_merge_size**2
     assert tokens.count(policy.image_token) * merge == int(inputs["grids"].prod(-1).sum()) == inputs["patches"].shape[1]
     first[0]["content"][1]["image"] = Image.fromarray(picture(64, 32, 0))
-    assert policy.read_prompts([first])[0] == [tokens]
-    assert policy.read_prompts(PROMPTS[2:])[1] == {}
+    assert prompt_tokens(policy.read_prompts([first])) == [tokens]
+    assert policy.read_prompts(PROMPTS[2:]).keys() == {"prompt_ids", "prompt_mask"}
     with pytest.raises(UserError, match="prompt 7 as images, 0, but got 1"):
         policy.read_prompts([message(f"a {PLACEHOLDER}")], torch.tensor([7]))
     with pytest.raises(UserError, match="Expected readable images in prompt 0"):

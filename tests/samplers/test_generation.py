@@ -9,7 +9,7 @@ from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -75,7 +75,9 @@ def test_shapes_masks_and_stops(policy):
 
 def test_a_stop_token_in_the_last_place_is_no_truncation(policy):
     prompts = groups(TEXTS[:1])
-    probabilities = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0].div(policy.temperature).softmax(-1)
+    probabilities = (
+        policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0].div(policy.temperature).softmax(-1)
+    )
     stop = policy.stop_tokens[3]
     draw = probabilities[:stop].sum() + probabilities[stop] / 2
     rollouts = GenerationSampler(1).rollout(policy, prompts, 2, lambda *shape: draw.expand(1, *shape))
@@ -189,7 +191,7 @@ def test_a_minimum_length_holds_stop_tokens_back(policy):
 def test_filters_leave_the_likeliest(policy, options, kept):
     grid = ((torch.arange(500, dtype=torch.float64) + 0.5) / 500).view(1, 500, 1)
     rollouts = GenerationSampler(1, **options).rollout(policy, groups(TEXTS[:1]), 500, lambda *shape: grid)
-    logits = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0]
+    logits = policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0]
     logits[policy.pad_token] = -torch.inf
     order = logits.argsort(descending=True)
     probabilities = (logits / policy.temperature).softmax(-1)
@@ -256,7 +258,7 @@ def test_distribution(directory, temperature):
     grid = ((torch.arange(draws, dtype=torch.float64) + 0.5) / draws).view(1, draws, 1)
     rollouts = GenerationSampler(1).rollout(policy, groups(TEXTS[:1]), draws, lambda *shape: grid)
     counts = torch.bincount(rollouts.actions.flatten(), minlength=len(policy.tokenizer))
-    logits = policy.model(policy.encode(TEXTS[:1])[0]).logits[0, -1]
+    logits = policy.model(policy.read_prompts(TEXTS[:1])["prompt_ids"]).logits[0, -1]
     expected = (logits / temperature).softmax(-1) * draws
     assert ((counts - expected).abs() <= 1).all()
     assert (expected > 5).sum() > 5
@@ -284,7 +286,7 @@ def test_sample_at_the_borders():
 def test_padding_is_not_sampled_unless_it_stops(policy, monkeypatch):
     prompts = groups(TEXTS[:1])
     grid = ((torch.arange(5000, dtype=torch.float64) + 0.5) / 5000).view(1, 5000, 1)
-    logits = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0]
+    logits = policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0]
     monkeypatch.setattr(policy, "pad_token", int(logits.argmax()))
     for stops, sampled in (((2,), False), ((2, policy.pad_token), True)):
         monkeypatch.setattr(policy, "stop_tokens", stops)
@@ -375,7 +377,7 @@ def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, 
     draws = noise_for(prompts)(3, 8)
     processor = transformers.RepetitionPenaltyLogitsProcessor(penalty)
     changed = 0
-    for b, prompt in enumerate(policy.tokenize(prompts.columns["prompt"])):
+    for b, prompt in enumerate(prompt_tokens(rollouts.inputs)):
         for g, answer in enumerate(answers(rollouts, b)):
             ids = torch.tensor([[*prompt, *answer]])
             logits = policy.logits(ids, torch.ones_like(ids), keep=len(answer) + 1)[0].detach()

@@ -65,7 +65,7 @@ def test_a_decoded_step_takes_no_more_kernels_than_generates(policy):
     def ours(length):
         draws = torch.rand(PROMPTS, GROUP_SIZE, length)
         sampling = Sampling(length, min_new_tokens=length)
-        TransformersEngine().generate(policy, [[5, 6, 7], [8, 9, 10, 11]], GROUP_SIZE, sampling, draws)
+        TransformersEngine().generate(policy, policy.padded([[5, 6, 7], [8, 9, 10, 11]]), GROUP_SIZE, sampling, draws)
 
     def theirs(length):
         tokens = torch.tensor([[5, 6, 7, 8]] * PROMPTS * GROUP_SIZE)

@@ -20,7 +20,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import Rollouts, read
+from lightning_cgrpo.rollout import prompt_tokens, read
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm import ipc_push, server
@@ -93,15 +93,13 @@ def draws(update=0, rows=(0, 1, 2), group_size=GROUP_SIZE, length=LENGTH):
 
 
 def generate(engine, policy, sampling=None, rows=(0, 1, 2), update=0):
-    prompts = policy.tokenize([TEXTS[row] for row in rows])
+    prompts = policy.read_prompts([TEXTS[row] for row in rows])
     return engine.generate(policy, prompts, GROUP_SIZE, sampling or Sampling(LENGTH), draws(update, rows))
 
 
-def log_probs_of(policy, completions, rows=(0, 1, 2)):
-    ids, mask = policy.padded(policy.tokenize([TEXTS[row] for row in rows]))
-    rollouts = Rollouts(completions.tokens, completions.mask, {"prompt_ids": ids, "prompt_mask": mask})
+def log_probs_of(policy, rollouts):
     with torch.no_grad():
-        return policy(policy.examples(rollouts)).log_probs.view(completions.mask.shape)
+        return policy(policy.examples(rollouts)).log_probs.view(rollouts.mask.shape)
 
 
 def change(policy, by=1e-3):
@@ -112,28 +110,28 @@ def change(policy, by=1e-3):
 def test_answers_are_sampled_from_the_policy(engine, policy):
     with torch.inference_mode():
         made = generate(engine, policy)
-    assert made.tokens.shape == made.mask.shape == made.log_probs.shape == (3, GROUP_SIZE, LENGTH)
+    assert made.actions.shape == made.mask.shape == made.sampling_log_probs.shape == (3, GROUP_SIZE, LENGTH)
     # The weights are the policy's, the temperature is, and the log-probabilities say so.
     exact = log_probs_of(policy, made)
-    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
     lengths = made.mask.sum(-1)
     assert torch.equal(made.mask, torch.arange(LENGTH) < lengths[..., None]) and (lengths >= 1).all()
-    is_stop = torch.isin(made.tokens, torch.tensor(policy.stop_tokens)) & made.mask
-    assert torch.equal(made.truncated, ~is_stop.any(-1)) and (lengths[made.truncated] == LENGTH).all()
+    is_stop = torch.isin(made.actions, torch.tensor(policy.stop_tokens)) & made.mask
+    assert torch.equal(made.info["truncated"], ~is_stop.any(-1)) and (lengths[made.info["truncated"]] == LENGTH).all()
     assert torch.equal(is_stop.any(-1), is_stop.gather(-1, lengths[..., None] - 1)[..., 0])
-    assert made.truncated.any() and (~made.truncated).any(), "or this would say little"
+    assert made.info["truncated"].any() and (~made.info["truncated"]).any(), "or this would say little"
 
 
 def test_an_answer_depends_on_its_draw_alone(engine, policy):
     first, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
-    assert torch.equal(first.tokens, again.tokens) and torch.equal(first.log_probs, again.log_probs)
-    assert not torch.equal(first.tokens, other.tokens)
-    assert not torch.equal(first.tokens[0, 0], first.tokens[0, 1])
+    assert torch.equal(first.actions, again.actions) and torch.equal(first.sampling_log_probs, again.sampling_log_probs)
+    assert not torch.equal(first.actions, other.actions)
+    assert not torch.equal(first.actions[0, 0], first.actions[0, 1])
     reordered = generate(engine, policy, rows=(2, 0))
-    assert torch.equal(reordered.tokens, first.tokens[[2, 0]])
+    assert torch.equal(reordered.actions, first.actions[[2, 0]])
     none = generate(engine, policy, rows=())
-    assert none.tokens.shape == none.mask.shape == none.log_probs.shape == (0, GROUP_SIZE, LENGTH)
-    assert none.truncated.shape == (0, GROUP_SIZE)
+    assert none.actions.shape == none.mask.shape == none.sampling_log_probs.shape == (0, GROUP_SIZE, LENGTH)
+    assert none.info["truncated"].shape == (0, GROUP_SIZE)
 
 
 def test_turns_continue_their_own_tokens(engine, served, policy):
@@ -143,26 +141,26 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
         rooms.append(room)
         return [[50 + rows[0], 7] if room >= 2 and rows[0] % 3 else [] for _ in turns]
 
-    prompts = policy.tokenize(TEXTS)
+    prompts = policy.read_prompts(TEXTS)
     made = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
     exact = log_probs_of(policy, made)
-    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
-    assert (made.log_probs[~made.mask] == 0).all()
-    tokens, own = made.tokens.flatten(0, 1), made.mask.flatten(0, 1)
+    torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    assert (made.sampling_log_probs[~made.mask] == 0).all()
+    tokens, own = made.actions.flatten(0, 1), made.mask.flatten(0, 1)
     for row, (answer, mine) in enumerate(zip(tokens, own, strict=True)):
         given = answer[read(mine) & ~mine].tolist()
         assert given == [50 + row, 7] * (len(given) // 2) and (row % 3 or not given)
         # Each request had exactly the tokens before its turn, and room for the rest.
         starts = [0, *[at + 1 for at in range(length - 1) if not mine[at] and mine[at + 1]]]
-        prompt = prompts[row // GROUP_SIZE]
+        prompt = prompt_tokens(prompts)[row // GROUP_SIZE]
         asked = [body for body, at in served.asked if at in [prompt + answer[:start].tolist() for start in starts]]
         assert len({body["seed"] for body in asked}) == len(asked) >= len(starts)
         assert {body["max_tokens"] for body in asked} >= {length - start for start in starts}
     assert own.sum(-1).lt(read(own).sum(-1)).sum() > 3, "or this would say little"
     ended = torch.isin(tokens.gather(-1, read(own).sum(-1, keepdim=True) - 1)[:, 0], torch.tensor(policy.stop_tokens))
-    assert torch.equal(made.truncated.flatten(), ~ended) and min(rooms) >= 0
+    assert torch.equal(made.info["truncated"].flatten(), ~ended) and min(rooms) >= 0
     again = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
-    assert torch.equal(again.tokens, made.tokens)
+    assert torch.equal(again.actions, made.actions)
     with pytest.raises(ValueError, match="reply of at most"):
         engine.generate(
             policy, prompts, 1, Sampling(length), draws(length=length)[:, :1], reply=lambda *_: [[5] * length]
@@ -171,9 +169,9 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
 
 def test_filters_and_lengths(engine, policy):
     likeliest = generate(engine, policy, Sampling(LENGTH, top_k=1))
-    assert (likeliest.log_probs == 0).all() and (likeliest.tokens == likeliest.tokens[:, :1]).all()
-    assert torch.equal(generate(engine, policy, Sampling(LENGTH, min_p=1.0)).tokens, likeliest.tokens)
-    assert torch.equal(generate(engine, policy, Sampling(LENGTH, top_p=1e-6)).tokens, likeliest.tokens)
+    assert (likeliest.sampling_log_probs == 0).all() and (likeliest.actions == likeliest.actions[:, :1]).all()
+    assert torch.equal(generate(engine, policy, Sampling(LENGTH, min_p=1.0)).actions, likeliest.actions)
+    assert torch.equal(generate(engine, policy, Sampling(LENGTH, top_p=1e-6)).actions, likeliest.actions)
     # The stop token counts: an answer of that many tokens may end in one.
     for least in (1, 3):
         lengths = generate(engine, policy, Sampling(LENGTH, min_new_tokens=least)).mask.sum(-1)
@@ -206,7 +204,7 @@ def test_adapters_are_merged(engine, served, directory):
                 parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(len(name)))
     made = generate(engine, policy)
     exact = log_probs_of(policy, made)
-    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
     merged = copy.deepcopy(policy.model).merge_and_unload().state_dict()
     held = served.engine.model.state_dict()
     assert held.keys() == merged.keys() and all(torch.equal(held[name], merged[name]) for name in merged)
@@ -370,7 +368,9 @@ def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, pol
     awake = VLLMServer(served.address, push())
     for update in range(2):  # the second time with the same weights, which the server has dropped
         made, expected = (generate(one, policy, update=update) for one in (engine, awake))
-        assert torch.equal(made.tokens, expected.tokens) and torch.equal(made.log_probs, expected.log_probs)
+        assert torch.equal(made.actions, expected.actions) and torch.equal(
+            made.sampling_log_probs, expected.sampling_log_probs
+        )
         assert fake.engine.asleep == {"weights", "kv_cache"} and fake.version == "incomplete"
     first = ["wake weights", "reload", "reset", "wake kv_cache", "sleep"]
     assert fake.engine.log == [*first, first[0], "zero", *first[1:]]
@@ -410,7 +410,9 @@ def test_servers_that_do_not_fit(directory, policy, options, message):
     fake = FakeServer(directory, **options)
     policy.stop_tokens = policy.stop_tokens[:1]
     with pytest.raises(UserError, match=message) as caught:
-        VLLMServer(fake.address).generate(policy, [[5] * 30], GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,)))
+        VLLMServer(fake.address).generate(
+            policy, policy.padded([[5] * 30]), GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,))
+        )
     assert "\n" not in str(caught.value)
     fake.shutdown()
 
@@ -472,7 +474,7 @@ def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
     engine = VLLMServer(served.address)
     expected = generate(engine, policy, rows=(0,))
     served.refusals = [503, 502]
-    assert torch.equal(generate(engine, policy, rows=(0,)).tokens, expected.tokens)
+    assert torch.equal(generate(engine, policy, rows=(0,)).actions, expected.actions)
     served.refusals = [400]
     with pytest.raises(UserError, match=r"completions to accept the request, but got 400 \(not now\)\.$"):
         generate(engine, policy, rows=(0,))
@@ -490,10 +492,10 @@ def test_a_real_server():
         change(policy, change_by)
         made, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
         exact = log_probs_of(policy, made)
-        torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-3)
-        assert torch.equal(made.tokens, again.tokens) and not torch.equal(made.tokens, other.tokens)
+        torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-3)
+        assert torch.equal(made.actions, again.actions) and not torch.equal(made.actions, other.actions)
     assert generate(engine, policy, Sampling(LENGTH, min_new_tokens=LENGTH)).mask.all()
-    assert (generate(engine, policy, Sampling(LENGTH, top_k=1)).log_probs == 0).all()
+    assert (generate(engine, policy, Sampling(LENGTH, top_k=1)).sampling_log_probs == 0).all()
 
 
 def long(completions, **_):

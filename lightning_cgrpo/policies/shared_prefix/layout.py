@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.shared_prefix.varlen import PackedSpans, Spans
 
 
@@ -127,6 +128,16 @@ class Layout:
             return None
         bias = torch.zeros(self.prompt_mask.shape, dtype=dtype, device=self.prompt_mask.device)
         return bias.masked_fill_(~self.prompt_mask, -torch.inf)[:, None, None]
+
+
+def unpadded(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens ``[S]`` of padded prompts ``[n, P]``, one prompt after the other, and the lengths ``[n]`` on the CPU.
+
+    The host waits for the mask unless the mask is on the CPU.
+    """
+    (mask,) = on_host(mask)
+    places = mask.flatten().nonzero()[:, 0].to(ids.device, non_blocking=True)
+    return ids.flatten()[places], mask.sum(-1)
 
 
 def _numbers(count: int) -> Tensor:

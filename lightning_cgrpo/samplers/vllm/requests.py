@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, printable
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.engine import Completions, Replies, Sampling
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.engine import Replies, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities after temperature and filters."""
@@ -115,10 +116,10 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int
     }
 
 
-def completions(
-    policy: CausalLMPolicy, answers: list[GrowingAnswer], shape: tuple[int, int], length: int
-) -> Completions:
-    """Answers in the order (b, g) as tensors of `shape` (B, G) and `length` T."""
+def rollouts(
+    policy: CausalLMPolicy, inputs: dict[str, Tensor], answers: list[GrowingAnswer], group_size: int, length: int
+) -> Rollouts:
+    """Answers in the order (b, g) to the prompts of `inputs`, as tensors of `length` T."""
     tokens = torch.full((len(answers), length), policy.pad_token)
     mask = torch.zeros((len(answers), length), dtype=torch.bool)
     log_probs = torch.zeros((len(answers), length))
@@ -129,12 +130,13 @@ def completions(
         log_probs[row, :size] = torch.tensor(answer.log_probs)
         mask[row, :size] = torch.tensor(answer.sampled)
         truncated[row] = answer.tokens[-1] not in policy.stop_tokens
-    device = policy.device
-    return Completions(
-        tokens.view(*shape, length).to(device),
-        mask.view(*shape, length).to(device),
-        truncated.view(shape).to(device),
-        log_probs.view(*shape, length).to(device),
+    shape, device = (len(inputs["prompt_ids"]), group_size, length), policy.device
+    return Rollouts(
+        actions=tokens.view(shape).to(device),
+        mask=mask.view(shape).to(device),
+        inputs=inputs,
+        sampling_log_probs=log_probs.view(shape).to(device),
+        info={"truncated": truncated.view(shape[:2]).to(device)},
     )
 
 

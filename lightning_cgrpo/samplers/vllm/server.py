@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,18 +11,19 @@ from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
+from lightning_cgrpo.policies.padded_prompts import without_text
+from lightning_cgrpo.rollout import Rollouts, prompt_tokens
+from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
     GrowingAnswer,
     Turn,
-    completions,
     parameters,
     read_turn,
     replied,
+    rollouts,
     seeds,
 )
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, check_finite, version
@@ -77,20 +77,19 @@ class VLLMServer(RolloutEngine):
     def generate(
         self,
         policy: CausalLMPolicy,
-        prompts: list[list[int]],
+        inputs: dict[str, Tensor],
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        inputs: Mapping[str, Tensor] = NO_INPUTS,
         reply: Replies | None = None,
-    ) -> Completions:
-        if inputs:
+    ) -> Rollouts:
+        if images := without_text(inputs):
             raise UserError(
-                f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler "
+                f"Expected prompts of text alone for vLLM, but got {', '.join(images)} too, try GenerationSampler "
                 "without an engine."
             )
         self._synchronize(policy)
-        answers = [GrowingAnswer(prompt) for prompt in prompts for _ in range(group_size)]
+        answers = [GrowingAnswer(prompt) for prompt in prompt_tokens(inputs) for _ in range(group_size)]
         rows, draws = list(range(len(answers))), draws.flatten(0, 1)
         while rows:  # a turn of each answer that goes on
             starts = [len(answers[row].tokens) for row in rows]
@@ -109,7 +108,7 @@ class VLLMServer(RolloutEngine):
             )
         if self.sleeps:
             self._sleep(policy)
-        return completions(policy, answers, (len(prompts), group_size), sampling.max_new_tokens)
+        return rollouts(policy, inputs, answers, group_size, sampling.max_new_tokens)
 
     # --- weights
 

@@ -64,9 +64,9 @@ def check_agreement(
     Raises:
         UserError: the difference exceeds `TOLERANCE`, or has grown since the first push.
     """
-    ids, mask = policy.padded([prompt])
-    actions = torch.tensor([[answer.tokens]], device=policy.device)
-    rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})
+    ids, actions = (torch.tensor(tokens, device=policy.device) for tokens in ([prompt], [[answer.tokens]]))
+    every, own = (torch.ones_like(tokens, dtype=torch.bool) for tokens in (ids, actions))
+    rollouts = Rollouts(actions, own, {"prompt_ids": ids, "prompt_mask": every})
     with torch.no_grad():
         computed = policy(policy.examples(rollouts)).log_probs[0].double().cpu()
     gap = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())

@@ -54,8 +54,8 @@ def test_any_text_survives(fresh, text):
 def test_an_image_of_64_by_64_is_four_tokens(fresh):
     data = NavsimDataModule(1, form=FORM, val_prompts=1)
     prompts = next(iter(data.val_dataloader()))
-    tokens, inputs = fresh.read_prompts(prompts.columns["prompt"])
-    assert tokens[0].count(fresh.image_token) == 3 * 4
+    inputs = fresh.read_prompts(prompts.columns["prompt"])
+    assert (inputs["prompt_ids"] == fresh.image_token).sum() == 3 * 4
     assert inputs["grids"].tolist() == [[[1, 8, 8]] * 3]
 
 
