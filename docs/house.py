@@ -22,7 +22,7 @@ GROUND = "#eceff1"
 WINGS = {
     "the method": ("#c8e6c9", "objective grpo multipliers modules callbacks verdicts"),
     "language models and rollouts": ("#bbdefb", "policies samplers rollout"),
-    "tasks and data": ("#ffe0b2", "tasks scenes navsim datamodules prompts json_client"),
+    "tasks and data": ("#ffe0b2", "tasks scenes navsim datamodules prompts json_client child_process"),
     "commands": ("#e1bee7", "__main__ cli reporting studies checkpoints"),
 }
 

@@ -35,8 +35,7 @@ def gather_counts(count: int, device: torch.device) -> list[int]:
     """Every process's `count`, by rank."""
     if world()[1] == 1:
         return [count]
-    counts: list[int] = gather_rows(torch.tensor([count], device=device))[:, 0].tolist()
-    return counts
+    return gather_rows(torch.tensor([count], device=device))[:, 0].tolist()
 
 
 def gather_rows(row: Tensor) -> Tensor:

@@ -28,18 +28,11 @@ class Critic(nn.Module, ABC):
         """Differentiable values ``[N, J]`` of steps, or ``[N, T, J]`` of answers, finite outside the mask."""
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        examples: Examples = self.network.examples(rollouts)
-        return examples
+        return self.network.examples(rollouts)
 
     def layers(self) -> list[nn.Module]:
         """Parts that sharded training gathers one at a time, outer parts first."""
-        layers: list[nn.Module] = self.network.layers()
-        return layers
+        return self.network.layers()
 
     def placeholder(self) -> Examples:
-        placeholder: Examples = self.network.placeholder()
-        return placeholder
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        values: Tensor = super().__call__(*args, **kwargs)
-        return values
+        return self.network.placeholder()

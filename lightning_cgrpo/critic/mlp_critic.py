@@ -37,8 +37,7 @@ class MLPCritic(Critic):
         zero_heads(self.network.net[-1])
 
     def forward(self, examples: Examples) -> Tensor:
-        values: Tensor = self.network.net(examples.inputs["observations"])
-        return values
+        return self.network.net(examples.inputs["observations"])
 
 
 def zero_heads(heads: nn.Module) -> None:

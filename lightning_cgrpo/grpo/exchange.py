@@ -42,8 +42,7 @@ def assign(tokens: Sequence[int], steps: Sequence[Sequence[int]], processes: int
         owners[group] = np.lexsort((total, load))[0]  # of several, the process with the fewest tokens in all steps
         loads[epochs, step[:, group], owners[group]] += tokens[group]
         total[owners[group]] += tokens[group]
-    assigned: list[int] = owners.tolist()
-    return assigned
+    return owners.tolist()
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,7 @@ def group_tokens(examples: Examples, group_size: int, shares_prompts: bool) -> l
     tokens = read(examples.mask).sum(-1).view(-1, group_size).sum(-1)
     if "prompt_mask" in examples.shared:
         tokens = tokens + examples.shared["prompt_mask"].sum(-1) * (1 if shares_prompts else group_size)
-    counts: list[int] = on_host(tokens)[0].tolist()
-    return counts
+    return on_host(tokens)[0].tolist()
 
 
 def steps_of(epochs: Sequence[Sequence[Tensor]], share: Share) -> list[list[int]]:
@@ -145,8 +143,7 @@ def steps_of(epochs: Sequence[Sequence[Tensor]], share: Share) -> list[list[int]
         for number, part in enumerate(parts):
             if len(part) >= size:
                 step_of_group[epoch, part[::size].numpy() // size] = number
-    steps: list[list[int]] = step_of_group.tolist()
-    return steps
+    return step_of_group.tolist()
 
 
 def _packed(groups: Mapping[str, Tensor]) -> Tensor:

@@ -151,8 +151,7 @@ class ManualOptimization(LightningModule):
     def _policy_optimizer(self) -> LightningOptimizer:
         """The first optimizer; a critic has the second."""
         made: Any = self.optimizers()
-        first: LightningOptimizer = made[0] if isinstance(made, list) else made
-        return first
+        return made[0] if isinstance(made, list) else made
 
     def schedule(self, optimizer: Optimizer) -> LRScheduler | None:
         """The schedule of an optimizer, if any."""

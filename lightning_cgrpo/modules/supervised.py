@@ -90,8 +90,7 @@ class SupervisedFineTuning(RolloutModule):
             part = examples[rows]
             value = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
             total.add_(value.detach())
-            scaled: Tensor = value * scale
-            return scaled
+            return value * scale
 
         self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
         if self.clipped_norm(self.max_grad_norm) is None:

@@ -162,8 +162,7 @@ class CausalLMPolicy(TextPolicy):
     @property
     def context_length(self) -> int | None:
         """Positions for prompt and answer; None if the configuration gives no limit."""
-        length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return length
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def room(self, answer: int) -> float:
         """Most tokens of a prompt before an answer of `answer` tokens, by `max_prompt_tokens` and the context."""
@@ -358,8 +357,7 @@ class CausalLMPolicy(TextPolicy):
             use_cache=False,
             **{PACKED: attend},
         )
-        states: Tensor = output.last_hidden_state[0]
-        return states
+        return output.last_hidden_state[0]
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., D]``, before the temperature."""
@@ -377,8 +375,7 @@ class CausalLMPolicy(TextPolicy):
     @property
     def output_weight(self) -> Tensor:
         """Maps hidden states to logits, ``[V, D]``."""
-        weight: Tensor = self.network.get_output_embeddings().weight
-        return weight
+        return self.network.get_output_embeddings().weight
 
     # --- copies
 

@@ -53,8 +53,7 @@ class SharedContinuation:
 
     def read(self) -> Tensor:
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
-        logits: Tensor = self.policy.project(hidden[self.ends])
-        return logits
+        return self.policy.project(hidden[self.ends])
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
@@ -64,8 +63,7 @@ class SharedContinuation:
         self.positions += 1
         with self.rotation:
             hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
-        logits: Tensor = self.policy.project(hidden)
-        return logits
+        return self.policy.project(hidden)
 
 
 class PaddedContinuation:

@@ -6,7 +6,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -92,7 +91,3 @@ class Policy(nn.Module, ABC):
         Call after `load`, and before sharding.
         """
         return copy.deepcopy(self).requires_grad_(False).eval()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> PolicyOutput:
-        output: PolicyOutput = super().__call__(*args, **kwargs)
-        return output

@@ -184,8 +184,7 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
         for name, tensor in (whole.state_dict() if weights is None else weights).items()
         if name not in ignored
     }
-    tensors: dict[str, Tensor] = revert_weight_conversion(whole, remove_tied_weights_from_state_dict(state, whole))
-    return tensors
+    return revert_weight_conversion(whole, remove_tied_weights_from_state_dict(state, whole))
 
 
 def directory(name: str, revision: str | None = None) -> Path | None:

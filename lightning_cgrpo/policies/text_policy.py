@@ -49,8 +49,7 @@ class TextPolicy(Policy):
     @property
     def device(self) -> torch.device:
         self._check_loaded()
-        device: torch.device = next(self.model.parameters()).device
-        return device
+        return next(self.model.parameters()).device
 
     def _check_loaded(self) -> None:
         if self.model is None:
@@ -112,8 +111,7 @@ class TextPolicy(Policy):
             **({"tools": list(tools)} if tools else {}),
             "tokenize": False,
         }
-        text: str = self.tokenizer.apply_chat_template(prompt, **options)
-        return text
+        return self.tokenizer.apply_chat_template(prompt, **options)
 
     def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
         # A chat template writes the special tokens itself.

@@ -38,8 +38,7 @@ class QwenVL:
     @property
     def layers(self) -> nn.ModuleList:
         """Transformer layers of the vision tower."""
-        layers: nn.ModuleList = self.network.model.visual.blocks
-        return layers
+        return self.network.model.visual.blocks
 
     @property
     def numbers(self) -> int:
@@ -159,8 +158,7 @@ class InternVL(QwenVL):
 
     @property
     def layers(self) -> nn.ModuleList:
-        layers: nn.ModuleList = self.network.model.vision_tower.encoder.layer
-        return layers
+        return self.network.model.vision_tower.encoder.layer
 
     @property
     def numbers(self) -> int:

@@ -206,13 +206,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def _states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """Last hidden states ``[N, S, D]`` of rows of embeddings at positions ``[1 or A, N, S]``."""
         axes = self.family.axes
-        states: Tensor = self.network.model.language_model(
+        return self.network.model.language_model(
             inputs_embeds=embedded,
             attention_mask=mask,
             position_ids=positions[0] if axes == 1 else positions.expand(axes, -1, -1),
             **options,
         ).last_hidden_state
-        return states
 
     def _embedded(
         self, ids: Tensor, places: Tensor, inputs: Mapping[str, Tensor], group: Tensor | None = None

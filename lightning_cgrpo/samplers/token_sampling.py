@@ -10,48 +10,6 @@ BELOW_ONE = 1 - 2**-53
 """The largest float64 below 1; a float64 times it rounds to the next float64 towards 0."""
 
 
-def top_p(probabilities: Tensor, p: float) -> Tensor:
-    """Keep the fewest likeliest tokens that hold at least the share `p` of the sum (Holtzman et al., 2020).
-
-    Args:
-        probabilities: ``[R, V]``; the result is not normalized. Lower token numbers win ties.
-
-    Example:
-        >>> top_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
-        tensor([[0.0000, 0.5000, 0.3000]])
-    """
-    if p >= 1:
-        return probabilities
-    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(-1) - ordered
-    inside = before < p * ordered.sum(-1, keepdim=True)
-    return torch.zeros_like(probabilities).scatter(-1, order, ordered * inside)
-
-
-def top_k(probabilities: Tensor, k: int | None) -> Tensor:
-    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th; None keeps all.
-
-    Example:
-        >>> top_k(torch.tensor([[0.2, 0.5, 0.3]]), 2)
-        tensor([[0.0000, 0.5000, 0.3000]])
-    """
-    if k is None or k >= probabilities.shape[-1]:
-        return probabilities
-    return probabilities.masked_fill(probabilities < probabilities.topk(k, dim=-1).values[:, -1:], 0)
-
-
-def min_p(probabilities: Tensor, p: float) -> Tensor:
-    """Keep tokens with at least `p` times the probability of the likeliest (Nguyen et al., 2024).
-
-    Example:
-        >>> min_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.5)
-        tensor([[0.0000, 0.5000, 0.3000]])
-    """
-    if p <= 0:
-        return probabilities
-    return probabilities.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), 0)
-
-
 def penalized(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide positive logits ``[R, V]`` of seen tokens by `penalty`, and multiply negative ones (Keskar et al., 2019).
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
+from lightning_cgrpo.samplers.token_sampling import penalized, sample
 
 LOOK_EVERY = {"cpu": 1}
 """Tokens between looks at which answers have ended, by kind of device; the host waits for a GPU at each look."""
@@ -112,17 +113,11 @@ class _Replies:
         self.starts = [0] * len(tokens)  # of the current turns
 
     def answers(self, ended: Tensor, step: int) -> bool:
-        """Ask for replies to the rows `ended`, whose turns end before `step`; returns whether any is answered.
-
-        Raises:
-            ValueError: a reply exceeds its room.
-        """
+        """Ask for replies to the rows `ended`, whose turns end before `step`; returns whether any is answered."""
         on_cpu, written = on_host(ended, self.tokens[ended])
         rows, room = on_cpu.tolist(), max(self.tokens.shape[1] - step - 1, 0)
         turns = [row[self.starts[number] : step].tolist() for number, row in zip(rows, written, strict=True)]
         replies = self.reply(rows, turns, room)
-        if too_long := [len(reply) for reply in replies if len(reply) > room]:
-            raise ValueError(f"Expected a reply of at most {room} tokens, but got {too_long[0]}.")
         answered = {row: reply for row, reply in zip(rows, replies, strict=True) if reply}
         cells = [(row, step + i, token) for row, reply in answered.items() for i, token in enumerate(reply)]
         if cells:
@@ -144,6 +139,7 @@ class _Choice:
         self._early = torch.tensor([*never, *policy.stop_tokens], device="cpu").to(policy.device, non_blocking=True)
         self._never, self.stops = self._early.tensor_split([len(never)])
         self._sum = torch.zeros((), dtype=torch.float64, device=policy.device)
+        self._filters = _filters(sampling)
         self.seen: Tensor | None = None
         self.log_probs = torch.zeros(0)
 
@@ -155,13 +151,15 @@ class _Choice:
         if self.policy.temperature != 1:
             scaled = scaled / self.policy.temperature
         held_back = self._early if step + 1 < sampling.min_new_tokens else self._never
-        probabilities = scaled.index_fill_(-1, held_back, -torch.inf).softmax(-1)
+        scaled = scaled.index_fill_(-1, held_back, -torch.inf)
+        for kept in self._filters:
+            scaled = kept(None, scaled)
+        probabilities = scaled.softmax(-1)
         # If a row's largest logit is NaN or infinite, all of its probabilities are NaN, and the sum remains NaN.
         self._sum += probabilities[:, 0].sum()
-        probabilities = top_p(min_p(top_k(probabilities, sampling.top_k), sampling.min_p), sampling.top_p)
         chosen = sample(probabilities, draws)
         if self.seen is not None:
-            self.log_probs = (probabilities.gather(-1, chosen[:, None])[:, 0] / probabilities.sum(-1)).log().float()
+            self.log_probs = probabilities.gather(-1, chosen[:, None])[:, 0].log().float()
         return chosen
 
     def running(self, going_on: Tensor) -> Tensor:
@@ -177,3 +175,12 @@ class _Choice:
                 "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
             )
         return goes_on.nonzero()[:, 0]
+
+
+def _filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]]:
+    """Transformers' filters of logits ``[R, V]``: of the k likeliest tokens, by `min_p`, then by `top_p`."""
+    from transformers.generation import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    filters: list[Any] = [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
+    filters += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
+    return filters + ([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else [])

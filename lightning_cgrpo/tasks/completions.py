@@ -15,8 +15,7 @@ LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "numbe
 
 def texts(rollouts: Rollouts) -> list[list[str]]:
     """B lists of G texts without special tokens."""
-    answers: list[list[str]] = _info(rollouts, "text")
-    return answers
+    return _info(rollouts, "text")
 
 
 def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dict[str, Signal]:
@@ -24,19 +23,11 @@ def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dic
 
     ``truncated`` marks completions without an end token. `max_completion_tokens` adds ``length``:
     -tokens / max_completion_tokens, or -1 for truncated completions.
-
-    Raises:
-        ValueError: a completion is longer than `max_completion_tokens`.
     """
     tokens = rollouts.lengths.float()
     truncated = _info(rollouts, "truncated").to(tokens.device)
     signals = {"tokens": Signal(tokens), "truncated": Signal(truncated.float())}
     if max_completion_tokens is not None:
-        if bool((tokens > max_completion_tokens).any()):
-            raise ValueError(
-                f"Expected completions of at most {max_completion_tokens} tokens, the task's `max_completion_tokens`, "
-                f"but got one of {int(tokens.max())}: give the sampler and the task the same limit."
-            )
         signals["length"] = Signal(torch.where(truncated, -1.0, -tokens / max_completion_tokens))
     return signals
 

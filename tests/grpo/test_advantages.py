@@ -120,13 +120,6 @@ class TestStandardization:
         for estimator in ESTIMATORS:
             assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
 
-    def test_sums_in_another_order_are_no_signal(self) -> None:
-        parts = (np.arange(1, 101) / 7).astype(np.float32)
-        orders = [np.random.default_rng(seed).permutation(100) for seed in range(8)]
-        sums = [float(np.cumsum(parts[order])[-1]) for order in orders]
-        assert len(set(sums)) > 1
-        assert z_of(*sums).eq(0).all()
-
     @pytest.mark.parametrize(("offset", "dtype"), [(5e5, torch.float32), (1e14, torch.float64)])
     def test_an_indicator_with_an_offset_that_its_dtype_holds(self, offset: float, dtype: torch.dtype) -> None:
         """Rounding is relative to the dtype: what is residue in float32 is a signal in float64."""
@@ -139,11 +132,6 @@ class TestStandardization:
         advantages = estimator(ROLLOUTS, data, torch.ones(1))
         assert advantages.isfinite().all() and advantages.dtype == torch.float32
         assert (advantages[0, 0] > 0) and (advantages[0, 1] < 0) and (advantages[1, 0] > 0)
-
-    @pytest.mark.parametrize("offset", [0.0, 1.0, 1000.0])
-    def test_small_differences_are_a_signal(self, offset: float) -> None:
-        z = z_of(offset + 0.01, offset, offset, offset)
-        assert z.tolist() == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rel=2e-2)
 
 
 class TestInapplicable:
@@ -177,18 +165,6 @@ class TestInapplicable:
             alone = estimator(ROLLOUTS, components(data.values[..., kept]), weights)
             assert torch.allclose(whole[:, kept], alone, rtol=1e-9, atol=1e-9)
 
-    @by_estimator
-    def test_a_group_to_which_a_component_does_not_apply(self, estimator) -> None:
-        reward, cost = [[1.0, 0, 0, 1], [1, 0, 1, 1]], [[math.nan] * 4, [0, 0, 0, 1.0]]
-        mask = torch.tensor([[[True] * 4, [True] * 4], [[False] * 4, [True] * 4]])
-        weights = torch.tensor([0.5, 0.5])
-        got = estimator(ROLLOUTS, components([reward, cost], mask), weights)
-        zeroed = estimator(ROLLOUTS, components([reward, [[0.0] * 4, cost[1]]]), weights)
-        assert torch.equal(got, zeroed)
-        everywhere = torch.zeros_like(mask)
-        nothing = estimator(ROLLOUTS, components([reward, cost], everywhere), weights)
-        assert torch.equal(nothing, torch.zeros(2, 4, dtype=torch.float64))
-
     def test_components_that_apply_to_different_answers(self) -> None:
         # Half of the answers have one component, half the other: S has a value for each of the eight.
         nan = math.nan
@@ -213,13 +189,6 @@ class TestScalarizedAdvantages:
         weights = torch.tensor([0.9, 0.1])
         got = ScalarizedAdvantages("group").effective_weights(group_statistics(data), weights)
         assert torch.equal(got, torch.tensor([[0.9, 0.9], [0.1, 0.1]]))
-
-    def test_weights_of_the_reward_alone_are_plain_grpo(self) -> None:
-        data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]], dtype=torch.float32)
-        alone = components(data.values[:1], dtype=torch.float32)
-        plain = group_statistics(alone).standardized[0].float()
-        assert torch.equal(ScalarizedAdvantages("group")(ROLLOUTS, data, torch.tensor([1.0, 0.0])), plain)
-        assert torch.equal(ScalarizedAdvantages("group")(ROLLOUTS, alone, torch.ones(1)), plain)
 
     def test_several_rewards_are_standardized_one_by_one(self) -> None:
         objective = Objective({"speed": 1.0, "comfort": 0.2}, {"crash": Constraint(at_most=0.1)})
@@ -455,16 +424,6 @@ class TestEveryEstimator:
         assert torch.equal(*got)
         statistics = [group_statistics(components(v, dtype=torch.float32)) for v in (values, moved)]
         assert torch.equal(*(estimator.effective_weights(s, weights) for s in statistics))
-
-    @examples
-    @given(batch=batches(), constant=st.floats(-100, 100))
-    def test_a_constant_added_to_a_component_is_not_seen(self, estimator, batch, constant: float) -> None:
-        data, weights = batch
-        moved = data.values.clone()
-        moved[0] += constant
-        got = estimator(ROLLOUTS, components(moved), weights)
-        # Where S almost cancels, rounding is magnified.
-        assert torch.allclose(got, estimator(ROLLOUTS, data, weights), rtol=1e-6, atol=1e-6)
 
     @examples
     @given(batch=batches(masked=True), data=st.data())

@@ -32,8 +32,7 @@ def shared_attention(
         bias: ``[n, 1, 1, P]``, minus infinity for padding, else 0.
     """
     if query.device.type == "cpu":
-        attended: Tensor = _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
-        return attended
+        return _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
     return _expanded(query, key, value, prompt_key, prompt_value, bias, scale)
 
 
@@ -65,8 +64,7 @@ def _expanded(
         scale=scale,
         enable_gqa=query.shape[3] != key.shape[3],
     )
-    of_answers: Tensor = attended.transpose(1, 2).unflatten(0, (n, answers))
-    return of_answers
+    return attended.transpose(1, 2).unflatten(0, (n, answers))
 
 
 class _Cascade(torch.autograd.Function):

@@ -42,8 +42,7 @@ class JointRotation:
             cos: ``[1, S, D]``.
         """
         if len(q) > 1:  # a padded pass in another thread
-            rotated: tuple[Tensor, Tensor] = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
-            return rotated
+            return apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
         half = sin.shape[-1] // 2
         latest, signed = self._signed
         if sin is not latest:  # one tensor for all layers

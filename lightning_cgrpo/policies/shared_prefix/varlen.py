@@ -73,10 +73,9 @@ class Flash:
         # The state of random numbers, which dropout alone reads.
         state, unused = torch.zeros(2, dtype=torch.uint64, device=query.device), query.new_empty(0)
         tensors = gradient, query, key, value, attended, norm
-        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+        return torch.ops.aten._flash_attention_backward(
             *tensors, *_sequences(part), 0.0, part.causal, state, unused, scale=part.scale
         )
-        return gradients
 
 
 def _sequences(part: Attends) -> tuple[Tensor, Tensor, int, int]:
@@ -109,8 +108,7 @@ def packed_attention(
     Args:
         query: ``[S, H, D]``; `key` and `value` have K heads for H.
     """
-    attended: Tensor = _Packed.apply(query, key, value, spans, scale, kernel)
-    return attended
+    return _Packed.apply(query, key, value, spans, scale, kernel)
 
 
 class _Packed(torch.autograd.Function):

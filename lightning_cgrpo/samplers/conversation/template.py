@@ -168,8 +168,7 @@ class ChatTemplate:
     def text(self, tokens: list[int], special: bool = False) -> str:
         """The text of a turn without its stop token."""
         tokens = tokens[:-1] if tokens and tokens[-1] in self.stops else tokens
-        text: str = self.tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
-        return text
+        return self.tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
 
     def _turn(self, message: dict[str, Any]) -> list[int]:
         """Tokens of a written turn with its stop token."""
@@ -194,14 +193,12 @@ class ChatTemplate:
 
     def _text(self, messages: Messages, goes_on: bool = False) -> str:
         options = {**self.options, "tokenize": False, "add_generation_prompt": goes_on}
-        text: str = self.tokenizer.apply_chat_template(messages, **options)
-        return text
+        return self.tokenizer.apply_chat_template(messages, **options)
 
     def _ids(self, text: str) -> list[int]:
         if self._marked.search(text):
             return [token for piece in self._marked.split(text) for token in self._plain(piece)]
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
-        return ids
+        return self.tokenizer(text, add_special_tokens=False).input_ids
 
     def _plain(self, piece: str) -> list[int]:
         """Tokens of a text, or of a mark's control token in two parts, which the tokenizer reads as plain text."""

@@ -58,8 +58,7 @@ class IPCPush(WeightPush):
 
     def _handle(self, weight: Tensor) -> tuple[Any, ...]:
         """The arguments of torch's `rebuild_cuda_tensor`, which opens the weight in another process."""
-        arguments: tuple[Any, ...] = reduce_tensor(weight)[1]
-        return arguments
+        return reduce_tensor(weight)[1]
 
     def _released(self) -> None:
         torch.cuda.ipc_collect()

@@ -40,20 +40,14 @@ class GrowingAnswer:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)  # 0 for replies
     sampled: list[bool] = field(default_factory=list)
-    start: int = 0  # of the last turn
+    start: int = 0  # of the last turn or reply
 
     @property
     def context(self) -> list[int]:
         return self.prompt + self.tokens
 
-    def add(self, turn: Turn) -> None:
+    def extend(self, tokens: list[int], log_probs: list[float], sampled: bool) -> None:
         self.start = len(self.tokens)
-        self._extend(turn.tokens, turn.log_probs, sampled=True)
-
-    def add_reply(self, tokens: list[int]) -> None:
-        self._extend(tokens, [0.0] * len(tokens), sampled=False)
-
-    def _extend(self, tokens: list[int], log_probs: list[float], sampled: bool) -> None:
         self.tokens += tokens
         self.log_probs += log_probs
         self.sampled += [sampled] * len(tokens)
@@ -66,9 +60,6 @@ def replied(
 
     Args:
         length: most tokens of an answer, of which a reply leaves one to the policy.
-
-    Raises:
-        ValueError: a reply exceeds its room.
     """
     going_on = []
     for row in rows:
@@ -77,18 +68,15 @@ def replied(
             continue
         room = max(length - len(answer.tokens) - 1, 0)
         (tokens,) = reply([row], [answer.tokens[answer.start :]], room)
-        if len(tokens) > room:
-            raise ValueError(f"Expected a reply of at most {room} tokens, but got {len(tokens)}.")
         if tokens:
-            answer.add_reply(tokens)
+            answer.extend(tokens, [0.0] * len(tokens), sampled=False)
             going_on.append(row)
     return going_on
 
 
 def seeds(draws: Tensor) -> list[int]:
     """32-bit seeds from draws in [0, 1)."""
-    values: list[int] = (draws.double() * 2**32).long().tolist()
-    return values
+    return (draws.double() * 2**32).long().tolist()
 
 
 def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int = 0) -> dict[str, Any]:

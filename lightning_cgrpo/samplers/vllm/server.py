@@ -98,7 +98,7 @@ class VLLMServer(RolloutEngine):
                 for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
             ]
             for row, turn in zip(rows, self._turns(policy, requests), strict=True):
-                answers[row].add(turn)
+                answers[row].extend(turn.tokens, turn.log_probs, sampled=True)
             rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
         served = self._served()
         if served != self._version:

@@ -88,8 +88,7 @@ def _scores(network: Any, batch: Mapping[str, Tensor]) -> Tensor:
     Transformers takes the last token that is not the padding token, which may be an end token of the text.
     """
     if not hasattr(network, "score"):  # encoders score their first token, or all tokens
-        scores: Tensor = network(**batch).logits[:, 0]
-        return scores
+        return network(**batch).logits[:, 0]
     states = network.base_model(**batch).last_hidden_state
     numbers = torch.arange(states.shape[1], device=states.device)
     last = (batch["attention_mask"] * numbers).argmax(-1)

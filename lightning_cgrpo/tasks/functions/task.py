@@ -118,12 +118,6 @@ class FunctionTask(Task):
             values = _numbers(name, output, shape.numel())
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
         value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
-        others = value[(value != 0) & (value != 1) & ~value.isnan()]
-        if self.signals[name] == "indicator" and len(others):
-            raise UserError(
-                f"Expected the function of signal '{name}' to return 0 or 1, since its kind is 'indicator', "
-                f"but got {float(others[0]):g}."
-            )
         return Signal(value.view(shape), applicable=applicable.view(shape))
 
 

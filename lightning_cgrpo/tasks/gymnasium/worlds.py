@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.util import Finalize
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
-import torch
 
+from lightning_cgrpo.child_process import ChildProcess
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.user_code import UserCode
 
@@ -125,11 +121,11 @@ class WorldsApart(Worlds):
     ) -> None:
         super().__init__(make, name, infos)
         self.time_limit = time_limit
-        self._processes: list[_WorldProcess] = []
+        self._processes: list[ChildProcess] = []
 
     def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         while len(self._processes) <= max(rows, default=-1):
-            self._processes.append(_WorldProcess(self.make, self.infos))
+            self._processes.append(ChildProcess("world", _serve, self.make, self.infos))
         deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
         try:
             for row, values in zip(rows, arguments, strict=True):
@@ -149,8 +145,7 @@ class WorldsApart(Worlds):
             raise self.fault(f"run, but its process ended with status {process.status()}", row) from error
         if isinstance(answer, str):
             raise self.raised(answer, row)
-        moment: Moment = answer
-        return moment
+        return answer
 
     def close(self) -> None:
         for process in self._processes:
@@ -158,41 +153,10 @@ class WorldsApart(Worlds):
         self._processes = []
 
 
-class _WorldProcess:
-    """A process with a world. It ends with this object, and with this process, however that ends."""
-
-    def __init__(self, make: Callable[[], World], infos: Sequence[str]) -> None:
-        fork = multiprocessing.get_context("fork")
-        self.pipe, theirs = fork.Pipe()
-        self._process = fork.Process(target=_serve, args=(make, infos, theirs, self.pipe), name="world", daemon=True)
-        self._process.start()
-        theirs.close()  # then reading ends when the process dies
-        self.end = Finalize(self, _end, (self._process, self.pipe), exitpriority=1)
-
-    def status(self) -> int | None:
-        self._process.join()
-        return self._process.exitcode
-
-
-def _end(process: Any, pipe: Connection) -> None:
-    process.kill()
-    process.join()
-    pipe.close()
-
-
-def _serve(make: Callable[[], World], infos: Sequence[str], pipe: Connection, theirs: Connection) -> None:
-    # Signals to a terminal's or a job's processes are the caller's matter: it finishes its update.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    theirs.close()  # then reading ends when the caller dies
-    gc.freeze()  # the caller's garbage is the caller's
-    torch.set_num_threads(1)
+def _serve(pipe: Connection, make: Callable[[], World], infos: Sequence[str]) -> None:
     world: World | None = None
     while True:
-        try:
-            function, values = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
+        function, values = pipe.recv()
         try:
             if world is None:
                 world = make()

@@ -104,12 +104,6 @@ def test_other_outputs_are_refused(output, problem):
         value(lambda prompts: output)
 
 
-def test_an_indicator_is_zero_or_one():
-    value(lambda prompts: [0, 1, None, math.nan, True, 0.0], "indicator")
-    with pytest.raises(UserError, match=r"signal 'it' to return 0 or 1, .* but got 2"):
-        value(lambda prompts: [0, 1, 2, 1, 1, 1], "indicator")
-
-
 def test_asynchronous_functions_run_at_once():
     # Each waits for the other, and for the ordinary function after them: one by one they would wait forever.
     meeting = threading.Barrier(3, timeout=20)
