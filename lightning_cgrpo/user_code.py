@@ -149,15 +149,20 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str
         Exception: raised by the function.
     """
     with UserCode(name):
-        limited = time_limit is not None
-        result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
-        if not inspect.isawaitable(result):
+        result = begun(function, arguments, name, time_limit)
+        if not isinstance(result, Future):
             return result
-        future = submitted(result, name)
         try:
-            return within(time_limit, future)
+            return within(time_limit, result)
         finally:
-            future.cancel()
+            result.cancel()
+
+
+def begun(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
+    """The result of a function, or the future of an asynchronous one; arguments as of `called`."""
+    limited = time_limit is not None
+    result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
+    return submitted(result, name) if inspect.isawaitable(result) else result
 
 
 def within(time_limit: float | None, future: Future[Any]) -> Any:

@@ -16,17 +16,11 @@ from lightning_cgrpo.critic.critic import Critic
 from lightning_cgrpo.critic.value_learning import ValueLearning, learn_values, predict
 from lightning_cgrpo.distributed import all_sum, all_sum_named
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.grpo.advantages import (
-    RELATIVE_ZERO,
-    AdvantageEstimator,
-    GroupStatistics,
-    batch_moments,
-    divide,
-    group_statistics,
-)
+from lightning_cgrpo.grpo.advantages import RELATIVE_ZERO, AdvantageEstimator, batch_moments
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Examples, Rollouts
 

@@ -10,13 +10,14 @@ from torch import Tensor
 from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards, finite_values
 from lightning_cgrpo.modules.dynamic_sampling import redraw
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
 from lightning_cgrpo.objective.objective import Components, Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations

@@ -11,10 +11,10 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum_named, world
-from lightning_cgrpo.grpo.advantages import GroupStatistics
 from lightning_cgrpo.grpo.losses import LossTerms
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
+from lightning_cgrpo.objective.group_statistics import GroupStatistics
 from lightning_cgrpo.objective.measurement import behavior_metrics, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import Examples

@@ -42,19 +42,7 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
 def key(name: str, of: Constraint) -> str:
     """Name of the signal that a constraint measures, within its subset."""
     signal = of.signal or name
-    return signal if of.where is None else f"{signal}[{column_of(of)}={value_of(of)}]"
-
-
-def column_of(of: Constraint) -> str:
-    """The column of `where`."""
-    assert of.where is not None
-    return str(next(iter(of.where)))
-
-
-def value_of(of: Constraint) -> Any:
-    """The value of `where`."""
-    assert of.where is not None
-    return next(iter(of.where.values()))
+    return signal + "".join(f"[{column}={value}]" for column, value in (of.where or {}).items())
 
 
 def with_subsets(
@@ -69,12 +57,12 @@ def with_subsets(
     for name, constraint in constraints.items():
         if constraint.where is None:
             continue
-        column = prompts.column(column_of(constraint), f"constraint '{name}'")
-        elements = on_host(column)[0].tolist() if isinstance(column, torch.Tensor) else column
+        [(column, value)] = constraint.where.items()
+        of_prompts = prompts.column(column, f"constraint '{name}'")
+        elements = on_host(of_prompts)[0].tolist() if isinstance(of_prompts, torch.Tensor) else of_prompts
         signal = signals[constraint.signal or name]
-        inside = torch.tensor(
-            [str(element) == str(value_of(constraint)) for element in elements], dtype=torch.bool, device="cpu"
-        ).to(signal.value.device, non_blocking=True)
+        within = [str(element) == str(value) for element in elements]
+        inside = torch.tensor(within, dtype=torch.bool, device="cpu").to(signal.value.device, non_blocking=True)
         applicable = inside[:, None].expand(signal.value.shape[:2])
         if signal.applicable is not None:
             applicable = applicable & signal.applicable
@@ -102,7 +90,7 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
         if not columns and split == "val":
             return
         for name, constraint in subsets.items():
-            column, value = column_of(constraint), value_of(constraint)
+            [(column, value)] = (constraint.where or {}).items()
             if column not in columns:
                 raise ObjectiveError(
                     f"Expected constraint '{name}' to name a column of the {split} data, {sorted(columns)}, but got "

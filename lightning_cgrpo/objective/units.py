@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.multipliers.units import standard_units
-from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.group_statistics import divide, group_statistics
+from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.objective.running_deviation import RunningDeviation
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Signals, over_steps
@@ -67,13 +68,7 @@ def within_groups(objective: Objective, signals: Signals, names: Iterable[str]) 
             continue
         pair = constraint.violations(signals[key(name, constraint)])
         total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
-        applies = weight > 0
-        value = torch.where(applies, total / torch.where(applies, weight, 1), 0)
-        # Shifted by a member, equal values are exactly zero.
-        first = applies.to(torch.uint8).argmax(-1, keepdim=True)
-        shifted = torch.where(applies, value - value.gather(-1, first), 0)
-        count = applies.sum(-1)
-        mean = shifted.sum(-1) / count.clamp(min=1)
-        squares = torch.where(applies, shifted - mean[:, None], 0).square().sum()
-        rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
+        statistics = group_statistics(Components(divide(total, weight)[None], (weight > 0)[None]))
+        freedom = (statistics.count - 1).clamp(min=0).sum().double()
+        rows.append(torch.stack([statistics.deviation.square().sum(), freedom]))
     return torch.stack(rows, 1)

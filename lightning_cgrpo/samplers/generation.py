@@ -111,10 +111,7 @@ class GenerationSampler(Sampler):
             )
 
     @torch.no_grad()
-    def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        return self.generated(policy, prompts, group_size, noise)
-
-    def generated(
+    def rollout(
         self,
         policy: CausalLMPolicy,
         prompts: PromptGroups,
@@ -122,7 +119,6 @@ class GenerationSampler(Sampler):
         noise: Noise,
         reply: Replies | None = None,
     ) -> Rollouts:
-        """`rollout`, with the world's replies."""
         asked = prompts.column("prompt", "GenerationSampler")
         inputs = policy.read_prompts(asked, prompts.index, self.tools)
         if too_long := self._too_long(policy, prompts.index, inputs):

@@ -10,8 +10,8 @@ from lightning_cgrpo.critic.critic_advantages import LagrangianGAE, ScalarizedGA
 from lightning_cgrpo.critic.mlp_critic import MLPCritic
 from lightning_cgrpo.critic.value_learning import ValueLearning, value_loss
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.grpo.advantages import group_statistics
 from lightning_cgrpo.grpo.gae import generalized_advantages
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Examples, Rollouts
 

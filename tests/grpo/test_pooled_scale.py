@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages, ScalarizedRewards, group_statistics
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages, ScalarizedRewards
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Rollouts
 

@@ -101,15 +101,16 @@ class ConversationSampler(GenerationSampler):
         self.template(policy)
         super().check(policy, source)
 
-    @torch.no_grad()
-    def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+    def rollout(  # type: ignore[override]  # the replies are its own
+        self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise
+    ) -> Rollouts:
         answers = len(prompts) * group_size
         environments = self._environments(answers)
         template = self.template(policy)
         prompts = self._observed(prompts, environments, group_size, template)
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
         world = Conversations(template, talks, self.max_turns, self.time_limit)
-        rollouts = self.generated(policy, prompts, group_size, noise, world)
+        rollouts = super().rollout(policy, prompts, group_size, noise, world)
         self._finish(world, rollouts)
         info: dict[str, list[Any]] = {
             "messages": [talk.messages for talk in talks],

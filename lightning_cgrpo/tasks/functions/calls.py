@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.user_code import TimeLimitError, UserCode, imported, started, submitted, within
+from lightning_cgrpo.user_code import TimeLimitError, UserCode, begun, imported, within
 
 RewardFunction = Callable[..., Any]
 
@@ -52,13 +52,8 @@ def call_functions(
     try:
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
-            name = f"the function of signal '{signal}'"
             with _calling(signal, arguments, time_limit):
-                if time_limit is None:
-                    result = function(**accepted)
-                else:
-                    result = within(time_limit, started(function, accepted, name))
-                results[signal] = submitted(result, name) if inspect.isawaitable(result) else result
+                results[signal] = begun(function, accepted, f"the function of signal '{signal}'", time_limit)
         for signal, result in results.items():
             if isinstance(result, Future):
                 with _calling(signal, arguments, time_limit):

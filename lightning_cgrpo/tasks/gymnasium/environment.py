@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from lightning_cgrpo.tasks.gymnasium.render import film_strips
 from lightning_cgrpo.tasks.gymnasium.replay import difference, guilty
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
-from lightning_cgrpo.user_code import UserCode
+from lightning_cgrpo.user_code import UserCode, imported
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -187,12 +186,5 @@ def _take_costs(world: World) -> None:
 
 
 def _imported(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
-    if callable(wrapper):
-        return wrapper, {}
-    path, arguments = (wrapper, {}) if isinstance(wrapper, str) else next(iter(wrapper.items()))
-    module, _, name = path.rpartition(".")
-    try:
-        with UserCode(f"the module of wrapper '{path}'"):
-            return getattr(importlib.import_module(module), name), dict(arguments or {})
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"Expected a wrapper's import path, but got '{path}', which fails: {error}.") from error
+    made, arguments = next(iter(wrapper.items())) if isinstance(wrapper, dict) else (wrapper, {})
+    return imported(made, "a wrapper"), dict(arguments or {})
