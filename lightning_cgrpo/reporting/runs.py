@@ -57,7 +57,7 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        return self.summary["seed"]  # type: ignore[no-any-return]
+        return self.summary["seed"]
 
     @property
     def updates(self) -> int:
@@ -96,7 +96,7 @@ def read_summary(path: Path) -> Summary | None:
         raise UserError(
             f"Expected '{path}' to be the summary of a run, but got a damaged file ({type(error).__name__}: {error})."
         ) from None
-    return record  # type: ignore[no-any-return]
+    return record
 
 
 def earlier_folder(folder: Path, summary: Summary) -> Path | None:
