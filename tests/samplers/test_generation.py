@@ -11,7 +11,6 @@ from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
-from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.samplers.token_sampling import sample
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
 
@@ -42,14 +41,22 @@ def noise_for(prompts, seed=0):
     return lambda *shape: uniform(seed, Stream.ROLLOUT, 0, prompts.index, shape)
 
 
+def rolled(policy, length, group_size, prompts=None, **options):
+    prompts = groups() if prompts is None else prompts
+    return GenerationSampler(length, **options).rollout(policy, prompts, group_size, noise_for(prompts))
+
+
+def same(one, other):
+    assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
+    assert torch.equal(one.info["truncated"], other.info["truncated"]) and one.info["text"] == other.info["text"]
+
+
 def answers(rollouts, b):
     return [row[kept].tolist() for row, kept in zip(rollouts.actions[b], rollouts.mask[b], strict=True)]
 
 
 def test_shapes_masks_and_stops(policy):
-    prompts = groups()
-    rollouts = GenerationSampler(12).rollout(policy, prompts, 16, noise_for(prompts))
-    assert isinstance(GenerationSampler(12), Sampler)
+    rollouts = rolled(policy, 12, 16)
     assert rollouts.actions.shape == rollouts.mask.shape == (3, 16, 12)
     assert rollouts.log_probs is None
     assert rollouts.inputs["prompt_ids"].shape == rollouts.inputs["prompt_mask"].shape
@@ -86,19 +93,13 @@ def test_a_stop_token_in_the_last_place_is_no_truncation(policy):
 
 @pytest.mark.parametrize("batch_size", [None, 1, 8])
 def test_independent_of_the_batch(policy, batch_size):
-    prompts = groups()
-    together = GenerationSampler(10, top_p=0.95).rollout(policy, prompts, 4, noise_for(prompts))
-    sampler = GenerationSampler(10, top_p=0.95, batch_size=batch_size)
-    again = sampler.rollout(policy, prompts, 4, noise_for(prompts))
-    for name in ("actions", "mask"):
-        assert torch.equal(getattr(again, name), getattr(together, name))
-    assert torch.equal(again.info["truncated"], together.info["truncated"])
+    options = {"top_p": 0.95, "batch_size": batch_size}
+    together = rolled(policy, 10, 4, top_p=0.95)
+    same(rolled(policy, 10, 4, **options), together)
     order = [2, 0]
-    some = groups([TEXTS[i] for i in order], order)
-    reordered = sampler.rollout(policy, some, 4, noise_for(some))
+    reordered = rolled(policy, 10, 4, groups([TEXTS[i] for i in order], order), **options)
     for row, b in enumerate(order):
-        alone = groups([TEXTS[b]], [b])
-        single = sampler.rollout(policy, alone, 4, noise_for(alone))
+        single = rolled(policy, 10, 4, groups([TEXTS[b]], [b]), **options)
         assert answers(single, 0) == answers(together, b) == answers(reordered, row)
         assert single.info["text"][0] == together.info["text"][b]
 
@@ -107,15 +108,10 @@ def test_independent_of_the_batch(policy, batch_size):
 @pytest.mark.parametrize("look_every", [2, 8, 100])
 def test_rare_looks_at_which_answers_ended_change_no_answer(policy, monkeypatch, look_every, shares):
     monkeypatch.setattr(policy, "shares_prompts", shares)
-    prompts = groups()
-    expected = GenerationSampler(30).rollout(policy, prompts, 6, noise_for(prompts))
+    expected = rolled(policy, 30, 6)
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
-    found = GenerationSampler(30).rollout(policy, prompts, 6, noise_for(prompts))
+    same(rolled(policy, 30, 6), expected)
     assert len(expected.lengths.unique()) > 3
-    for name in ("actions", "mask"):
-        assert torch.equal(getattr(found, name), getattr(expected, name))
-    assert torch.equal(found.info["truncated"], expected.info["truncated"])
-    assert found.info["text"] == expected.info["text"]
 
 
 @pytest.mark.parametrize(("group_size", "stops"), [(1, 60), (2, 60), (24, 60), (24, 12)])
@@ -128,15 +124,10 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
         prompts_left.append(decoding.slots.shape[0])
 
     monkeypatch.setattr(Decoding, "keep", watched)
-    prompts = groups()
     monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
-    sampler = GenerationSampler(70)
-    shared = sampler.rollout(policy, prompts, group_size, noise_for(prompts))
+    shared = rolled(policy, 70, group_size)
     monkeypatch.setattr(policy, "shares_prompts", False)
-    alone = sampler.rollout(policy, prompts, group_size, noise_for(prompts))
-    assert torch.equal(shared.actions, alone.actions)
-    assert torch.equal(shared.mask, alone.mask)
-    assert torch.equal(shared.info["truncated"], alone.info["truncated"])
+    same(shared, rolled(policy, 70, group_size))
     if group_size == 2:
         assert {1, 3} <= set(prompts_left)
     if stops == 12:  # some answers fill the cache
@@ -145,23 +136,19 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
 
 def test_cache_rows_without_an_answer_may_hold_nan(policy):
     """With deterministic algorithms, PyTorch fills new tensors with NaN."""
-    prompts = groups()
-    sampler = GenerationSampler(30)
-    expected = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+    expected = rolled(policy, 30, 6)
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         assert torch.empty(1).isnan()
-        found = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+        same(rolled(policy, 30, 6), expected)
     finally:
         torch.use_deterministic_algorithms(False)
     assert len(expected.lengths.unique()) > 3
-    assert torch.equal(found.actions, expected.actions)
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):
-    prompts = groups()
     for least in (0, 1, 5):
-        rollouts = GenerationSampler(8, min_new_tokens=least).rollout(policy, prompts, 32, noise_for(prompts))
+        rollouts = rolled(policy, 8, 32, min_new_tokens=least)
         assert int(rollouts.lengths.min()) == max(least, 1)
         before = rollouts.actions[..., : max(least - 1, 0)]
         assert not torch.isin(before, torch.tensor(policy.stop_tokens)).any()
@@ -209,14 +196,12 @@ def test_each_token_is_the_inverse_cdf_under_the_training_forward(directory, pol
     trained.load()
     trained.load_state_dict(policy.state_dict())
     trained.train()
-    prompts = groups()
-    noise = noise_for(prompts)
-    rollouts = GenerationSampler(8).rollout(trained, prompts, 4, noise)
+    rollouts, draws = rolled(trained, 8, 4), noise_for(groups())(4, 8)
     examples = trained.examples(rollouts)
     ids = torch.cat([examples.shared["prompt_ids"][examples.group], examples.actions], 1)
     mask = torch.cat([examples.shared["prompt_mask"][examples.group], examples.mask], 1)
     probabilities = (trained.logits(ids[:, :-1], mask[:, :-1], keep=8) / 0.8).softmax(-1)
-    expected = sample(probabilities.flatten(0, 1), noise(4, 8).flatten()).view(12, 8)
+    expected = sample(probabilities.flatten(0, 1), draws.flatten()).view(12, 8)
     assert torch.equal(expected[examples.mask], examples.actions[examples.mask])
     taken = probabilities.gather(-1, examples.actions[..., None]).squeeze(-1).log()
     ours = trained(examples).log_probs
@@ -245,11 +230,8 @@ def test_padding_is_not_sampled_unless_it_stops(policy, monkeypatch):
 
 
 def test_chat_prompts_and_no_prompts(policy):
-    prompts = groups([[{"role": "user", "content": "Tom"}]])
-    rollouts = GenerationSampler(3).rollout(policy, prompts, 2, noise_for(prompts))
-    assert rollouts.actions.shape == (1, 2, 3)
-    nobody = groups([])
-    rollouts = GenerationSampler(3).rollout(policy, nobody, 2, noise_for(nobody))
+    assert rolled(policy, 3, 2, groups([[{"role": "user", "content": "Tom"}]])).actions.shape == (1, 2, 3)
+    rollouts = rolled(policy, 3, 2, groups([]))
     assert rollouts.actions.shape == (0, 2, 3)
     assert rollouts.info["text"] == []
 
@@ -275,10 +257,7 @@ def test_other_families(policy, family):
     other.stop_tokens = (0, 2, *range(20, 50))
     ids = {text: torch.arange(3, 4 + i * 4) for i, text in enumerate(TEXTS)}
     other.tokenizer = FakeTokenizer(ids)
-    prompts = groups()
-    noise = noise_for(prompts)
-    rollouts = GenerationSampler(9).rollout(other, prompts, 4, noise)
-    draws = noise(4, 9)
+    rollouts, draws = rolled(other, 9, 4), noise_for(groups())(4, 9)
     for b, text in enumerate(TEXTS):
         for g, answer in enumerate(answers(rollouts, b)):
             logits = model(torch.cat([ids[text], torch.tensor(answer)])[None]).logits[0, len(ids[text]) - 1 : -1]
@@ -305,14 +284,12 @@ def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
     policy.load()
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(torch.nan)
-    prompts = groups()
     with pytest.raises(FloatingPointError, match="Expected finite logits"):
-        GenerationSampler(9).rollout(policy, prompts, 2, noise_for(prompts))
+        rolled(policy, 9, 2)
 
 
 def test_no_gradients_and_no_inference_tensors(policy):
-    prompts = groups()
-    rollouts = GenerationSampler(4).rollout(policy, prompts, 2, noise_for(prompts))
+    rollouts = rolled(policy, 4, 2)
     assert not rollouts.actions.is_inference()
     policy(policy.examples(rollouts)).log_probs.sum().backward()
     policy.zero_grad()
@@ -322,9 +299,8 @@ def test_no_gradients_and_no_inference_tensors(policy):
 def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, monkeypatch, shares):
     """Each token is the inverse cumulative distribution of the processed logits, as is the reported probability."""
     monkeypatch.setattr(policy, "shares_prompts", shares)
-    prompts, penalty = groups(), 1.7
-    rollouts = GenerationSampler(8, repetition_penalty=penalty).rollout(policy, prompts, 3, noise_for(prompts))
-    draws = noise_for(prompts)(3, 8)
+    penalty = 1.7
+    rollouts, draws = rolled(policy, 8, 3, repetition_penalty=penalty), noise_for(groups())(3, 8)
     processor = transformers.RepetitionPenaltyLogitsProcessor(penalty)
     changed = 0
     for b, prompt in enumerate(prompt_tokens(rollouts.inputs)):
@@ -341,7 +317,7 @@ def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, 
                 torch.testing.assert_close(rollouts.sampling_log_probs[b, g, step], expected)
                 changed += bool((expected - (logits[step] / policy.temperature).log_softmax(-1)[token]).abs() > 0.01)
     assert changed > 20
-    assert GenerationSampler(8).rollout(policy, prompts, 3, noise_for(prompts)).sampling_log_probs is None
+    assert rolled(policy, 8, 3).sampling_log_probs is None
 
 
 def test_answers_that_never_end_are_named_once(policy, monkeypatch):

@@ -75,12 +75,24 @@ every_way = pytest.mark.parametrize("way", WAYS, indirect=True)
 
 
 @pytest.fixture
-def served(directory, way):
+def serve():
+    """Starts servers that end with the test."""
+    started = []
+
+    def server(*arguments, **options):
+        started.append(FakeServer(*arguments, **options))
+        return started[-1]
+
+    yield server
+    for fake in started:
+        fake.shutdown()
+        fake.server_close()
+
+
+@pytest.fixture
+def served(directory, way, serve):
     """A server with the model as it was before."""
-    fake = FakeServer(directory, backend=WAYS[way][0])
-    yield fake
-    fake.shutdown()
-    fake.server_close()
+    return serve(directory, backend=WAYS[way][0])
 
 
 @pytest.fixture
@@ -341,9 +353,9 @@ def test_each_gpu_has_its_own_handles(policy, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_workers_in_other_processes_receive_equal_weights(directory, policy):
+def test_two_workers_in_other_processes_receive_equal_weights(directory, policy, serve):
     workers = [DistantWorker(number, server_of_processes().Process) for number in range(2)]
-    fake = FakeServer(directory, backend=workers)
+    fake = serve(directory, backend=workers)
     engine = VLLMServer(fake.address, GlooPush())
     for _ in range(2):
         change(policy)
@@ -352,13 +364,12 @@ def test_two_workers_in_other_processes_receive_equal_weights(directory, policy)
         assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
     for worker in workers:
         worker.close()
-    fake.shutdown()
 
 
 @every_way
-def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, policy, way, monkeypatch):
+def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, serve, served, policy, way, monkeypatch):
     backend, push = WAYS[way]
-    fake, emptied = FakeServer(directory, sleep_mode=True, backend=backend), []
+    fake, emptied = serve(directory, sleep_mode=True, backend=backend), []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.engine.log)))
     engine = VLLMServer(fake.address, push(), sleeps=True)
     awake = VLLMServer(served.address, push())
@@ -371,7 +382,6 @@ def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, pol
     first = ["wake weights", "reload", "reset", "wake kv_cache", "sleep"]
     assert fake.engine.log == [*first, first[0], "zero", *first[1:]]
     assert emptied == [0, 0, 5, 5], "before the weights are prepared, and before the server wakes"
-    fake.shutdown()
 
 
 def test_a_server_that_can_t_sleep(served, policy):
@@ -402,28 +412,26 @@ def test_the_first_process_pushes(served, policy, monkeypatch):
         ({"room": 30}, r"to accept the request, but got 400 \(The prompt is too long\)\.$"),
     ],
 )
-def test_servers_that_do_not_fit(directory, policy, options, message):
-    fake = FakeServer(directory, **options)
+def test_servers_that_do_not_fit(directory, serve, policy, options, message):
+    fake = serve(directory, **options)
     policy.stop_tokens = policy.stop_tokens[:1]
     with pytest.raises(UserError, match=message) as caught:
         VLLMServer(fake.address).generate(
             policy, policy.padded([[5] * 30]), GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,))
         )
     assert "\n" not in str(caught.value)
-    fake.shutdown()
 
 
-def test_another_model_is_noticed(tmp_path, policy):
+def test_another_model_is_noticed(tmp_path, serve, policy):
     """With more layers than the checkpoint it takes the weights without a word."""
     deeper = make_tiny_model(tmp_path / "deeper", hidden_size=32, layers=4, context_length=256)
-    fake = FakeServer(deeper)
+    fake = serve(deeper)
     with torch.no_grad():
         for parameter in fake.engine.model.model.layers[3].mlp.parameters():
             parameter.mul_(50)
     with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token .* serving the policy's model"):
         generate(VLLMServer(fake.address), policy, rows=(0,))
     assert fake.version == "incomplete"
-    fake.shutdown()
 
 
 @pytest.mark.parametrize(
