@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.rollout import Examples
 
 
 class Critic(nn.Module, ABC):
@@ -27,12 +27,6 @@ class Critic(nn.Module, ABC):
     def forward(self, examples: Examples) -> Tensor:
         """Differentiable values ``[N, J]`` of steps, or ``[N, T, J]`` of answers, finite outside the mask."""
 
-    def examples(self, rollouts: Rollouts) -> Examples:
-        return self.network.examples(rollouts)
-
     def layers(self) -> list[nn.Module]:
         """Parts that sharded training gathers one at a time, outer parts first."""
         return self.network.layers()
-
-    def placeholder(self) -> Examples:
-        return self.network.placeholder()

@@ -84,7 +84,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
     def forward(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         """Advantages ``[B, G, T]``; keeps the critic's targets for `learn`. Collective."""
         mask = rollouts.mask
-        examples = self.critic.examples(rollouts)
+        examples = self.critic.network.examples(rollouts)
         predicted = predict(self.critic, examples, len(components.values), self.learning.micro_batch_size)
         values = _laid_out(predicted, mask).movedim(-1, 0)  # [J, B, G, T]
         rewards = components.by_step(mask).to(values.dtype)
@@ -117,7 +117,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
             )
         truncated, terminated, reached = facts
         limited = rollouts.mask & truncated & ~terminated
-        examples = self.critic.examples(replace(rollouts, mask=limited, inputs={"observations": reached}))
+        examples = self.critic.network.examples(replace(rollouts, mask=limited, inputs={"observations": reached}))
         count = len(components.values)
         values = _laid_out(predict(self.critic, examples, count, self.learning.micro_batch_size), limited)
         by_step = torch.tensor([row in components.steps for row in range(count)], device=values.device)

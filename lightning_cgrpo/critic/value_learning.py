@@ -57,7 +57,7 @@ def predict(critic: Critic, examples: Examples, components: int, micro_batch_siz
             if len(piece):
                 put_rows(values, piece, critic(examples[piece]))
             elif is_sharded(critic):
-                critic(critic.placeholder())
+                critic(critic.network.placeholder())
     return values
 
 
@@ -91,7 +91,7 @@ def learn_values(
                     losses.append(loss.detach())
                     loss.backward()
                 elif is_sharded(critic):
-                    (critic(critic.placeholder()).sum() * 0).backward()
+                    (critic(critic.network.placeholder()).sum() * 0).backward()
             _average_gradients(critic)
             norm = total_norm(critic)
             # A step with a gradient that is not finite would end all learning.

@@ -171,7 +171,7 @@ class TestTheCritic:
         critic = MLPCritic(STATES, hidden=(8,))
         critic.load(3)
         rollouts = episodes()
-        assert critic(critic.examples(rollouts)).eq(0).all()
+        assert critic(critic.network.examples(rollouts)).eq(0).all()
         weights = critic.network.net[0].weight
         critic.load(3)
         assert critic.network.net[0].weight is weights

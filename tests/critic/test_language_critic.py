@@ -38,7 +38,7 @@ def test_shared_prompts_change_no_value(directory):
 def test_a_value_sees_the_tokens_before_its_step(directory):
     """A token changes the values after it, and not its own."""
     critic, rollouts = critic_of(directory), ragged()
-    examples = critic.examples(rollouts)
+    examples = critic.network.examples(rollouts)
     first = critic(examples)
     examples.actions[2, 3] += 1
     second = critic(examples)
@@ -49,7 +49,7 @@ def test_a_value_sees_the_tokens_before_its_step(directory):
 
 def test_first_predicts_zero_and_has_no_output_layer(directory):
     critic = critic_of(directory, random_heads=False)
-    assert critic(critic.examples(ragged())).eq(0).all()
+    assert critic(critic.network.examples(ragged())).eq(0).all()
     assert isinstance(critic.network.network.get_output_embeddings(), nn.Identity)
 
 
@@ -57,5 +57,5 @@ def test_adapters(directory):
     critic = critic_of(directory, lora=LoRA(rank=4))
     trained = {name for name, p in critic.named_parameters() if p.requires_grad}
     assert {name for name in trained if "lora" not in name} == {"heads.weight", "heads.bias"}
-    critic(critic.examples(ragged())).sum().backward()
+    critic(critic.network.examples(ragged())).sum().backward()
     assert all(p.grad is not None for name, p in critic.named_parameters() if name in trained)
