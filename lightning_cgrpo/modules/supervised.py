@@ -133,11 +133,11 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
         masks.append(by_policy)
     lengths = inputs["prompt_mask"].sum(-1).tolist()
     for number, length, row in zip(prompts.index.tolist(), lengths, rows, strict=True):
-        if length > (room := policy.room(len(row))):
+        if length > policy.room(len(row)):
             raise UserError(
-                f"Expected a prompt of at most {room:g} tokens before a completion of {len(row)}, by max_prompt_tokens "
-                f"and the {policy.context_length} positions of '{policy.name}', but got {length} in prompt {number}, "
-                "try leaving it out of the data."
+                f"Expected prompt and completion to fit into the {policy.context_length} positions of '{policy.name}', "
+                f"and the prompt into max_prompt_tokens, but got {length} and {len(row)} tokens in prompt {number}, try "
+                "leaving it out of the data."
             )
     actions = _padded(rows, torch.int64, policy.pad_token).to(policy.device)
     mask = _padded(masks, torch.bool, False).to(policy.device)
