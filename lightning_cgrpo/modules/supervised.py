@@ -136,8 +136,8 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
         if length > policy.room(len(row)):
             raise UserError(
                 f"Expected prompt and completion to fit into the {policy.context_length} positions of '{policy.name}', "
-                f"and the prompt into max_prompt_tokens, but got {length} and {len(row)} tokens in prompt {number}, try "
-                "leaving it out of the data."
+                f"and the prompt into max_prompt_tokens, but got {length} and {len(row)} tokens in prompt {number}, "
+                "try leaving it out of the data."
             )
     actions = _padded(rows, torch.int64, policy.pad_token).to(policy.device)
     mask = _padded(masks, torch.bool, False).to(policy.device)

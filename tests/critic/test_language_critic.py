@@ -29,7 +29,7 @@ def test_shared_prompts_change_no_value(directory):
     shared, padded = critic_of(directory), critic_of(directory, share_prompts=False)
     assert shared.network.shares_prompts and not padded.network.shares_prompts
     rollouts = ragged()
-    examples = shared.examples(rollouts)
+    examples = shared.network.examples(rollouts)
     values, expected = shared(examples), padded(examples)
     assert values.shape == (9, 8, 3)
     torch.testing.assert_close(values[examples.mask], expected[examples.mask], rtol=0, atol=1e-10)
