@@ -179,7 +179,7 @@ class _Choice:
 
 def _filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]]:
     """Transformers' filters of logits ``[R, V]``: of the k likeliest tokens, by `min_p`, then by `top_p`."""
-    from transformers.generation import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    from transformers.generation.logits_process import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     filters: list[Any] = [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
     filters += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
