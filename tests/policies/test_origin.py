@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
     ("policy", "results"),
     [
         (CausalLMPolicy("packaged:word-problems"), RESULTS / "gsm8k" / "paper"),
-        (VisionLanguagePolicy("packaged:driver"), RESULTS / "navsim" / "paper"),
+        (VisionLanguagePolicy("packaged:driver"), RESULTS / "navsim" / "main"),
     ],
     ids=["text", "vision"],
 )
