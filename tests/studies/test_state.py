@@ -34,7 +34,7 @@ COMMITTED = {
         "duals_gsm8k": 55,
         "estimators_gsm8k": 10,
     },
-    "navsim": {"navsim": 6, "navsim_methods": 3, "navsim_critics": 9, "duals_navsim": 39},
+    "navsim": {"navsim": 6, "navsim_methods": 5, "navsim_critics": 9, "duals_navsim": 39},
     "calculator": {"calculator": 9},
     "environments/cartpole": {"cartpole": 12},
     "environments/pendulum": {"pendulum": 15},
