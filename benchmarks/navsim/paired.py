@@ -11,28 +11,25 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
 
-import numpy as np
-from scipy.stats import t
+from lightning_cgrpo.studies.comparison import difference
 
 STAGES = ("first stage", "both stages")
 
 
 def main(before: str, *after: str) -> None:
     start, *seeds = (json.loads(Path(file).read_text())["scenes"]["policy"] for file in (before, *after))
+    if any(seed.keys() != start.keys() for seed in seeds):
+        sys.exit("Expected the same scenes in all files, try the same data.scenes.seed and data.test_prompts.")
     for stage, name in enumerate(STAGES):
         scenes = [scene for scene, values in start.items() if values[stage] is not None]
-        gains = np.array([[seed[scene][stage] - start[scene][stage] for scene in scenes] for seed in seeds])
-        middle, low, high = paired(gains.mean(0))
-        each = ", ".join(f"{gain:+.3f}" for gain in gains.mean(1))
-        print(f"{name}: {middle:+.3f} ({low:+.3f} to {high:+.3f}) over {len(scenes)} scenes; seeds {each}")
-
-
-def paired(gains: np.ndarray) -> tuple[float, float, float]:
-    """Mean and 95 % interval of differences ``[N]``."""
-    middle, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5
-    width = float(t.ppf(0.975, len(gains) - 1)) * error
-    return middle, middle - width, middle + width
+        first = dict(enumerate(start[scene][stage] for scene in scenes))
+        others = [dict(enumerate(seed[scene][stage] for scene in scenes)) for seed in seeds]
+        mean = {row: fmean(other[row] for other in others) for row in first}
+        gain, each = difference(first, mean), [difference(first, other) for other in others]
+        told = ", ".join(f"{one.mean:+.3f}" for one in each if one)
+        print(f"{name}: {str(gain).strip('*')} over {len(scenes)} scenes; seeds {told}")
 
 
 if __name__ == "__main__":

@@ -53,9 +53,8 @@ class Result:
     second: StageMeans | None = None  # means over the first stage's answers of their weighted follow-ups
     scenes: int = 0  # first-stage scenes with follow-ups
     epdms: float | None = None  # mean over answers to these scenes of the product of both stages' EPDMS
-    by_scene: Mapping[str, tuple[float, float | None]] = field(
-        default_factory=dict
-    )  # EPDMS of the first stage, of both
+    # EPDMS of the first stage and of both, by the scene's name
+    by_scene: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Both stages and their product; None where unknown."""
@@ -124,7 +123,8 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
     by_scene: dict[str, tuple[float, float | None]] = {}
     for row in first:
         rows, scene = after[drives[row].number], drives[row].name
-        by_scene[scene] = (float(values[row][:, score].nanmean()), None)
+        alone = float(values[row][:, score].nanmean())
+        by_scene[scene] = alone, None
         if not rows:
             continue
         answers = len(products)
@@ -133,7 +133,7 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
         for answer, weight in zip(values[row], weights, strict=True):
             seconds.append(weight @ means / weight.sum())
             products.append(answer[score] * seconds[-1][score])
-        by_scene[scene] = (by_scene[scene][0], float(torch.stack(products[answers:]).mean()))
+        by_scene[scene] = alone, float(torch.stack(products[answers:]).mean())
     if not seconds:
         return Result(name, one, by_scene=by_scene)
     two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])

@@ -26,7 +26,7 @@ def key(changes=None, seed=0):
         {"ckpt_path": "runs/x/version_0/checkpoints/last.ckpt", "threads": 3},
         {"callbacks.pictures": None},
         {"callbacks.more": {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"mode": "max"}}},
-        {"callbacks.multipliers.init_args.aim": None},
+        {"callbacks.multipliers.init_args.bounds": None},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.grpo.advantages.ScalarizedAdvantages"}},
         {"model.init_args.estimator": "lightning_cgrpo.ScalarizedAdvantages"},
         {"model.init_args.eval_group_size": 4, "data.init_args.test_prompts": 3},
