@@ -33,7 +33,8 @@ def family_waits(where: Place) -> dict[str, Any]:
                     policy.load()
                 inputs = policy.read_prompts(prompts)
                 actions = torch.arange(40, device=where.device).view(2, 2, 10)
-                examples = policy.examples(Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), inputs))
+                rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), inputs).to(where.device)
+                examples = policy.examples(rollouts)
                 policy(examples)  # the first pass compiles and allocates
                 with counting(where.waits) as lines:
                     policy(examples).log_probs.sum().backward()

@@ -139,9 +139,8 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
                 f"and the prompt into max_prompt_tokens, but got {length} and {len(row)} tokens in prompt {number}, "
                 "try leaving it out of the data."
             )
-    actions = _padded(rows, torch.int64, policy.pad_token).to(policy.device)
-    mask = _padded(masks, torch.bool, False).to(policy.device)
-    return Rollouts(actions[:, None], mask[:, None], inputs)
+    actions, mask = _padded(rows, torch.int64, policy.pad_token), _padded(masks, torch.bool, False)
+    return Rollouts(actions[:, None], mask[:, None], inputs).to(policy.device)
 
 
 def _padded(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:

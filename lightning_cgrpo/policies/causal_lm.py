@@ -184,11 +184,18 @@ class CausalLMPolicy(TextPolicy):
     def _cache_argument(self) -> str | None:
         return next((name for name in ("past_key_values", "cache_params") if name in self._arguments), None)
 
-    def continuation(self, inputs: Mapping[str, Tensor], group_size: int, longest: int) -> Continuation:
-        """Next-token logits for G answers of at most `longest` tokens to each prompt of `inputs` (`read_prompts`)."""
+    def continuation(
+        self, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
+    ) -> Continuation:
+        """Next-token logits for G answers of at most `longest` tokens to each prompt.
+
+        Args:
+            inputs: of B prompts, from `read_prompts`, on the policy's device.
+            lengths: ``[B]``, of the prompts, on the CPU.
+        """
         if self.shares_prompts:
-            return SharedContinuation(self, inputs, group_size, longest)
-        return (PaddedContinuation if self.pads else SingleContinuation)(self, inputs, group_size)
+            return SharedContinuation(self, inputs, lengths, group_size, longest)
+        return (PaddedContinuation if self.pads else SingleContinuation)(self, inputs, lengths, group_size)
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
@@ -301,7 +308,8 @@ class CausalLMPolicy(TextPolicy):
 
         rows = there(prompts)
         inputs = {name: tensor[rows] for name, tensor in examples.shared.items()}
-        tokens, lengths = unpadded(inputs["prompt_ids"], prompt_mask[prompts])
+        lengths = prompt_mask.sum(-1)[prompts]
+        tokens = unpadded(inputs["prompt_ids"], lengths)
         actions, images = examples.actions.flatten(), without_text(inputs)
         positions = self.prompt_positions(tokens, lengths, images)
         layout = Layout.of(lengths, context.sum(-1), group, positions, actions.device)

@@ -152,7 +152,8 @@ class Sample:
     @torch.no_grad()
     def _generated(self, policy: Any, examples: Examples) -> Tensor:
         """Log-probabilities of the answers, token by token as in generation."""
-        continuation = policy.continuation(examples.shared, 2, max(ANSWERS))
+        prompts = examples.shared["prompt_mask"].sum(-1).cpu()
+        continuation = policy.continuation(examples.shared, prompts, 2, max(ANSWERS))
         lengths, rows = torch.tensor(ANSWERS, device="cpu"), torch.arange(len(ANSWERS), device="cpu")
         log_probs = torch.zeros_like(examples.actions, dtype=self.expected.dtype)
         logits = continuation.read().repeat_interleave(2, 0)

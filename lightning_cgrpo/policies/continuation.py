@@ -35,14 +35,15 @@ class SharedContinuation:
     """One copy of each prompt's keys and values.
 
     Args:
-        inputs: of the prompts, from `read_prompts`.
-        longest: most tokens of an answer.
+        inputs: as of `CausalLMPolicy.continuation`, like the other arguments.
     """
 
-    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int, longest: int) -> None:
+    def __init__(
+        self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
+    ) -> None:
         self.policy, self.images = policy, without_text(inputs)
         device = policy.device
-        self.tokens, lengths = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
+        self.tokens = unpadded(inputs["prompt_ids"], lengths)
         self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
         nothing = lengths[:0]
         positions = policy.prompt_positions(self.tokens, lengths, self.images)
@@ -70,12 +71,12 @@ class PaddedContinuation:
     """Transformers' cache, with a copy of the prompt for each answer; without a cache, each token reads the whole row.
 
     Args:
-        inputs: of the prompts, from `read_prompts`; columns that are padding in all rows are left out.
+        inputs: of the prompts; columns that are padding in all rows are left out.
     """
 
-    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int) -> None:
+    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int) -> None:
         self.policy, self.group_size = policy, group_size
-        width = int(inputs["prompt_mask"].sum(-1).max())
+        width = int(lengths.max())
         self.ids, self.mask = inputs["prompt_ids"][:, -width:], inputs["prompt_mask"][:, -width:]
         self.cache = policy.new_cache()
         self.prompts = PaddedPrompts.of(inputs, torch.arange(len(self.ids), device="cpu"), width)
@@ -113,11 +114,12 @@ class PaddedContinuation:
 class SingleContinuation:
     """Each prompt with its answers in rows of its own, which have no padding."""
 
-    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], group_size: int) -> None:
-        self.sizes = [group_size] * len(inputs["prompt_ids"])
+    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int) -> None:
+        self.sizes = [group_size] * len(lengths)
+        rows = [{name: tensor[row : row + 1] for name, tensor in inputs.items()} for row in range(len(lengths))]
         self.parts = [
-            PaddedContinuation(policy, {name: tensor[row : row + 1] for name, tensor in inputs.items()}, group_size)
-            for row in range(len(self.sizes))
+            PaddedContinuation(policy, row, length, group_size)
+            for row, length in zip(rows, lengths.split(1), strict=True)
         ]
 
     def read(self) -> Tensor:

@@ -58,7 +58,7 @@ class TextPolicy(Policy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
     ) -> dict[str, Tensor]:
-        """Tokenize B prompts, and pad them on the left.
+        """Tokenize B prompts, and pad them on the left, on the CPU, where lengths are read without waiting for a device.
 
         Args:
             index: ``[B]``, names prompts in errors.
@@ -85,7 +85,7 @@ class TextPolicy(Policy):
         for number, row in enumerate(tokens):
             ids[number, width - len(row) :] = torch.tensor(row, device="cpu")
             mask[number, width - len(row) :] = True
-        return {name: t.to(self.device, non_blocking=True) for name, t in (("prompt_ids", ids), ("prompt_mask", mask))}
+        return {"prompt_ids": ids, "prompt_mask": mask}
 
     def _text(self, prompt: str | Messages, number: int, tools: Tools = ()) -> str:
         if isinstance(prompt, str) and not tools:

@@ -110,7 +110,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
             text = self._expanded(self._text(prompt, number, tools), grid, number)
             tokens.append(self._tokens(prompt, text, number))
         images = {"patches": patches, "grids": grids} if any(len(grid) for grid in grids) else {}
-        padded = {name: pad_sequence(rows, batch_first=True).to(self.device) for name, rows in images.items()}
+        padded = {name: pad_sequence(rows, batch_first=True) for name, rows in images.items()}
         return self.padded(tokens) | padded
 
     def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:

@@ -72,12 +72,12 @@ class RolloutEngine(ABC):
         """Answer every prompt `group_size` times.
 
         Args:
-            inputs: of B prompts, from `read_prompts`.
+            inputs: of B prompts, from `read_prompts`, on the CPU.
             draws: ``[B, G, T]`` float64 in [0, 1), the only randomness; T is `max_new_tokens`.
             reply: may continue an answer after a stop token.
 
         Returns:
-            Answers with their stop tokens. ``info["truncated"]`` ``[B, G]`` marks answers without a stop token;
+            Answers with their stop tokens, on the policy's device like `Rollouts.inputs`. ``info["truncated"]`` ``[B, G]`` marks answers without a stop token;
             `sampling_log_probs` is None if the loss need not weigh by them.
 
         Raises:

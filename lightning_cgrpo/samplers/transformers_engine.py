@@ -42,6 +42,8 @@ class TransformersEngine(RolloutEngine):
         reply: Replies | None = None,
     ) -> Rollouts:
         device, longest, prompts = policy.device, sampling.max_new_tokens, len(inputs["prompt_ids"])
+        lengths = inputs["prompt_mask"].sum(-1)
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
         look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
         tokens = torch.full((prompts * group_size, longest), policy.pad_token, device=device)
         written = torch.zeros_like(tokens, dtype=torch.bool)
@@ -52,13 +54,14 @@ class TransformersEngine(RolloutEngine):
         at_once = max(prompts if sampling.batch_size is None else sampling.batch_size // group_size, 1)
         for start in range(0, prompts, at_once):
             some = {name: tensor[start : start + at_once] for name, tensor in inputs.items()}
-            end = start + len(some["prompt_ids"])
+            of_some = lengths[start : start + at_once]
+            end = start + len(of_some)
             rows = torch.arange(start * group_size, end * group_size, device=device)  # in computation
             draws, going_on = every_draw[rows], torch.ones_like(rows, dtype=torch.bool)
             choose = _Choice(policy, sampling)
             if log_probs is not None:
                 choose.seen = _occurring(policy, some).repeat_interleave(group_size, 0)
-            continuation = policy.continuation(some, group_size, longest)
+            continuation = policy.continuation(some, of_some, group_size, longest)
             logits = continuation.read().repeat_interleave(group_size, 0)
             for step in range(longest):
                 chosen = choose(logits, draws[:, step], step)

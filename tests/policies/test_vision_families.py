@@ -185,7 +185,7 @@ def test_rollouts_have_the_log_probs_of_training(policy):
     expected = policy(policy.examples(rolled)).log_probs
     rows = torch.arange(6)
     with torch.no_grad():
-        steps = policy.continuation(rolled.inputs, 2, 5)
+        steps = policy.continuation(rolled.inputs, rolled.inputs["prompt_mask"].sum(-1), 2, 5)
         logits = steps.read().repeat_interleave(2, 0)
         for step in range(5):
             found = (logits / policy.temperature).log_softmax(-1).gather(1, actions[rows, step, None])[:, 0]

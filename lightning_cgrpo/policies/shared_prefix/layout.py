@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.shared_prefix.varlen import PackedSpans, Spans
 
 
@@ -130,14 +129,11 @@ class Layout:
         return bias.masked_fill_(~self.prompt_mask, -torch.inf)[:, None, None]
 
 
-def unpadded(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens ``[S]`` of padded prompts ``[n, P]``, one prompt after the other, and the lengths ``[n]`` on the CPU.
-
-    The host waits for the mask unless the mask is on the CPU.
-    """
-    (mask,) = on_host(mask)
-    places = mask.flatten().nonzero()[:, 0].to(ids.device, non_blocking=True)
-    return ids.flatten()[places], mask.sum(-1)
+def unpadded(ids: Tensor, lengths: Tensor) -> Tensor:
+    """Tokens ``[S]`` of prompts ``[n, P]``, one prompt after the other; `lengths` ``[n]`` are on the CPU."""
+    width = ids.shape[1]
+    places = (_numbers(width) >= width - lengths[:, None]).flatten().nonzero()[:, 0]
+    return ids.flatten()[places.to(ids.device, non_blocking=True)]
 
 
 def _numbers(count: int) -> Tensor:

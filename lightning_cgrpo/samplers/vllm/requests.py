@@ -118,14 +118,14 @@ def rollouts(
         log_probs[row, :size] = torch.tensor(answer.log_probs)
         mask[row, :size] = torch.tensor(answer.sampled)
         truncated[row] = answer.tokens[-1] not in policy.stop_tokens
-    shape, device = (len(inputs["prompt_ids"]), group_size, length), policy.device
+    shape = len(inputs["prompt_ids"]), group_size, length
     return Rollouts(
-        actions=tokens.view(shape).to(device),
-        mask=mask.view(shape).to(device),
+        actions=tokens.view(shape),
+        mask=mask.view(shape),
         inputs=inputs,
-        sampling_log_probs=log_probs.view(shape).to(device),
-        info={"truncated": truncated.view(shape[:2]).to(device)},
-    )
+        sampling_log_probs=log_probs.view(shape),
+        info={"truncated": truncated.view(shape[:2])},
+    ).to(policy.device)
 
 
 def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping[str, Any], where: str) -> Turn:
