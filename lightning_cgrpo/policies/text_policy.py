@@ -58,7 +58,7 @@ class TextPolicy(Policy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
     ) -> dict[str, Tensor]:
-        """Tokenize B prompts, and pad them on the left, on the CPU, where lengths are read without waiting for a device.
+        """Tokenize B prompts, and pad them on the left; all tensors are on the CPU, where nobody waits for lengths.
 
         Args:
             index: ``[B]``, names prompts in errors.

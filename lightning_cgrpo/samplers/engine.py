@@ -77,8 +77,8 @@ class RolloutEngine(ABC):
             reply: may continue an answer after a stop token.
 
         Returns:
-            Answers with their stop tokens, on the policy's device like `Rollouts.inputs`. ``info["truncated"]`` ``[B, G]`` marks answers without a stop token;
-            `sampling_log_probs` is None if the loss need not weigh by them.
+            Answers with their stop tokens, and the inputs, on the policy's device. ``info["truncated"]`` ``[B, G]``
+            marks answers without a stop token; `sampling_log_probs` is None if the loss need not weigh by them.
 
         Raises:
             FloatingPointError: the policy's logits are not finite.
