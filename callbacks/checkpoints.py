@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import (
-    UNFINISHED,
-    Lineage,
-    is_remote,
-    lineage_of,
-    newest,
-    put,
-    remove,
-    remove_unfinished,
-)
+from lightning_cgrpo.checkpoints.files import UNFINISHED, is_remote, newest, put, remove, remove_unfinished
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
-from lightning_cgrpo.checkpoints.termination import Termination, say
+from lightning_cgrpo.checkpoints.termination import Termination
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.monitors import VALIDATION
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
 from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.user_code import by_signal
+from lightning_cgrpo.user_code import SignalExit
 
 FOLDER = "checkpoints"
 
@@ -48,7 +38,7 @@ class Checkpoints(ModelCheckpoint):
       checkpoints.
     - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
       ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
-    - ``ckpt_path="last"`` is the newest checkpoint of all versions, by lineage and updates; see `newest`.
+    - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
 
     Args:
         every_n_minutes: with `save_last`, also write ``last.ckpt`` after the update that ends so long after the last
@@ -60,7 +50,6 @@ class Checkpoints(ModelCheckpoint):
     changes_learning = False
 
     _began = 0.0
-    _lineage: Lineage = ()
     _validation_due = False
     _unranked = False
     """True while this update's checkpoint waits for its validation."""
@@ -95,9 +84,6 @@ class Checkpoints(ModelCheckpoint):
             return set()  # that callback asks without the user's request
         raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "lineage": [list(start) for start in self._lineage]}
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
@@ -106,8 +92,7 @@ class Checkpoints(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written_at = time.monotonic()
-        name = trainer.strategy.broadcast(uuid.uuid4().hex[:8])
-        self._lineage = (*_resumed(trainer), (name, trainer.global_step))
+        _check_one_checkpoint(trainer)
         ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
         if ranks and isinstance(pl_module, RolloutModule):
             note = too_few(pl_module.objective, _validation_prompts(trainer))
@@ -121,15 +106,7 @@ class Checkpoints(ModelCheckpoint):
             if former.name == FOLDER and not is_remote(trainer.ckpt_path):
                 # A running process writes files that changed later.
                 remove_unfinished(former, before=self._began)
-        _termination(trainer).works()
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _termination(trainer).works()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
-        # After the last epoch, `SavePretrained` writes files.
-        _termination(trainer).rests()
+        _termination(trainer).defers = True
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         # Lightning doesn't count the next epoch as begun if a run resumes after an epoch's last update. A further
@@ -142,7 +119,6 @@ class Checkpoints(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save; the last checkpoint follows its validation, because Lightning resumes no finished run."""
-        _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
         due = self._due(trainer) or (self._validation_due and self._ranks_validations(trainer))
         waits = self._validation_due and _at_end(trainer)
@@ -168,7 +144,6 @@ class Checkpoints(ModelCheckpoint):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
-            _termination(trainer).works()
             self._end_if_asked(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,10 +200,10 @@ class Checkpoints(ModelCheckpoint):
         if number is None or _at_end(trainer):
             return
         self._save_last(trainer)
-        say(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
+        rank_zero_info(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
         # Other processes report success, because Lightning kills the first process after another process's error.
-        raise by_signal(SystemExit(128 + number if trainer.is_global_zero else 0))
+        raise SignalExit(128 + number if trainer.is_global_zero else 0)
 
     def _save_last(self, trainer: Trainer) -> None:
         path = f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
@@ -240,12 +215,7 @@ class Checkpoints(ModelCheckpoint):
             self._save_checkpoint(trainer, path)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        _termination(trainer).rests()
-        self._write(trainer, filepath)
         self._written_at = time.monotonic()
-        _termination(trainer).works()
-
-    def _write(self, trainer: Trainer, filepath: str) -> None:
         for logger in trainer.loggers:
             logger.save()
         if is_remote(filepath):
@@ -274,20 +244,14 @@ class Checkpoints(ModelCheckpoint):
                 logger.after_save_checkpoint(self)
 
 
-def _resumed(trainer: Trainer) -> Lineage:
-    """The lineage of the checkpoint that the run resumes from; () for a new run. Collective.
-
-    Raises:
-        UserError: processes have different checkpoints.
-    """
-    path = None if trainer.ckpt_path is None else str(trainer.ckpt_path)
-    first = trainer.strategy.broadcast(path)
-    if path != first:
+def _check_one_checkpoint(trainer: Trainer) -> None:
+    """Refuse to resume from different checkpoints in different processes. Collective."""
+    first = trainer.strategy.broadcast(trainer.ckpt_path)
+    if str(first) != str(trainer.ckpt_path):
         raise UserError(
-            f"Expected all processes to resume from one checkpoint, but got '{path}' in process {trainer.global_rank} "
-            f"and '{first}' in the first, try a folder that all nodes share."
+            f"Expected all processes to resume from one checkpoint, but got '{trainer.ckpt_path}' in process "
+            f"{trainer.global_rank} and '{first}' in the first, try a folder that all nodes share."
         )
-    return () if path is None or is_remote(path) else lineage_of(Path(path))
 
 
 def _termination(trainer: Trainer) -> Termination:

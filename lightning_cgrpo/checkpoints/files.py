@@ -10,7 +10,6 @@ import shutil
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
@@ -24,9 +23,6 @@ FORMER = f".former{UNFINISHED}"
 SHARDED_LAST = "meta.pt"
 """The file that Lightning writes last into a sharded checkpoint, which is a directory."""
 LAST = "last.ckpt"
-
-Lineage = tuple[tuple[str, int], ...]
-"""Every start of a run: a random name, and the update from which it began."""
 
 
 def is_remote(path: Any) -> bool:
@@ -98,10 +94,9 @@ def check_checkpoint(path: str) -> None:
 def damaged(path: Path, problem: str) -> UserError:
     """The error for a damaged checkpoint, which names the newest other checkpoint of the run that is whole."""
     absolute = path.absolute()
-    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {absolute}
-    saved = [one for one in map(_read, beside) if one is not None]
-    saved.sort(key=lambda one: (one.update, one.path.parent == absolute.parent, one.version or 0), reverse=True)
-    whole = next((one.path for one in saved if damage(one.path) is None), None)
+    others = {*absolute.parent.glob("*.ckpt"), *absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {absolute}
+    ranked = sorted(others, key=lambda other: (updates(other), other.parent == absolute.parent, version(other)))
+    whole = next((other for other in reversed(ranked) if damage(other) is None), None)
     hint = "and there is no other one"
     if whole is not None:
         hint = f"try --ckpt_path={os.path.relpath(whole)}, the newest other one that is whole"
@@ -177,89 +172,33 @@ def header(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint's place in the history of its run; `update` is the number of updates done."""
+def updates(checkpoint: Path) -> float:
+    """The number of updates done; infinite for a file that can't be read, so that its damage is reported."""
+    try:
+        return int(header(checkpoint)["global_step"])
+    except (UserError, LookupError, TypeError, ValueError):
+        return math.inf
 
-    path: Path
-    update: int
-    lineage: Lineage
 
-    @property
-    def version(self) -> int | None:
-        """Number of the version, which Lightning counts up whatever the clock says."""
-        numbered = re.fullmatch(r"version_(\d+)", self.path.parent.parent.name)
-        return int(numbered[1]) if numbered else None
-
-    @property
-    def unknown(self) -> Lineage:
-        """The lineage of a checkpoint of an earlier version of this package: each version is a run of its own."""
-        return ((str(self.path.parent), 0),)
-
-    def precedes(self, other: Saved) -> bool:
-        """True if `other` is the same run, at the same update or later, or was resumed from this checkpoint."""
-        starts = len(self.lineage)
-        if other.lineage[:starts] != self.lineage:
-            return False
-        return self.update <= (other.lineage[starts][1] if len(other.lineage) > starts else other.update)
+def version(checkpoint: Path) -> int:
+    """The number that Lightning gave the start of the run, in ``version_3/checkpoints``; -1 without."""
+    numbered = re.fullmatch(r"version_(\d+)", checkpoint.parent.parent.name)
+    return int(numbered[1]) if numbered else -1
 
 
 def newest(folders: Iterable[Path]) -> Path | None:
     """The newest checkpoint in the folders of a run's versions; None without any.
 
-    Lineage and updates decide. Times of files do not, because clocks are set back and folders are copied. Among
-    unrelated runs, the last version counts, if no other run has more updates. A damaged file that could be the newest
-    is returned, so that its damage is reported.
-
-    Raises:
-        UserError: another run, which the last version does not continue, has more updates.
+    The last version with a checkpoint counts, because every start has a new version, and then the most updates. Times
+    of files do not, because clocks are set back and folders are copied. In a folder, ``last.ckpt`` is the newest, else
+    the checkpoint with the most updates. A damaged file that could be the newest is returned.
     """
-    saved: list[Saved] = []
-    unreadable: list[Saved] = []
+    ends = []
     for folder in folders:
         put_back(folder)
-        files = sorted(folder.glob("*.ckpt"), key=lambda path: path.name != LAST)
-        readable = [one for one in map(_read, files) if one is not None]
-        if files and (not readable or readable[0].path != files[0]):
-            unreadable.append(Saved(files[0], 0, ()))
-        if readable and (last := readable[0]).path.name == LAST:
-            # A run without a logger writes over an earlier run, some of whose other checkpoints stay.
-            readable = [last, *(one for one in readable if one.lineage != last.unknown and last.precedes(one))]
-        saved += readable
-    saved.sort(key=lambda one: -1 if one.version is None else one.version, reverse=True)
-    unique = list({(one.lineage, one.update): one for one in reversed(saved)}.values())[::-1]
-    ends = [one for one in unique if not any(one.precedes(other) for other in unique if other is not one)]
-    ordered = all(one.version is not None for one in (*ends, *unreadable))
-    end = max(ends, key=lambda one: (one.version if ordered else 0, one.update), default=None)
-    for one in unreadable:
-        if end is None or not ordered or (one.version or 0) >= (end.version or 0):
-            return one.path
-    if end is None:
-        return None
-    others = [one for one in ends if one is not end and one.update >= end.update + ordered]
-    if others:
-        raise UserError(
-            f"Expected one newest checkpoint, but got '{end.path}' after update {end.update} and '{others[0].path}' "
-            f"after update {others[0].update}, of which neither continues the other, try --ckpt_path=FILE with one."
-        )
-    return end.path
-
-
-def _read(path: Path) -> Saved | None:
-    try:
-        content = header(path)
-        update = int(content["global_step"])
-    except (UserError, LookupError, TypeError, ValueError):
-        return None
-    lineages = [state["lineage"] for state in _callback_states(content) if "lineage" in state]
-    saved = Saved(path, update, tuple((str(name), int(begun)) for name, begun in lineages[0]) if lineages else ())
-    return saved if saved.lineage else replace(saved, lineage=saved.unknown)
-
-
-def lineage_of(path: Path) -> Lineage:
-    """The starts of the run that led to a checkpoint; () if the file can't be read."""
-    saved = _read(path)
-    return () if saved is None else saved.lineage
+        last = folder / LAST
+        ends += [last] if last.exists() else sorted(folder.glob("*.ckpt"), key=updates)[-1:]
+    return max(ends, key=lambda end: (version(end), updates(end), str(end)), default=None)
 
 
 def _callback_states(content: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,45 +117,27 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
 
 def _describe(checkpoint: Path) -> Metadata:
     with (checkpoint / DESCRIPTION).open("rb") as file:
-        reader = _Descriptions(file)
-        description = reader.load()
-    # In torch's own reading, the change would be one of torch's class, for all descriptions that follow.
-    if changed := next((copy for copy, attributes in reader.copies.items() if dict(vars(copy)) != attributes), None):
-        raise UnpicklingError(f"{DESCRIPTION} changes {changed.__name__}")
+        description = _Descriptions(file).load()
     if not isinstance(description, Metadata):
         raise UnpicklingError(f"{DESCRIPTION} holds a {type(description).__name__}")
     return description
 
 
 class _Descriptions(Unpickler):
-    """Unpickles torch's description classes alone, because torch's `load` has no restriction.
-
-    `copies` holds a subclass of each class, with its first attributes, because a pickle can set attributes of classes.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self.copies: dict[type, dict[str, Any]] = {}
+    """Unpickles torch's description classes alone, because torch's `load` has no restriction."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            member: Any = _member
-            return member.__call__  # which a pickle can't change, unlike a function
+            return _member
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         # A name with a period reaches into modules: ("torch…", "os.system") is found if the module imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
-        described: Any = super().find_class(module, name)
-        if not is_dataclass(described):
-            return described if dtype else described.__call__
-        bases: tuple[Any, ...] = (described,)
-        copy = type(name, bases, {})
-        self.copies[copy] = dict(vars(copy))
-        return copy
+        return super().find_class(module, name)
 
 
 def _member(_: Any, name: Any) -> Any:
     """A member of `_MEM_FORMAT_ENCODING`, which Python 3.11.0 to 3.11.3 pickles as a call of `getattr`."""
-    if type(name) is not str or name not in _MEM_FORMAT_ENCODING.__members__:
+    if name not in _MEM_FORMAT_ENCODING.__members__:
         raise UnpicklingError(f"{DESCRIPTION} holds builtins.getattr")
     return _MEM_FORMAT_ENCODING[name]
