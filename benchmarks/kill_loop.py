@@ -46,7 +46,7 @@ COMMON = (
     "--trainer.log_every_n_steps=1 --trainer.logger=lightning.pytorch.loggers.CSVLogger "
     "--trainer.logger.save_dir=runs --trainer.logger.name=run --trainer.max_epochs=-1 "
     "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    "--callbacks.layout=null --callbacks.progress=null --callbacks.effective_weights=null "
+    "--callbacks.layout=null --callbacks.progress=null "
     "--callbacks.initial_rates.batches=1 --callbacks.marks=benchmarks.kill_marks.Marks"
 )
 # Passes over the prompts, validations and checkpoints begin and end at different updates, and some at the same.

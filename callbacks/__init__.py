@@ -16,14 +16,13 @@ from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
 from lightning_cgrpo.callbacks.step_budget import StepBudget
-from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, TensorBoardLayout
+from lightning_cgrpo.callbacks.tensorboard import Pictures, TensorBoardLayout
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 
 __all__ = [
     "Checkpoints",
     "DrivePictures",
     "DrivingScores",
-    "EffectiveWeights",
     "EvaluationTable",
     "FixedWeights",
     "InitialRates",

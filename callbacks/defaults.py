@@ -10,7 +10,7 @@ from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.callbacks.run_summary import RunSummary
-from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, TensorBoardLayout
+from lightning_cgrpo.callbacks.tensorboard import TensorBoardLayout
 from lightning_cgrpo.output import quiet
 
 
@@ -29,5 +29,5 @@ def default_callbacks(every_n_updates: int = 100) -> list[Callback]:
     checkpoints = Checkpoints(
         filename="{step}", every_n_train_steps=every_n_updates, monitor="val/merit", mode="max", save_last=True
     )
-    shown = [InitialRates(), ObjectiveProgressBar(), TensorBoardLayout(), EffectiveWeights(), EvaluationTable()]
+    shown = [InitialRates(), ObjectiveProgressBar(), TensorBoardLayout(), EvaluationTable()]
     return [*shown, WritePredictions(), checkpoints, RunSummary()]

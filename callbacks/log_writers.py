@@ -1,4 +1,4 @@
-"""Figures, texts and histograms in TensorBoard, in Weights & Biases, or as files beside a CSV log."""
+"""Figures and texts in TensorBoard, in Weights & Biases, or as files beside a CSV log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
-from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,9 +21,6 @@ class LogWriter(Protocol):
 
     def add_text(self, tag: str, text: str, update: int) -> None:
         """Write Markdown."""
-
-    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
-        """Write the distribution of values ``[N]``."""
 
 
 def writers(trainer: Trainer) -> Iterator[LogWriter]:
@@ -55,11 +51,6 @@ class _Wandb:
         # Answers are untrusted text.
         self._log(tag, Html(f"<pre>{html.escape(text.encode('utf-8', 'backslashreplace').decode())}</pre>"), update)
 
-    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
-        from wandb import Histogram
-
-        self._log(tag, Histogram(values.double().tolist()), update)
-
     def _log(self, tag: str, value: Any, update: int) -> None:
         # Lightning's name of the horizontal axis.
         self.run.log({tag: value, "trainer/global_step": update})
@@ -76,9 +67,6 @@ class _Files:
 
     def add_text(self, tag: str, text: str, update: int) -> None:
         self._path(tag, update, "md").write_text(text, encoding="utf-8", errors="backslashreplace")
-
-    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
-        """Nothing: a CSV log has the means among its metrics."""
 
     def _path(self, tag: str, update: int, suffix: str) -> Path:
         path = self.folder / tag / f"{update:05d}.{suffix}"

@@ -30,6 +30,7 @@ NAMESPACES = (
 MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
 """Classes of earlier versions by name, with their new path."""
 REMOVED = {
+    "EffectiveWeights": "nothing (callbacks.effective_weights=null); the tags effective_weight/* hold the means",
     "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
     "aim": "aim: beside a constraint's threshold, such as at_least: 0.95, aim: 0.96",
     "slack": "a looser threshold; DampedAscent's cap keeps the reward beside one that can't be met",
@@ -57,7 +58,7 @@ REMOVED = {
         "nothing; traffic reacts as officially",
     ),
 }
-"""Arguments of earlier versions and of TRL, with what replaces them."""
+"""Classes and arguments of earlier versions, and arguments of TRL, with what replaces them."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -164,6 +165,8 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
 
 def _check_class(where: str, class_path: str) -> None:
     module_name, _, name = class_path.rpartition(".")
+    if name in REMOVED:
+        raise ConfigError(f"There is no class '{class_path}' for {where}. Try {REMOVED[name]}.")
     module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
     if module is not None and _locate(class_path) is None:
         raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, module.names)}")

@@ -36,7 +36,6 @@ class UpdateOutput(ScoredPrompts):
 
     Attributes:
         advantages: ``[B, G]`` or ``[B, G, T]``.
-        effective_weights: by component, in its varying groups; only in logged updates.
         measured: signals of the first draw.
         violations: counts ``[K]`` in the first draw.
         opportunities: counts ``[K]`` in the first draw.
@@ -44,7 +43,6 @@ class UpdateOutput(ScoredPrompts):
     """
 
     advantages: Tensor
-    effective_weights: dict[str, Tensor]
     measured: dict[str, Signal]
     violations: Tensor
     opportunities: Tensor
@@ -223,7 +221,6 @@ class ConstrainedGRPO(PolicySteps):
             "rollouts": rollouts,
             "signals": signals,
             "advantages": advantages,
-            "effective_weights": report.effective_weights,
             "measured": measured,
             "violations": violations,
             "opportunities": opportunities,

@@ -47,7 +47,6 @@ class UpdateReport:
         self.skipped_steps = 0
         self.redrawn: int | None = None
         self.sampling: dict[str, Tensor] = {}
-        self.effective_weights: dict[str, Tensor] = {}
         self.rates: dict[str, ClusteredRate] = {}
         self.totals: dict[str, float] = {}
 
@@ -107,9 +106,8 @@ class UpdateReport:
         informative = statistics.informative  # [J, B]
         sums["groups"] = self.zero + informative.shape[1]
         for row, name in enumerate(objective.component_names):
-            self.effective_weights[name] = effective[row][informative[row]]
             sums[f"informative/{name}"] = informative[row].sum()
-            sums[f"effective/{name}"] = self.effective_weights[name].sum()
+            sums[f"effective/{name}"] = effective[row][informative[row]].sum()
         if self.redrawn is not None:
             sums["redrawn"] = self.zero + self.redrawn
         # Zeros on a process without prompts, because all processes sum the same names.

@@ -12,7 +12,7 @@ ARGUMENTS = (
     "fit -c configs/gridworld.yaml --trainer.devices=2 --trainer.strategy=fsdp2 --trainer.max_steps=2 "
     "--trainer.logger=false --trainer.limit_val_batches=0 --trainer.enable_progress_bar=false "
     "--callbacks.progress=null --callbacks.pictures=null --callbacks.layout=null --callbacks.table=null "
-    "--callbacks.initial_rates=null --callbacks.effective_weights=null --callbacks.checkpoints.dirpath=checkpoints "
+    "--callbacks.initial_rates=null --callbacks.checkpoints.dirpath=checkpoints "
     "--data.prompts_per_update=4 --data.train_prompts=12 --data.eval_prompts=4 --model.group_size=4 "
     "--model.sampler.environment.max_steps=20"
 )
