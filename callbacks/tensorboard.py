@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard.summary import hparams
 
 from lightning_cgrpo.callbacks.log_writers import writers
+from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.merit import MERIT
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.tasks.task import Renderer
 
@@ -29,7 +33,7 @@ def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
 
 
 class TensorBoardLayout(Callback):
-    """Writes `custom_scalars` when training starts."""
+    """Writes `custom_scalars` and, for *HParams*, the settings of the run when training starts."""
 
     changes_learning = False
 
@@ -37,6 +41,31 @@ class TensorBoardLayout(Callback):
         for logger in trainer.loggers if trainer.is_global_zero else ():
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_custom_scalars(custom_scalars(pl_module.objective))
+                writer = logger.experiment._get_file_writer()
+                for summary in hparams(hyperparameters(trainer, pl_module), dict.fromkeys(compared(pl_module), 0.0)):
+                    writer.add_summary(summary)
+
+
+def compared(module: RolloutModule) -> list[str]:
+    """Tags whose last values *HParams* compares."""
+    tags = ["reward/mean", *(constraint.bound.tag(name) for name, constraint in module.objective.constraints.items())]
+    return [f"val/{MERIT}", *tags, *(f"val/{tag}" for tag in tags)]
+
+
+def hyperparameters(trainer: Trainer, module: RolloutModule) -> dict[str, float | str | bool]:
+    """The settings that change learning, by path; without a configuration those that every module has."""
+    summaries = (callback for callback in trainer.callbacks if isinstance(callback, RunSummary))  # type: ignore[attr-defined]
+    method: dict[str, Any] = next((summary.record["method"] for summary in summaries), {})
+    settings = {path.replace("init_args.", ""): value for path, value in _leaves(method, "")}
+    return {"seed": module.seed, "group_size": module.group_size, **settings}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, float | str | bool]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(part, f"{path}.{key}".lstrip("."))
+    elif value is not None:
+        yield path, value if isinstance(value, (bool, int, float)) else str(value)
 
 
 class Pictures(Callback):

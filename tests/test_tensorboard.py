@@ -8,6 +8,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from lightning_cgrpo.__main__ import main
 from tests.quiet import QUIET
@@ -123,6 +124,16 @@ def test_custom_scalars_show_each_rate_with_its_threshold(events):
     # Every chart shows something that is written.
     for title, patterns in charts.items():
         assert all(any(re.search(pattern, tag) for tag in TAGS) for pattern in patterns), title
+
+
+def test_the_settings_are_hyperparameters(events):
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    settings = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert settings["model.optimizer.lr"].number_value == pytest.approx(5e-4)
+    assert settings["data.prompts_per_update"].number_value == 6 and "seed" in settings
+    experiment = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/experiment").plugin_data.content)
+    compared = {info.name.tag for info in experiment.experiment.metric_infos}
+    assert {"val/merit", "reward/mean", "val/rate/lava", "rate/battery"} <= compared
 
 
 def test_a_picture_of_the_episodes(events):

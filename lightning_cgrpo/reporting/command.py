@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.methods import MethodRuns, collect
-from lightning_cgrpo.reporting.page import report_page
+from lightning_cgrpo.reporting.page import html_page, report_page
 from lightning_cgrpo.reporting.results import final_table, test_table
 
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ()) -> None:
-    """Write the figures, and ``report.md`` with `more` sections at its end.
+    """Write ``report.md``, followed by `more` sections, the figures, and both as ``report.html``.
 
     Raises:
         UserError: if writing fails.
@@ -48,13 +48,14 @@ def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ())
     tables = [table for table in (final_table(methods), test_table(methods)) if table is not None]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        page = "\n".join([report_page(methods, tables, draw_all(methods, folder)), *more])
+        page = "\n".join([report_page(methods, tables), *more])
         (folder / "report.md").write_text(page, encoding="utf-8")
+        (folder / "report.html").write_text(html_page(methods, tables, draw_all(methods, folder)), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"Expected --out to be a folder for the report, but got '{folder}' ({error.strerror or error})."
         ) from error
-    print(f"Wrote {folder / 'report.md'}, and its figures beside it.")
+    print(f"Wrote {folder / 'report.html'}, and its tables as report.md.")
 
 
 def _source(argument: str) -> tuple[str | None, Path]:

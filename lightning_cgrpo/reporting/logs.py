@@ -7,11 +7,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/")
 TESTS = ("test/", "test_train/")
+SAMPLES = "samples"
 METRICS = "metrics.csv"
 
 
@@ -24,10 +26,12 @@ class Log:
     Args:
         scalars: of training, by tag and update.
         tests: values of the last test, by tag.
+        samples: sampled answers as Markdown, by update.
     """
 
     scalars: dict[str, dict[int, float]] = field(default_factory=dict)
     tests: dict[str, float] = field(default_factory=dict)
+    samples: dict[int, str] = field(default_factory=dict)
 
     def add(self, folder: Path) -> None:
         """Add all logs in a run's folder, the oldest first; a CSV log beside event files repeats them."""
@@ -38,29 +42,34 @@ class Log:
         for file in events or tables:
             tests: dict[str, float] = {}
             for tag, update, value in _events(file) if events else _rows(file):
-                if tag.startswith(TRAINING) and np.isfinite(value):
+                if tag == SAMPLES:
+                    self.samples[update] = value
+                elif tag.startswith(TRAINING) and np.isfinite(value):
                     self.scalars.setdefault(tag, {})[update] = value
                 elif tag.startswith(TESTS) and np.isfinite(value):
                     tests[tag] = value
             self.tests = tests or self.tests
 
 
-def _events(path: Path) -> Iterator[tuple[str, int, float]]:
+def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Tag, update and value of each event, up to an unfinished record."""
     # TensorBoard's reader remarks on a missing TensorFlow, and works without.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     # 0 keeps all events; unused kinds keep one.
-    keep = {"scalars": 0, "histograms": 1, "images": 1, "tensors": 1, "audio": 1, "compressedHistograms": 1}
+    keep = {"scalars": 0, "histograms": 1, "images": 1, "tensors": 0, "audio": 1, "compressedHistograms": 1}
     events = EventAccumulator(str(path), size_guidance=keep, purge_orphaned_data=False)
     events.Reload()
-    for tag in events.Tags()["scalars"]:
+    tags = events.Tags()
+    for tag in tags["scalars"]:
         yield from ((tag, event.step, event.value) for event in events.Scalars(tag))
+    for event in events.Tensors(f"{SAMPLES}/text_summary") if f"{SAMPLES}/text_summary" in tags["tensors"] else ():
+        yield SAMPLES, event.step, event.tensor_proto.string_val[0].decode("utf-8", "replace")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, int, float]]:
-    """Tag, update and value of ``metrics.csv``; truncated lines are left out."""
+def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Tag, update and value of ``metrics.csv`` and of the samples beside it; truncated lines are left out."""
     with path.open(encoding="utf-8", newline="") as lines:
         for line in csv.DictReader(lines):
             step = int(line.pop("step", None) or 0)
@@ -69,3 +78,5 @@ def _rows(path: Path) -> Iterator[tuple[str, int, float]]:
                     yield tag, step, float(text)
                 except (TypeError, ValueError):
                     continue
+    for file in sorted((path.parent / SAMPLES).glob("*.md")):
+        yield SAMPLES, int(file.stem), file.read_text(encoding="utf-8", errors="replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -45,6 +45,7 @@ class Run:
         series: training's means over bins of `width` updates, by tag.
         final: means over the last part of training, by tag.
         tests: values of the last test, by tag.
+        samples: sampled answers as Markdown, by update.
     """
 
     summary: Summary
@@ -52,6 +53,7 @@ class Run:
     final: dict[str, float]
     tests: dict[str, float]
     width: float
+    samples: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -128,6 +130,7 @@ def read_run(folder: Path, summary: Summary) -> Run | None:
         {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)},
         {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
         width,
+        log.samples,
     )
 
 

@@ -1,9 +1,10 @@
-"""Tables of methods by measures, in Markdown."""
+"""Tables of methods by measures, in Markdown and HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 
@@ -28,6 +29,16 @@ def markdown(table: Table) -> str:
     """A GitHub table, under its caption."""
     rows = [[f"**{plain(text)}**" if bold else plain(text) for text, bold in row] for row in table.rows]
     return grid(table.caption, list(map(plain, table.heads)), rows)
+
+
+def html_table(table: Table) -> str:
+    """A table of HTML, under its caption."""
+    lines = [f"<p>{escape(table.caption)}</p>", "<table><tr>"]
+    lines[-1] += "".join(f"<th>{escape(head)}</th>" for head in table.heads) + "</tr>"
+    for row in table.rows:
+        cells = (f"<b>{escape(text)}</b>" if bold else escape(text) for text, bold in row)
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return "\n".join([*lines, "</table>"])
 
 
 def grid(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

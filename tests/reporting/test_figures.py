@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.reporting.figures.curves import curves
-from lightning_cgrpo.reporting.figures.front import front
 from lightning_cgrpo.reporting.figures.style import save, style
 from lightning_cgrpo.reporting.figures.sweeps import find_sweeps, sweep_figures
+from lightning_cgrpo.reporting.figures.timeline import front, timeline
 from lightning_cgrpo.reporting.runs import Run
 from lightning_cgrpo.reporting.series import Series
 from tests.reporting.conftest import bounds, changed, fixed, made, method, summary
@@ -56,6 +56,15 @@ def test_lines_break_where_values_are_missing():
     [drawn] = figure.axes[0].lines
     x, y = drawn.get_data()
     assert np.isnan(y[(x > 25) & (x < 65)]).any() and np.isfinite(y[np.isin(x, steps)]).all()
+
+
+def test_strips_show_when_thresholds_were_met():
+    rates = {"rate/lava": [0.05] * 3 + [0.005] * 7}
+    [(name, figure)] = timeline([method("a", made(rates, constraints=SMALL)), method("b", made({}, constraints={}))])
+    met, missed = figure.axes[0].collections
+    assert name == "timeline" and [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["lava <= 0.01"]
+    edges = [sorted({x for path in strip.get_paths() for x in path.vertices[:, 0]}) for strip in (met, missed)]
+    assert edges[0][0] == 30 and edges[0][-1] == 100 and edges[1][0] == 0 and edges[1][-1] == 30
 
 
 def test_the_front_has_a_point_per_run():

@@ -1,6 +1,9 @@
 """The command, from logs to files."""
 
+import re
+
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
@@ -28,10 +31,14 @@ def test_tables_and_figures(make_run, tmp_path):
         make_run(f"runs/b,seed={seed}/version_0", REWARDS, seed=seed)
     out = tmp_path / "out"
     report(tmp_path / "runs", "--out", out)
-    drawn(out, "curves", "front")
+    drawn(out, "curves", "front", "timeline")
     page = (out / "report.md").read_text()
     assert "| b | 0, 1 | 100 |" in page and "| a, training prompts | 2 | 0.625 ± 0.000 |" in page
-    assert page.count("\n## ") == 3 and "beside this page: `front.png`, `curves.png`." in page
+    assert page.count("\n## ") == 3 and "![" not in page
+    html = (out / "report.html").read_text()
+    assert html.count('src="data:image/png;base64,') == 3 and "Learning curves" in html
+    assert "<td>a, training prompts</td><td>2</td><td>0.625 ± 0.000</td>" in html
+    assert not re.search(r'(src|href)="(?!data:)', html), "one file, which loads nothing"
 
 
 def test_runs_that_went_wrong_are_told(make_run, tmp_path):
@@ -42,6 +49,18 @@ def test_runs_that_went_wrong_are_told(make_run, tmp_path):
     assert "| x | 0 | 30 of 100 |" in page and "| x (30 of 100) | 1 |" in page
     assert "- x, seed 0: failed at 30 updates: ValueError: &lt;script>alert(1)&lt;/script> \\| a\\_b more." in page
     assert "collapsed from update 12 on" in page and "2 logged updates had faults of goal" in page
+    assert "<script" not in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_the_first_and_the_last_answers_stand_side_by_side(make_run, tmp_path):
+    run = make_run("x/version_0", updates=40)
+    with SummaryWriter(str(run)) as writer:
+        for update in (0, 20, 30):
+            writer.add_text("samples", f"answer of <b>{update}</b>", update)
+    report(run, "--out", tmp_path / "out")
+    html = (tmp_path / "out" / "report.html").read_text()
+    first, last = (html.index(f"answer of &lt;b&gt;{update}") for update in (0, 30))
+    assert first < last and "&gt;20&lt;" not in html
 
 
 @pytest.mark.slow
@@ -52,7 +71,7 @@ def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
     drawn(tmp_path / "swept", "sweep")
     make_run("x/version_3", updates=3)
     report(tmp_path / "x", "--out", tmp_path / "both")
-    drawn(tmp_path / "both", "sweep", "curves")
+    drawn(tmp_path / "both", "sweep", "curves", "timeline")
 
 
 def test_errors_are_one_line(make_run, tmp_path):

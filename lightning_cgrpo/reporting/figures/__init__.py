@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from lightning_cgrpo.reporting.figures.curves import curves
-from lightning_cgrpo.reporting.figures.front import front
 from lightning_cgrpo.reporting.figures.style import save, style
 from lightning_cgrpo.reporting.figures.sweeps import find_sweeps, sweep_figures
+from lightning_cgrpo.reporting.figures.timeline import front, timeline
 from lightning_cgrpo.reporting.methods import MethodRuns
 
 
@@ -22,5 +22,5 @@ def draw_all(methods: Sequence[MethodRuns], folder: Path) -> list[Path]:
     swept = {method.label for sweep in sweeps for method in sweep.methods}
     single = [method for method in methods if method.label not in swept]
     with style():
-        figures = chain(front(single), curves(single), sweep_figures(sweeps))
+        figures = chain(timeline(single), front(single), curves(single), sweep_figures(sweeps))
         return [save(figure, folder / name) for name, figure in figures]

@@ -21,7 +21,7 @@ from lightning_cgrpo.reporting.series import Array, Series, mean_and_std, on_com
 ROWS = 6
 """Methods per page."""
 DPI = 150
-GREEN, GRAY = "#009E73", "#555555"
+GREEN, MISSED, GRAY = "#009E73", "#D55E00", "#555555"
 # Okabe and Ito's colors, which color-blind readers can tell apart.
 CONSTRAINTS = ["#D55E00", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 REWARDS = [GREEN, "#7AC36A", "#4B6B2F", "#A8D8A0"]
