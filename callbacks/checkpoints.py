@@ -21,7 +21,7 @@ from lightning_cgrpo.modules.monitors import VALIDATION
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
 from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.user_code import SignalExit
+from lightning_cgrpo.user_code import by_signal
 
 FOLDER = "checkpoints"
 
@@ -203,7 +203,7 @@ class Checkpoints(ModelCheckpoint):
         rank_zero_info(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
         # Other processes report success, because Lightning kills the first process after another process's error.
-        raise SignalExit(128 + number if trainer.is_global_zero else 0)
+        raise by_signal(SystemExit(128 + number if trainer.is_global_zero else 0))
 
     def _save_last(self, trainer: Trainer) -> None:
         path = f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"

@@ -55,7 +55,7 @@ def write_card(
     reward: str,
     certificate: Record | None = None,
 ) -> None:
-    """Write ``README.md`` beside a model's files; the first former card becomes ``README.old.md``.
+    """Write ``README.md`` beside a model's files.
 
     Args:
         base: the model that training started from; a directory on this machine is left out.
@@ -80,10 +80,7 @@ def write_card(
     lines += ["", *_table(heads, rows), "", "Parentheses: 95 % intervals over prompts"]
     lines[-1] += f" ({', '.join(f'{head}: {count:,}' for head, count in prompts.items())})." if prompts else "."
     lines += ["", "## Certificate", "", *(_certificate(certificate) if certificate else [CERTIFY])]
-    card, former = directory / CARD, directory / "README.old.md"
-    if card.exists() and not former.exists():
-        card.replace(former)
-    card.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (directory / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _certificate(certificate: Record) -> list[str]:

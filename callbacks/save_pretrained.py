@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.callbacks.model_card import CARD, write_card
+from lightning_cgrpo.callbacks.model_card import write_card
 from lightning_cgrpo.callbacks.run_summary import RunSummary
-from lightning_cgrpo.checkpoints.files import UNFINISHED
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import full_weights
 
-CONFIGS = ("config.json", "adapter_config.json")
-"""Files that make a directory a model."""
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors")
-
 
 class SavePretrained(Callback):
-    """Writes the policy for transformers when training ends.
-
-    A former model stays until the new model is completely on the disk.
+    """Writes the policy for transformers when training ends, over a former model.
 
     Args:
-        directory: created if missing; only model files are overwritten. Adapters and whole models need
-            different directories.
+        directory: created if missing. Adapters and whole models need different directories.
     """
 
     changes_learning = False
@@ -55,36 +45,12 @@ class SavePretrained(Callback):
         policy = pl_module.policy
         assert isinstance(policy, CausalLMPolicy)
         weights = full_weights(policy)  # by all processes together
-        if trainer.is_global_zero:
-            # Inside the directory, because its parent may be on another disk, or closed to the user.
-            unfinished = self.directory / f"model{UNFINISHED}"
-            shutil.rmtree(unfinished, ignore_errors=True)  # of a killed run
-            policy.save_pretrained(unfinished, weights=weights)
-            (unfinished / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
-            _replace(unfinished, self.directory)
-            for callback in trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, RunSummary):
-                    callback.write(trainer, pl_module, callback.record["status"])  # finished, if it came first
-                    method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
-                    write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
-            print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")
-
-
-def _replace(new: Path, directory: Path) -> None:
-    """Move a model's files over a former model's.
-
-    Configurations move last: a killed run leaves a directory that doesn't load, not mixed weights.
-    """
-    files = sorted(
-        (file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=lambda file: file.name in CONFIGS
-    )
-    for name in files:
-        if name.name in CONFIGS:
-            (directory / name).unlink(missing_ok=True)
-    if any(name.name in WEIGHTS[:2] for name in files):
-        for file in (file for pattern in WEIGHTS for file in directory.glob(pattern)):
-            file.unlink()
-    for name in files:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(new / name, directory / name)
-    shutil.rmtree(new)
+        if not trainer.is_global_zero:
+            return
+        policy.save_pretrained(self.directory, weights=weights)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunSummary):
+                callback.write(trainer, pl_module, callback.record["status"])  # finished, if it came first
+                method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
+                write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
+        print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")

@@ -9,18 +9,23 @@ import importlib
 import inspect
 import os
 import re
+import signal
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from lightning_cgrpo.errors import UserError, first_line
+
+_E = TypeVar("_E", bound=BaseException)
+_raised_by_signal: BaseException | None = None
+BY_SIGNAL = "raised_by_signal"
 
 
 class TimeLimitError(TimeoutError):
@@ -31,37 +36,63 @@ class UserCodeError(UserError):
     """User code raised what is no `Exception`, or would end a loop; the cause is what it raised."""
 
 
-class SignalExit(SystemExit):
-    """The end that a signal handler asks for, which passes through `UserCode`."""
-
-
 class UserCode(ContextDecorator):
     """Context, or decorator, in which code of the user fails with an `Exception` or not at all.
 
     A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all exceptions
-    that are no `Exception` become a `UserCodeError`. Other exceptions, Ctrl-C's and `SignalExit` pass.
+    that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, even if the code catches
+    it, because its signal handler noted the exception (`by_signal`).
 
     Args:
         name: of the code, for the error, such as "the function of signal 'x'".
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self._notes_signals = name, False
 
-    def __enter__(self) -> None: ...
+    def _recreate_cm(self) -> UserCode:
+        return UserCode(self.name)
+
+    def __enter__(self) -> None:
+        global _raised_by_signal
+        if threading.current_thread() is threading.main_thread():
+            _raised_by_signal = None
+            # Python's own handler notes nothing. Others, such as `Termination`, note exceptions themselves.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, _interrupt)
+                self._notes_signals = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        bends = not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
-        if error is None or not bends or isinstance(error, (KeyboardInterrupt, SignalExit)):
+        global _raised_by_signal
+        if self._notes_signals:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._notes_signals = False
+        if getattr(error, BY_SIGNAL, False):
             return
-        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        if _raised_by_signal is not None and threading.current_thread() is threading.main_thread():
+            noted, _raised_by_signal = _raised_by_signal, None
+            raise noted  # the code caught it
+        bends = not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
+        if error is None or not bends or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
             return
         raise UserCodeError(
             f"Expected {self.name} to return or to raise an Exception, but it raised {described(error)}, "
             "try `raise ValueError` to end the run."
         ) from error
+
+
+def by_signal(error: _E) -> _E:
+    """Note that a signal handler raises this exception, which passes through `UserCode`."""
+    global _raised_by_signal
+    _raised_by_signal = error
+    setattr(error, BY_SIGNAL, True)
+    return error
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise by_signal(KeyboardInterrupt())
 
 
 def _is_cancelled() -> bool:

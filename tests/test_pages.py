@@ -188,8 +188,8 @@ def test_the_readme_and_the_tour(folder):
     # Supervised fine-tuning wrote models/word-problems, which shadows no packaged model.
     assert Path("models/word-problems/config.json").is_file()
     run(["fit", "-c", "configs/gsm8k.yaml", *shlex.split(f"{SHORT} {OF_CONFIG['gsm8k']}")])
-    weights = [json.loads(path.read_text()) for path in sorted(Path("runs/gsm8k").glob("*/weights.json"))]
-    assert weights[0] == weights[-1] and weights[0]["name"] == "packaged:word-problems"
+    weights = [json.loads(path.read_text())["weights"] for path in sorted(Path("runs/gsm8k").glob("*/summary.json"))]
+    assert weights[0] == weights[-1] and weights[0] is not None
 
     records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
     Path("prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 
@@ -35,7 +36,7 @@ class OwnError(BaseException):
 
 def every_exception():
     kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
-    return [*(kind for kind in kinds if kind is not KeyboardInterrupt), asyncio.CancelledError, OwnError]
+    return [*kinds, asyncio.CancelledError, OwnError]
 
 
 def instance(kind):
@@ -224,6 +225,13 @@ def interrupt():
     time.sleep(1)
 
 
+def swallow():
+    try:
+        interrupt()
+    except BaseException:
+        return 1
+
+
 @pytest.fixture
 def listening():
     """A shell's background jobs ignore SIGINT."""
@@ -232,10 +240,31 @@ def listening():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("function", [interrupt, swallow])
 @pytest.mark.parametrize("time_limit", [None, 10.0])
-def test_a_real_interrupt_passes(time_limit, listening):
+def test_a_real_interrupt_passes(function, time_limit, listening):
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), UserCode("a task"), UserCode("a sampler"):
-        called(interrupt, {}, "mine", time_limit)
+        called(function, {}, "mine", time_limit)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(UserError):  # the note is gone
+        called(raising(KeyboardInterrupt)[0], {}, "mine", None)
+
+
+def test_other_threads_have_no_signals():
+    outcomes = []
+
+    def elsewhere():
+        try:
+            with UserCode("mine"):
+                raise KeyboardInterrupt
+        except UserError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "KeyboardInterrupt" in str(outcomes[0])
 
 
 class SilentError(Exception):

@@ -192,13 +192,23 @@ def newest(folders: Iterable[Path]) -> Path | None:
     The last version with a checkpoint counts, because every start has a new version, and then the most updates. Times
     of files do not, because clocks are set back and folders are copied. In a folder, ``last.ckpt`` is the newest, else
     the checkpoint with the most updates. A damaged file that could be the newest is returned.
+
+    Raises:
+        UserError: another version has more updates, so that nobody can tell which is meant.
     """
     ends = []
     for folder in folders:
         put_back(folder)
         last = folder / LAST
         ends += [last] if last.exists() else sorted(folder.glob("*.ckpt"), key=updates)[-1:]
-    return max(ends, key=lambda end: (version(end), updates(end), str(end)), default=None)
+    end = max(ends, key=lambda end: (version(end), updates(end), str(end)), default=None)
+    for other in ends:
+        if end is not None and updates(end) < updates(other) < math.inf:
+            raise UserError(
+                f"Expected one newest checkpoint, but got '{end}' after update {updates(end)} and '{other}' after "
+                f"update {updates(other)}, try --ckpt_path=FILE with one."
+            )
+    return end
 
 
 def _callback_states(content: dict[str, Any]) -> list[dict[str, Any]]:

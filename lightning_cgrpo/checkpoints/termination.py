@@ -16,9 +16,11 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.user_code import SignalExit
+from lightning_cgrpo.user_code import by_signal
 
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+GRACE = 600
+"""Seconds that an update may last after SIGTERM."""
 REPEATED = 1.0
 """Seconds within which a repeated signal counts once, because `timeout` and torchrun send two."""
 
@@ -28,7 +30,8 @@ class Termination(_SignalConnector):
 
     The handler notes the first signal after the first update began; `Checkpoints` asks `agreed` after each update. Any
     other signal ends the process at once, with status 128 + the signal's number; in a notebook, Ctrl-C raises
-    KeyboardInterrupt. A process that waits in native code runs no handler, and needs SIGKILL.
+    KeyboardInterrupt. The kernel's alarm ends an update that hangs after SIGTERM. A process that waits in native code
+    runs no handler, and needs SIGKILL.
     """
 
     current: Termination | None = None
@@ -57,6 +60,8 @@ class Termination(_SignalConnector):
 
     def agreed(self) -> signal.Signals | None:
         """The signal that any process received, SIGTERM before SIGINT; None without a signal. Collective."""
+        if self.received is not None:
+            signal.alarm(0)
         if world()[1] == 1:
             return self.received
         mine = [float(self.received is number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -68,14 +73,16 @@ class Termination(_SignalConnector):
             return
         first, self.received, self._at = self.received is None, signal.Signals(number), time.monotonic()
         if first and self.defers:
+            if number == signal.SIGTERM:
+                signal.alarm(GRACE)
             if rank_zero_only.rank == 0:  # type: ignore[attr-defined] # set by Lightning
                 name = SIGNALS[self.received]
                 # Not by print, because the handler may have interrupted another print.
                 os.write(2, f"\n{name}: last.ckpt is written after this update; a second one ends at once.\n".encode())
         elif number == signal.SIGINT and hasattr(sys, "ps1"):
-            raise KeyboardInterrupt
+            raise by_signal(KeyboardInterrupt())
         elif number == signal.SIGINT and first:
-            raise SignalExit(128 + number)
+            raise by_signal(SystemExit(128 + number))
         else:
             self._end(number)
 

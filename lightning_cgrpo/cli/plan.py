@@ -29,13 +29,6 @@ LEFT_OUT = """Not counted: activations other than logits (micro_batch_size and g
 autocast's bfloat16 copies of weights, temporary tensors of the optimizer's step and of top_p and top_k, workspace of \
 kernels, fragments of the allocator, the CUDA context (0.5 to 1 GB), observations and other inputs, evaluation, and \
 engines in other processes (vLLM)."""
-REMOVED = {
-    "--answer-tokens": "--model.sampler.max_new_tokens",
-    "--images": "--prompt-tokens",
-    "--json": "the table",
-    "--model-config": "--model.policy.model=DIRECTORY with a config.json",
-    "--gb": "the table's last row",
-}
 
 
 @dataclass(frozen=True)
@@ -76,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--gpus", metavar="N", type=_positive, help="GPUs of all machines (default: trainer.devices)")
     parser.add_argument("--prompt-tokens", metavar="P", type=_positive, help="of a prompt, its images included")
     options, rest = parser.parse_known_args(argv)
-    for flag in REMOVED.keys() & {argument.partition("=")[0] for argument in rest}:
-        raise ConfigError(f"Expected no {flag}, which plan no longer has, try {REMOVED[flag]}.")
     config, _ = read_arguments("plan", rest)
     show(*plan(config, options.gpus, options.prompt_tokens))
 

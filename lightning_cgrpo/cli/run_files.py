@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,12 @@ from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole
 
-WEIGHTS = "weights.json"
 HEADER = b"# lightning"
 """First bytes of configurations that Lightning's parser saves."""
 
 
 class RunFiles(SaveConfigCallback):
-    """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
-
-    Evaluations and failed starts leave no folder. ``weights.json`` identifies a pretrained policy's weights.
-    """
+    """Writes ``config.yaml`` into the run's folder once training begins; evaluations and failed starts leave none."""
 
     def __init__(self, *arguments: Any, environment: EnvironmentValues, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -84,9 +78,6 @@ class RunFiles(SaveConfigCallback):
         # The parser has validated this configuration, and doing so again takes most of the time of saving.
         text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
         write_whole(folder / self.config_filename, self.environment.hidden_yaml(text))
-        origin = pl_module.policy.origin
-        if origin is not None:
-            write_whole(folder / "weights.json", json.dumps(asdict(origin)) + "\n")
 
 
 def _only_of_this_process(folder: Path) -> bool:

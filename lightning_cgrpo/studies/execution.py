@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.studies.state import note, progress, trained, version
-from lightning_cgrpo.studies.study import SHELL, Run, configuration
+from lightning_cgrpo.studies.study import Run, configuration
 
 OUTPUT = "output.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -41,8 +41,8 @@ class Children:
         self._running: set[subprocess.Popen[bytes]] = set()
         self.stopped = False
 
-    def call(self, command: Sequence[str] | str, output: Path, environment: Mapping[str, str]) -> int:
-        """Run a command, words or a shell line, appending its output to a file; return its exit status.
+    def call(self, command: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
+        """Run a command, appending its output to a file; return its exit status.
 
         Raises:
             Stopped: if `stop` was called before or meanwhile.
@@ -54,12 +54,11 @@ class Children:
         with output.open("ab") as file:
             process = subprocess.Popen(
                 command,
-                shell=isinstance(command, str),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**inherited, **environment},
-                # A group of its own, so that Ctrl-C on a terminal reaches a child once, and a shell's children too.
+                # A group of its own, so that Ctrl-C on a terminal reaches a child once.
                 start_new_session=True,
             )
         self._running.add(process)
@@ -137,8 +136,7 @@ def _execute(run: Run, after: After, children: Children) -> str | None:
     for words in after:
         if error is None:
             filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
-            line = words[1] if words[0] == SHELL else _command((words[0], *run.arguments, *filled))
-            error = _call(run, children, line, environment)
+            error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
     note(run, error=error, done=error is None)
     return error
 
@@ -147,12 +145,12 @@ def _command(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "lightning_cgrpo", *words]
 
 
-def _call(run: Run, children: Children, command: list[str] | str, environment: Mapping[str, str]) -> str | None:
+def _call(run: Run, children: Children, command: list[str], environment: Mapping[str, str]) -> str | None:
     """Run a command with output in the run's folder; the text is the error, None on success."""
     output = run.folder / OUTPUT
     with output.open("ab") as file:
         begins = file.tell()
-        file.write(f"+ {command if isinstance(command, str) else ' '.join(command[1:])}\n".encode())
+        file.write(f"+ {' '.join(command[1:])}\n".encode())
     status = children.call(command, output, environment)
     if status == 0:
         return None

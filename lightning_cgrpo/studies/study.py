@@ -16,8 +16,6 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
 AFTER = ("validate", "test", "predict", "export")
 """Commands that can follow training."""
-SHELL = "!"
-"""Marks a shell line in `after`."""
 LOGGERS = ("TensorBoardLogger", "CSVLogger")
 
 
@@ -63,7 +61,7 @@ class Study:
     Args:
         name: file name without suffix; also names the runs' folder.
         variants: all arguments by variant name, including base and common overrides.
-        after: commands split into words; a shell line is ``("!", line)``.
+        after: commands split into words.
         at_once: parallel runs; None: one per core.
     """
 
@@ -160,11 +158,9 @@ def _words(value: Any, key: str, path: Path) -> list[str]:
 
 
 def _command(line: str, path: Path) -> tuple[str, ...]:
-    if line.startswith(SHELL):
-        return SHELL, line.removeprefix(SHELL).strip()
     name, *rest = _words(line, "after", path) or [""]
-    hint = did_you_mean(name, AFTER) or f" A line for the shell begins with {SHELL}."
     if name not in AFTER:
+        hint = did_you_mean(name, AFTER)
         raise UserError(f"Expected {' or '.join(AFTER)} in after of {path}, but got '{name}'.{hint}")
     return name, *rest
 

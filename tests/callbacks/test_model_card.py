@@ -49,11 +49,9 @@ def test_a_certificate_is_shown(tmp_path):
     assert "| safe\\|[b] | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 
 
-def test_directories_are_no_base_models_and_a_former_card_is_kept(tmp_path):
-    (tmp_path / "README.md").write_text("edited")
+def test_directories_are_no_base_models(tmp_path):
     head, _ = card(tmp_path, 20, str(tmp_path))
     assert "base_model" not in head
     assert "base_model" not in card(tmp_path, 20, "packaged:driver")[0]
-    assert (tmp_path / "README.old.md").read_text() == "edited", "a second card keeps the user's"
     (tmp_path / "adapter_config.json").write_text("{}")
     assert card(tmp_path, 20)[0]["library_name"] == "peft"

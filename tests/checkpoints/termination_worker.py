@@ -8,15 +8,17 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from lightning_cgrpo import __main__ as command_line
+from lightning_cgrpo.checkpoints import termination
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 
 
-def train(folder: str, arguments: list[str], hang: str, call: int) -> None:
+def train(folder: str, arguments: list[str], hang: str, call: int, grace: int) -> None:
     """The command line in a folder, whose output goes to a file there; ``here`` appears when the task hangs."""
     os.chdir(folder)
     output = os.open("output.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    termination.GRACE = grace
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored where tests run in the background
     calls, score = [], GridworldTask.score
 

@@ -157,12 +157,16 @@ def newest_of_run():
     return newest(Path("runs/run").glob("*/checkpoints"))
 
 
-def test_the_last_version_has_the_newest_checkpoint_whatever_clocks_and_updates_say(folder):
-    saved("version_9/checkpoints/last.ckpt", 8)
+def test_the_last_version_has_the_newest_checkpoint_unless_another_is_longer(folder):
+    """Whatever the times of the files."""
+    saved("version_9/checkpoints/last.ckpt", 6)
     last = saved("version_10/checkpoints/last.ckpt", 6)
-    saved("version_9 (copy)/checkpoints/last.ckpt", 8)
+    saved("version_9 (copy)/checkpoints/last.ckpt", 6)
     (folder / "runs/run/version_11/checkpoints").mkdir(parents=True)  # killed before its first checkpoint
     assert newest_of_run() == last
+    saved("version_9/checkpoints/last.ckpt", 8)
+    with pytest.raises(UserError, match=r"version_10/.* after update 6 and '.*version_9/.* after update 8, try"):
+        newest_of_run()
 
 
 def test_without_versions_the_most_updates_count(folder):

@@ -26,8 +26,8 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     started = []
 
-    def started_run(hang, call=2, arguments=RUN):
-        process = server().Process(target=termination_worker.train, args=(str(tmp_path), arguments, hang, call))
+    def started_run(hang, call=2, arguments=RUN, grace=60):
+        process = server().Process(target=termination_worker.train, args=(str(tmp_path), arguments, hang, call, grace))
         process.start()
         started.append(process)
         wait(lambda: Path("here").exists() or process.exitcode is not None)
@@ -100,6 +100,12 @@ def test_workers_end_when_a_reward_function_ends_them(start):
     process = start("forked")
     assert status(process) == 0 and updates() == 5 and Path("workers are done").exists()
     assert "SIGTERM" not in output()
+
+
+def test_sigterm_ends_an_update_that_hangs(start):
+    process = start("stubborn", call=4, grace=1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert status(process) == 128 + signal.SIGALRM and updates() == 2
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Supervised fine-tuning: the loss by hand, a policy that learns a demonstration, and a directory at the end."""
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -125,60 +124,6 @@ def test_the_directory_answers_identically(directory, tmp_path):
     again = policy_of(tmp_path / "deep" / "model", "float32")
     assert torch.equal(flat(again), flat(policy))
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "deep" / "model") is not None
-
-
-def test_a_model_is_there_until_another_is_written(directory, tmp_path, monkeypatch):
-    """And of what else is in the directory nothing changes, but weights that would be read with it."""
-    target = tmp_path / "model"
-    policy = policy_of(directory, "float32")
-    policy.save_pretrained(target)
-    (target / "notes.txt").write_text("mine")
-    (target / "model-00001-of-00002.safetensors").write_text("a part of an earlier model")
-    before = flat(policy).clone()
-    save = CausalLMPolicy.save_pretrained
-
-    def killed(self, folder, **given):
-        save(self, folder, **given)
-        (file,) = Path(folder).glob("*.safetensors")
-        file.write_bytes(file.read_bytes()[:100])
-        raise KeyboardInterrupt
-
-    trained = policy_of(directory, "float32")
-    torch.nn.utils.vector_to_parameters(before + 1, trained.parameters())
-    callback = SavePretrained(str(target))
-    trainer, module = SimpleNamespace(is_global_zero=True, callbacks=[]), SimpleNamespace(policy=trained)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CausalLMPolicy, "save_pretrained", killed)
-        callback.on_train_end(trainer, module)
-    assert torch.equal(flat(policy_of(target, "float32")), before)
-
-    names = {file.name for file in target.iterdir()}
-    with monkeypatch.context() as patch:
-        patch.setattr(CausalLMPolicy, "save_pretrained", save)
-        callback.on_train_end(trainer, module)
-    assert torch.equal(flat(policy_of(target, "float32")), before + 1)
-    assert (target / "notes.txt").read_text() == "mine"
-    gone = names - {file.name for file in target.iterdir()}
-    assert gone == {"model.unfinished", "model-00001-of-00002.safetensors"}
-
-
-def test_a_kill_while_a_model_takes_anothers_place_leaves_none_that_loads(directory, tmp_path, monkeypatch):
-    target = tmp_path / "model"
-    policy = policy_of(directory, "float32")
-    policy.save_pretrained(target)
-    moved = []
-
-    def killed(source, to, replace=os.replace):
-        if moved:
-            raise KeyboardInterrupt
-        moved.append(replace(source, to))
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lightning_cgrpo.callbacks.save_pretrained.os.replace", killed)
-        SavePretrained(str(target)).on_train_end(
-            SimpleNamespace(is_global_zero=True, callbacks=[]), SimpleNamespace(policy=policy)
-        )
-    assert moved and not (target / "config.json").exists()
 
 
 CHAT = [

@@ -33,11 +33,11 @@ def test_a_study_is_read(study):
         "  pid: --callbacks.multipliers.controller=PID --model.group_size=4\n"
         "overrides: --trainer.max_steps=20 --model.group_size=16\n"
         "seeds: [3, 5]\n"
-        "after: [test --ckpt_path=last, '! cp a \"$RUN_FOLDER\"']\n"
+        "after: [test --ckpt_path=last, predict]\n"
         "at_once: 2\n"
     )
     assert [run.name for run in found.runs] == ["plain,seed=3", "pid,seed=3", "plain,seed=5", "pid,seed=5"]
-    assert found.after == (("test", "--ckpt_path=last"), ("!", 'cp a "$RUN_FOLDER"')) and found.at_once == 2
+    assert found.after == (("test", "--ckpt_path=last"), ("predict",)) and found.at_once == 2
     last = configuration(found.runs[-1])
     assert last["seed_everything"] == 5 and last["trainer"]["max_steps"] == 20
     assert last["model"]["init_args"]["group_size"] == 4, "a variant comes after the overrides of all variants"
@@ -59,7 +59,7 @@ ERRORS = {
     "variants: {a: --x='1}": "No closing quotation",
     "seeds: 0": "Expected seeds",
     "after: tst --ckpt_path=last": "but got 'tst'. Did you mean 'test'?",
-    "after: [rm -r x]": "A line for the shell begins with !.",
+    "after: [rm -r x]": "Expected validate or test or predict or export in after",
 }
 
 
