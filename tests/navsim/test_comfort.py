@@ -112,13 +112,6 @@ def test_the_bound_itself_is_beyond():
     assert HistoryComfort([past])(drive(2.4 - 6e-9), FIRST)[0, 0]
 
 
-def test_the_history_counts():
-    """A lateral acceleration can be nowhere else: a bicycle has none."""
-    assert not HistoryComfort([history(acceleration=(0.0, 5.0))])(drive(), FIRST)[0, CHECKS.index("lat_acceleration")]
-    assert HistoryComfort([history()])(drive(), FIRST).all()
-    assert not HistoryComfort([history()])(torch.full((1, 41, 11), math.nan, dtype=torch.float64), FIRST).all()
-
-
 def test_only_the_last_second_and_a_half_counts():
     rough, since = [(0.0, 9.0), (9.0, -9.0)], [(0.1, 0.0), (0.2, 0.1), (0.0, 0.2), (0.1, 0.0)]
     states, scene = noisy(60, seed=5, size=0.5, push=4.0), torch.zeros(60, dtype=torch.int64)
@@ -145,16 +138,6 @@ def test_scenes_with_different_histories_in_one_batch():
     assert found[scene == 2].all() and not found.all()
 
 
-def test_turning_everything_changes_nothing():
-    states, past = noisy(60, seed=2, size=0.5), history(yaw=(0.1, 0.0, -0.1, -0.2))
-    scene = torch.zeros(60, dtype=torch.int64)
-    turned = states.clone()
-    turned[..., State.YAW] = torch.remainder(states[..., State.YAW] + 2.7 + math.pi, 2 * math.pi) - math.pi
-    other = history(yaw=(2.8, 2.7, 2.6, 2.5))
-    assert torch.equal(HistoryComfort([past])(states, scene), HistoryComfort([other])(turned, scene))
-    assert torch.equal(extended_comfort(states, states.flip(0)), extended_comfort(turned, turned.flip(0)))
-
-
 def scipy_extended(now, previous):
     features = []
     for states in (now[:-5], previous[5:]):
@@ -173,12 +156,6 @@ def test_extended_comfort_is_that_of_scipy():
     found = extended_comfort(now, previous)
     assert found.tolist() == [scipy_extended(*rows) for rows in zip(now, previous, strict=True)]
     assert found.any() and not found.all()
-
-
-def test_a_plan_that_is_kept_is_comfortable():
-    now = noisy(5)
-    assert extended_comfort(now, now.roll(5, 1)).all()
-    assert extended_comfort(drive(0.5), drive(0.0)).all() and not extended_comfort(drive(0.8), drive(0.0)).any()
 
 
 def test_checks_are_the_official_ones(shared_data):

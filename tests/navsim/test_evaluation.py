@@ -35,15 +35,6 @@ def test_a_plan_that_ends_early_stands_there(form):
     torch.testing.assert_close(found[0], (driven - scene.human[:, :2]).norm(dim=-1).mean(-1), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("interval", [0.1, 0.25, 0.5])
-def test_displacement_of_plans_of_4_s_is_the_mean_over_their_own_poses(interval):
-    scene, noise = GeneratedScenes(1).scenes("test")[0], torch.Generator().manual_seed(0)
-    every = round(0.5 / interval)
-    plans = 20 * torch.rand(1, 50, 8 * every, 3, generator=noise, dtype=torch.float64)
-    own = (scene.human[:, :2] - plans[0, :, every - 1 :: every, :2]).norm(dim=-1).mean(-1)
-    assert torch.equal(average_displacement([scene], plans, interval)[0], own)
-
-
 @pytest.mark.slow
 def test_planners_of_generated_scenes():
     source = GeneratedScenes(1, 3, follow_ups=2)

@@ -146,31 +146,20 @@ def grid(blocks: int, links: set[tuple[int, int]], route: list[int], at: int = 0
 CHAIN = {(number, number + 1) for number in range(7)}
 
 
-def corrected(*args: object, **options: object) -> list[int]:
-    return list(correct_route(Road(grid(*args, **options))))  # type: ignore[arg-type]
-
-
-def test_route_stays():
-    assert corrected(8, CHAIN, [0, 1, 2]) == [0, 1, 2]
-    assert corrected(8, CHAIN, [0, 1, 2, 1], at=1) == [0, 1, 2]
-
-
-def test_route_is_led_to_from_the_ego():
-    assert corrected(8, CHAIN, [3, 4], at=1) == [1, 2, 3, 4]
-
-
-def test_ego_joins_the_route_where_it_can():
-    # There is no way to the route's first roadblock, but to the third one.
-    links = (CHAIN - {(0, 1), (1, 2)}) | {(0, 6), (6, 3)}
-    assert corrected(8, links, [1, 2, 3, 4], at=0) == [0, 6, 3, 4]
-
-
-def test_gaps_are_filled():
-    assert corrected(8, CHAIN, [0, 3, 4, 7]) == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-def test_route_that_cannot_be_reached_stays():
-    assert corrected(8, set(), [3, 5], at=0) == [3, 5]
+@pytest.mark.parametrize(
+    ("links", "route", "at", "corrected"),
+    [
+        (CHAIN, [0, 1, 2], 0, [0, 1, 2]),
+        (CHAIN, [0, 1, 2, 1], 1, [0, 1, 2]),
+        (CHAIN, [3, 4], 1, [1, 2, 3, 4]),  # led to from the ego
+        # No way leads to the route's first roadblock, but one to the third.
+        ((CHAIN - {(0, 1), (1, 2)}) | {(0, 6), (6, 3)}, [1, 2, 3, 4], 0, [0, 6, 3, 4]),
+        (CHAIN, [0, 3, 4, 7], 0, [0, 1, 2, 3, 4, 5, 6, 7]),  # gaps are filled
+        (set(), [3, 5], 0, [3, 5]),  # out of reach
+    ],
+)
+def test_routes_are_corrected(links, route, at, corrected):
+    assert list(correct_route(Road(grid(8, links, route, at)))) == corrected
 
 
 def test_route_ends_where_it_crosses_itself():

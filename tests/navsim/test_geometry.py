@@ -84,24 +84,16 @@ def test_boxes_that_share_an_edge_or_a_corner_touch():
     assert bool(segments_touch_boxes(along[0], along[1], here))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_points_are_in_polygons_where_shapely_says_so(seed):
-    rows = random_polygons(30, seed)
+@pytest.mark.parametrize(("seed", "offset"), [(0, 0.0 * FAR), (1, 0.0 * FAR), (2, FAR)])
+def test_points_are_in_polygons_where_shapely_says_so(seed, offset):
+    rows = [row + offset for row in random_polygons(30, seed)]
     polygons = as_polygons(rows)
     points = torch.rand(30, 800, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 50 - 25
+    points = points + torch.from_numpy(offset)
     inside = polygons.contain(points, torch.arange(30))
     expected = [shapely.contains_xy(shapely.Polygon(row), *points[i].numpy().T) for i, row in enumerate(rows)]
     assert np.array_equal(inside.numpy(), np.stack(expected))
     assert 0.02 < inside.double().mean() < 0.5
-
-
-def test_points_are_in_polygons_far_from_the_origin():
-    rows = [row + FAR for row in random_polygons(12, 9)]
-    points = torch.rand(12, 500, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 40 - 20
-    points = points + torch.from_numpy(FAR)
-    inside = as_polygons(rows).contain(points, torch.arange(12))
-    expected = [shapely.contains_xy(shapely.Polygon(row), *points[i].numpy().T) for i, row in enumerate(rows)]
-    assert np.array_equal(inside.numpy(), np.stack(expected))
 
 
 def test_the_boundary_is_not_in_a_polygon():

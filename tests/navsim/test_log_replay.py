@@ -59,16 +59,6 @@ def test_an_agent_that_is_seen_once_is_always_there():
     assert first_speed[0].item() == pytest.approx(agents.states[0, 7, 3:].norm().item())
 
 
-def test_no_agents_at_all():
-    agents = random_agents(np.zeros((0, 12), dtype=bool))
-    assert [tuple(part.shape) for part in interpolate_agents(agents)] == [
-        (0, 41, 3),
-        (0, 41, 2),
-        (0, 41),
-        (0,),
-    ]
-
-
 def test_lights_are_held_for_half_a_second():
     times = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
     red = torch.tensor([[True], [False], [True]])

@@ -14,7 +14,6 @@ from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.scenes.scene_file import read_scene
 
 POLICIES = {"non_reactive": LogReplay(), "reactive": Reactive()}
-"""Columns of the states that the official results hold: x, y, yaw, speed, acceleration, steering."""
 
 
 @pytest.fixture(scope="module")

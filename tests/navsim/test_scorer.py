@@ -63,24 +63,9 @@ def test_progress_is_relative_to_the_expert_or_to_oneself():
     assert slow.columns["ego_progress"].item() == 1
 
 
-def test_what_the_human_fails_isnt_held_against_a_candidate():
-    scene = straight_road([PARKED], human_trajectory=straight().tolist())
-    strict, lenient = score(scene, straight()), score(scene, straight(), human_filter=True)
-    for name in ("no_at_fault_collisions", "time_to_collision_within_bound"):
-        assert (strict.columns[name].item(), lenient.columns[name].item()) == (0, 1)
-        assert lenient.unfiltered[name].item() == 0
-    assert (strict.epdms.item(), lenient.pdm_score.item()) == (0, 0)
-    assert lenient.epdms.item() > 0.9
-    synthetic = straight_road([PARKED], scene_type="synthetic", human_trajectory=None)
-    assert score(synthetic, straight(), human_filter=True).epdms.item() == 0
-
-
-def test_extended_comfort_makes_it_sixteenths():
+def test_unknown_extended_comfort_violates_nothing():
     found = score(straight_road(), straight(), straight(), straight())
     extended = found.with_extended_comfort(torch.tensor([1.0, 0.0, torch.nan]))
-    total = found.epdms[0].item() * 14
-    assert extended.epdms.tolist() == pytest.approx([(total + 2) / 16, total / 16, total / 14])
-    assert torch.equal(extended.pdm_score, found.pdm_score)
     # What isn't known violates nothing, but what isn't valid violates everything.
     assert extended.violations()["two_frame_extended_comfort"].tolist() == [0, 1, 0]
     broken = score(straight_road(), straight() * torch.nan).with_extended_comfort(torch.tensor([torch.nan]))

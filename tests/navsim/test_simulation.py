@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.navsim.simulation import profiles
-from lightning_cgrpo.navsim.simulation.interpolation import in_scene, resample, unwrapped
+from lightning_cgrpo.navsim.simulation.interpolation import resample, unwrapped
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.scenes.scene_file import read_scene
 from lightning_cgrpo.scenes.vehicle import REAR_AXLE_TO_CENTER, State, centers, corners
@@ -209,38 +209,6 @@ def test_rows_are_independent():
     kept = [row for row in range(len(poses)) if row not in (3, 5, 7)]
     assert difference(broken[kept], states[kept]) < 1e-10
     assert not broken[[3, 5, 7], -1].isfinite().all(-1).any()
-
-
-def test_a_moved_and_turned_scene_gives_moved_and_turned_states():
-    motion = torch.tensor([40.0, -70.0, 1.1], dtype=torch.float64)
-    moved = START.clone()
-    moved[:3] = in_scene(motion, START[:3])
-    states, turned = simulate(START, candidates()), simulate(moved, candidates())
-    expected = states.clone()
-    expected[..., :3] = in_scene(motion, states[..., :3])
-    # What stands has curvatures that depend on rounding; of the jump, positions are large.
-    assert difference(turned, expected) < 1e-7
-
-
-def test_a_plan_that_goes_on_as_now_is_followed_exactly():
-    start = torch.tensor([0, 0, 0, 7.0, 0, 0, 0], dtype=torch.float64)
-    poses = torch.zeros(8, 3, dtype=torch.float64)
-    poses[:, 0] = 3.5 * torch.arange(1, 9)
-    states = simulate(start, poses)
-    assert torch.allclose(states[:, State.X], 0.7 * torch.arange(41, dtype=torch.float64), atol=1e-10)
-    assert not states[:, State.STEER].any() and states[:, State.AX].abs().max() < 1e-10
-    standing = simulate(torch.zeros(7, dtype=torch.float64), torch.zeros(8, 3, dtype=torch.float64))
-    assert not standing.any()
-
-
-def test_steering_ends_at_its_limit():
-    """On a circle that is too small; the rate stays the one asked for."""
-    time = 0.5 * torch.arange(1, 9, dtype=torch.float64)
-    start = torch.tensor([0, 0, 0, 1.0, 0, 0, 0], dtype=torch.float64)
-    states = simulate(start, torch.stack([time.sin(), 1 - time.cos(), time], -1))
-    steer, rate = states[:, State.STEER], states[:, State.STEER_RATE]
-    assert steer.max().item() == math.pi / 3
-    assert (rate[1:] - steer.diff() / 0.1).abs().max() > 0.1
 
 
 def test_box():

@@ -175,34 +175,35 @@ def random_agents(seed, count=9):
     ]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_sub_scores_are_those_of_the_slow_scorer(seed):
+def sub_scores(seed):
+    """Of random candidates in a random scene, with all that the slow scorer needs."""
     scene = (straight_road, crossing)[seed % 2](random_agents(seed), speed=float(seed % 3 * 4))
     scene = moved(scene, 1000.0 * (seed > 1), -500.0, 0.7 * (seed > 1))
-    plans = plan([scene])
-    batch = SceneBatch.of([scene], plans)
+    [expert] = plan([scene])
+    batch = SceneBatch.of([scene], [expert])
     rows = torch.zeros(ROWS, dtype=torch.int64)
     states = simulate(batch.start[rows], random_candidates(seed))
     traffic = LogReplay()(batch, states, rows)
-    found = SubScores.of(batch, states, rows, traffic)
+    return scene, expert, states, traffic, SubScores.of(batch, states, rows, traffic)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sub_scores_are_those_of_the_slow_scorer(seed):
+    scene, expert, states, traffic, fast = sub_scores(seed)
     first = type(traffic)(**{name: value[0] for name, value in vars(traffic).items()})
-    slow = [SlowScorer(scene, plans[0].route_lanes, plans[0].centerline, first, states[i]) for i in range(ROWS)]
+    slow = [SlowScorer(scene, expert.route_lanes, expert.centerline, first, row) for row in states]
     columns = [each.columns() for each in slow]
-    for name, outcome in found.outcomes.items():
+    for name, outcome in fast.outcomes.items():
         assert outcome.value.tolist() == [column[name] for column in columns], name
         assert torch.equal(outcome.step >= 0, outcome.value < 1), name
-    assert found.progress.tolist() == pytest.approx([each.progress() for each in slow], abs=1e-9)
+    assert fast.progress.tolist() == pytest.approx([each.progress() for each in slow], abs=1e-9)
 
 
 def test_the_random_scenes_are_diverse():
     """So that the test above means something: every value that a sub-score can have comes up."""
     values = {}
     for seed in range(6):
-        scene = (straight_road, crossing)[seed % 2](random_agents(seed), speed=float(seed % 3 * 4))
-        batch = SceneBatch.of([scene], plan([scene]))
-        rows = torch.zeros(ROWS, dtype=torch.int64)
-        states = simulate(batch.start[rows], random_candidates(seed))
-        for name, outcome in SubScores.of(batch, states, rows, LogReplay()(batch, states, rows)).outcomes.items():
+        for name, outcome in sub_scores(seed)[-1].outcomes.items():
             values.setdefault(name, set()).update(outcome.value.tolist())
     halves = {"no_at_fault_collisions", "driving_direction_compliance"}
     assert values == {name: {0.0, 0.5, 1.0} if name in halves else {0.0, 1.0} for name in values}

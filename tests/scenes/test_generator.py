@@ -1,6 +1,5 @@
 """Generated scenes: the same for the same numbers, consistent, and such that one can drive in them."""
 
-import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.generator.agent import overlapping
 from lightning_cgrpo.scenes.generator.curve import Curve
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
-from lightning_cgrpo.scenes.scene_file import scene_from_json, scene_to_json
 from lightning_cgrpo.scenes.source import Split
 
 COUNT = 60
@@ -48,20 +46,6 @@ def test_splits_share_nothing() -> None:
     found = [scene for split in splits for scene in source.scenes(split)]
     assert len({scene.name for scene in found}) == len({scene.log for scene in found}) == 24
     assert len({tuple(scene.ego.poses.flatten().tolist()) for scene in found}) == 24
-
-
-def test_scenes_survive_a_file(scenes: list[Scene]) -> None:
-    for scene in scenes[:10]:
-        again = scene_from_json(json.loads(json.dumps(scene_to_json(scene))), "again")
-        assert again.map.lanes.ids == scene.map.lanes.ids
-        assert same(again.map.lanes.polygons, scene.map.lanes.polygons)
-        assert same(again.map.roadblocks, scene.map.roadblocks)
-        assert same(again.ego, scene.ego)
-        assert same(again.human, scene.human)
-        assert same(again.lights, scene.lights)
-        assert again.agents.tokens == scene.agents.tokens
-        seen = scene.agents.seen.any(0)
-        assert same(again.agents.states, scene.agents.states[:, seen])
 
 
 def test_maps_hang_together(scenes: list[Scene]) -> None:

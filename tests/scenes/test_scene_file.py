@@ -182,13 +182,6 @@ def test_errors_name_the_field(path: tuple[Any, ...], value: Any, message: str) 
         read(changed(*path, value=value))
 
 
-def test_misspelled_fields_have_a_hint() -> None:
-    misspelled = content()
-    misspelled["human_trajektory"] = misspelled.pop("human_trajectory")
-    with pytest.raises(SceneError, match="Did you mean 'human_trajectory'"):
-        read(misspelled)
-
-
 def test_files_that_are_no_json(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="No such file"):
         read_scene(tmp_path / "none.scene.json")
