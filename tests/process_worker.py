@@ -53,17 +53,6 @@ UPDATES = 20
 STRATEGY = sys.argv[2] if __name__ == "__main__" else "auto"
 
 
-class Multipliers(Callback):
-    """Those of this process after each update, and how many prompts it had."""
-
-    def __init__(self):
-        self.history, self.prompts = [], []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.history.append(pl_module.weights.clone())
-        self.prompts.append(len(batch))
-
-
 def adam(parameters):
     return torch.optim.Adam(parameters, lr=1e-3)
 
@@ -262,14 +251,14 @@ def run(
     module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int, validated: bool = False
 ) -> dict:
     """What the run leaves: multipliers after each update, prompts of this process, metrics, policy, counts pending."""
-    memory, multipliers = Memory(), Multipliers()
-    trainer = fit(module, data, updates, memory, duals, multipliers)
+    memory = Memory()
+    trainer = fit(module, data, updates, memory, duals, memory)
     if validated:
         trainer.limit_val_batches = 1
         trainer.validate(module, data, verbose=False)
     return {
-        "multipliers": torch.stack(multipliers.history),
-        "prompts": multipliers.prompts,
+        "multipliers": torch.stack(memory.weights),
+        "prompts": [len(outputs["prompts"]) for outputs in memory.outputs],
         "metrics": memory.metrics,
         "pending": duals.state_dict()["rates"],
         "parameters": flattened(module),

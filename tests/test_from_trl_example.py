@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import lightning_cgrpo
-from lightning_cgrpo import callbacks
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
@@ -64,7 +63,6 @@ def test_the_page_names_every_option():
 
 
 def test_what_the_page_offers_exists():
-    """Arguments by their class, and classes by name."""
     owners = {
         "module": "ConstrainedGRPO",
         "optimization": "Optimization",
@@ -78,12 +76,3 @@ def test_what_the_page_offers_exists():
         kind = PromptDataModule if owner == "data" else getattr(lightning_cgrpo, owners[owner])
         takes = {name for base in kind.__mro__ for name in inspect.signature(base.__init__).parameters}
         assert argument in takes, f"{owner}.{argument}"
-    for name in (
-        "Checkpoints",
-        "InitialRates",
-        "LagrangianCallback",
-        "ReferenceSync",
-        "SampleAnswers",
-        "SavePretrained",
-    ):
-        assert name in PAGE and hasattr(callbacks, name)

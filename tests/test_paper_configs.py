@@ -1,6 +1,5 @@
 """The configurations of the paper's GSM8K table: its numbers, and that they run, on a tiny model in Qwen's place."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.gsm8k_records import write_records
 from tests.quiet import QUIET
 
 # Name: model, threshold of correctness and learning rate (paper, appendix "GSM8K").
@@ -63,11 +63,8 @@ def test_overrides_change_the_method_and_the_folder_alone(override):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Arguments that put a tiny model and a dozen questions in the place of the real ones."""
-    folder = tmp_path_factory.mktemp("small")
+    folder = write_records(tmp_path_factory.mktemp("small") / "records")
     model = make_tiny_model(folder / "tiny", hidden_size=32, layers=1)
-    for split, size in (("train", 12), ("test", 5)):
-        rows = [{"question": f"{split}: {n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(size)]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return shlex.split(
         f"--model.policy.model={model} --data.path={folder} --data.prompts_per_update=3 --data.test_train_prompts=4 "
         "--model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu --trainer.strategy=auto "

@@ -148,14 +148,6 @@ class TestTheTrap:
         estimator(rollouts, components, WEIGHTS)
         assert estimator.effective_weights(group_statistics(components), WEIGHTS)[1].eq(0).all()
 
-    def test_unguarded_the_critics_errors_have_the_weight_of_the_reward(self, monkeypatch):
-        rollouts = episodes()
-        components, estimator = self.without_violations(rollouts), make(ScalarizedGAE, noise=1e-3)
-        guarded = estimator(rollouts, components, WEIGHTS)
-        monkeypatch.setattr(estimator, "_varying", lambda rewards, applicable: torch.ones(2, dtype=torch.bool))
-        noise = (estimator(rollouts, components, WEIGHTS) - guarded)[rollouts.mask]
-        assert float(noise.std()) == pytest.approx(0.4, rel=1e-3)
-
     @pytest.mark.parametrize("kind", ESTIMATORS)
     def test_a_single_violation_counts(self, kind):
         rollouts = episodes()

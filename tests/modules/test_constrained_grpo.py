@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lightning_cgrpo.modules.constrained_grpo
-from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization, ScalarizedAdvantages
+from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
@@ -184,26 +184,6 @@ def test_an_update_is_one_step_whatever_its_epochs_and_minibatches():
     assert made[0].taken == sum(2 * math.ceil(count / 100) for count in steps)
 
 
-def test_the_loss_of_a_minibatch_is_its_own_mean():
-    """To first order, one step on each of n minibatches goes n times as far as one step on everything."""
-
-    def sgd(parameters):
-        return torch.optim.SGD(parameters, lr=1e-4)
-
-    def way(**optimization):
-        module = make(optimizer=sgd, **optimization).double()
-        start = flat(module.policy)
-        _, record = train(module, updates=1, precision="64-true")
-        return record.parameters[0] - start, int(record.outputs[0]["rollouts"].mask.sum())
-
-    whole, steps = way()
-    parts = math.ceil(steps / 100)
-    assert parts >= 3
-    for pieces in (None, 30):
-        far, _ = way(minibatch_size=100, micro_batch_size=pieces)
-        assert (far - parts * whole).norm() < 0.03 * far.norm()
-
-
 def test_the_schedule_moves_once_per_update():
     """Whatever the number of optimizer steps; the rate in the log is the one that the update used."""
 
@@ -246,32 +226,6 @@ def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
     assert limited[0]["policy/grad_norm"] == norm
     step = record.parameters[0] - start
     torch.testing.assert_close(step, gradient * (0.25 if clipped else 1), rtol=1e-3, atol=1e-7)
-
-
-def test_without_callbacks_it_is_plain_grpo(monkeypatch):
-    """The weight stays 1, and what reaches the loss at every step of an answer is the Z of its reward."""
-    given = []
-    loss = lightning_cgrpo.modules.policy_steps.grpo_loss
-
-    def spy(log_probs, old_log_probs, advantages, weights, **options):
-        given.append(advantages.clone())
-        return loss(log_probs, old_log_probs, advantages, weights, **options)
-
-    monkeypatch.setattr(lightning_cgrpo.modules.policy_steps, "grpo_loss", spy)
-    monitored = {name: replace(c, role="monitor") for name, c in OBJECTIVE.constraints.items()}
-    module = make(objective=replace(OBJECTIVE, constraints=monitored), estimator=ScalarizedAdvantages("group"))
-    metrics, record = train(module, multipliers=False)
-    assert module.weights.tolist() == [1]
-    informative = 0
-    for update, (outputs, advantages) in enumerate(zip(record.outputs, given, strict=True)):
-        reward = outputs["rollouts"].info["goal"].any(-1).double()
-        mean, std = reward.mean(-1, keepdim=True), reward.std(-1, keepdim=True, correction=0)
-        z = torch.where(std > 0, (reward - mean) / std, 0)
-        per_step = z[..., None].expand(outputs["rollouts"].mask.shape)[outputs["rollouts"].mask]
-        torch.testing.assert_close(advantages.double(), per_step, rtol=1e-6, atol=1e-6)
-        informative += int((std > 0).sum())
-        assert metrics[update]["multiplier/reward"] == 1 and "multiplier/lava" not in metrics[update]
-    assert informative > 2, "the test must see groups with an advantage"
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -255,28 +256,6 @@ def test_agreeing_prompts_have_rates_without_standard_error() -> None:
     assert clustered_rates(["x"], none) == {}
 
 
-SUMS = {
-    "answers": 10,
-    "steps": 35,
-    "violations/lava": 3,
-    "opportunities/lava": 30,
-    "violations/polite": 2,
-    "opportunities/polite": 8,
-    "violations/slow": 1,
-    "opportunities/slow": 10,
-    "violations/seen": 3,
-    "opportunities/seen": 30,
-    "sum/goal": 6,
-    "count/goal": 8,
-    "sum/speed": 20,
-    "count/speed": 10,
-    "inapplicable/goal": 2,
-    "inapplicable/speed": 0,
-    "inapplicable/lava": 0,
-    "inapplicable/polite": 2,
-}
-
-
 PROCESS = """\
 import dataclasses, importlib.util, json, sys, torch
 import torch.distributed as dist
@@ -332,31 +311,15 @@ def test_repeats_of_a_prompt_are_one_prompt_with_more_answers() -> None:
 
 
 class TestMetrics:
-    def test_tags(self) -> None:
-        assert behavior_metrics(OBJECTIVE, SUMS) == {
-            "reward/mean": 0.75 + 0.5 * 2,
-            "reward/goal": 0.75,
-            "reward/speed": 2,
-            "rate/lava": 0.1,
-            "rate/polite": 0.75,  # 2 violations of 8: shown as the user states it, at_least.
-            "rate/slow": 0.1,
-            "rate/seen": 0.1,
-            "rollout/length": 3.5,
-            "inapplicable/goal": 0.2,
-            "inapplicable/polite": 0.2,
-        }
-
-    def test_what_was_never_observed_is_left_out(self) -> None:
-        nothing = dict.fromkeys(SUMS, 0) | {"answers": 10, "steps": 35, "inapplicable/polite": 10}
-        assert behavior_metrics(OBJECTIVE, nothing) == {"rollout/length": 3.5, "inapplicable/polite": 1.0}
-
     def test_inapplicable_rewards_are_not_averaged_in(self) -> None:
         objective = Objective("x")
         signal = Signal(tensor([1.0, NAN, 0, 1]), applicable=torch.tensor([[True, False, True, True]]))
         mask = torch.ones(1, 4, 2, dtype=torch.bool)
-        sums = behavior_sums(objective, {"x": signal}, Rollouts(mask.long(), mask, {}))
-        metrics = behavior_metrics(objective, {name: value.item() for name, value in sums.items()})
-        assert metrics == {"reward/mean": 2 / 3, "rollout/length": 2, "inapplicable/x": 0.25}
+        never = replace(signal, applicable=torch.zeros(1, 4, dtype=torch.bool))
+        for measured, rewards, share in ((signal, {"reward/mean": 2 / 3}, 0.25), (never, {}, 1)):
+            sums = behavior_sums(objective, {"x": measured}, Rollouts(mask.long(), mask, {}))
+            metrics = behavior_metrics(objective, {name: value.item() for name, value in sums.items()})
+            assert metrics == {**rewards, "rollout/length": 2, "inapplicable/x": share}
 
 
 def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:

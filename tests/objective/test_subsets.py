@@ -13,6 +13,7 @@ from lightning_cgrpo.objective.measurement import RunningSums, prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from tests.dual_run import DualRun
 
 BY = Constraint(at_least=0.8, by={"steps": [1, 2, 3]})
 
@@ -86,27 +87,17 @@ class TestData:
 
 
 class TestPooling:
-    def started(self) -> tuple[LagrangianCallback, Any, Any]:
+    def started(self) -> DualRun:
         objective = Objective("goal", {"a": Constraint(at_most=0.1), "b": Constraint(at_most=0.1, where={"x": 1})})
-        callback = LagrangianCallback(ProjectedAscent())
-        module = SimpleNamespace(
-            objective=objective, weights=torch.zeros(3).double(), device=torch.device("cpu"), loggers=[], thresholds={}
-        )
-        trainer = SimpleNamespace(global_step=0, log_every_n_steps=1, estimated_stepping_batches=9, callbacks=[])
-        callback.setup(trainer, module, "fit")
-        callback.on_train_start(trainer, module)
-        return callback, trainer, module
+        return DualRun(LagrangianCallback(ProjectedAscent()), objective).start()
 
-    def update(self, started: tuple[LagrangianCallback, Any, Any], answers: float) -> list[float]:
-        callback, trainer, module = started
-        trainer.global_step += 1
-        counts = torch.tensor([answers, answers]).double()
-        callback.on_train_batch_end(trainer, module, {"violations": counts, "opportunities": counts}, None, 0)
-        return callback.controller.multipliers.tolist()
+    def update(self, run: DualRun, answers: float) -> list[float]:
+        run.update([answers, answers], [answers, answers])
+        return run.callback.controller.multipliers.tolist()
 
     def test_a_rare_subset_waits_until_its_counts_can_move_a_multiplier(self) -> None:
         run = self.started()
-        before = run[0].controller.multipliers.tolist()
+        before = run.callback.controller.multipliers.tolist()
         one = self.update(run, 12)
         assert one[0] > before[0] and one[1] == before[1], "whatever has no subset moves as ever"
         two = self.update(run, 12)
@@ -119,7 +110,7 @@ class TestPooling:
         one, other = self.started(), self.started()
         for _ in range(2):
             self.update(one, 12)
-        other[0].load_state_dict(one[0].state_dict())
+        other.callback.load_state_dict(one.callback.state_dict())
         assert self.update(one, 12) == self.update(other, 12)
 
 

@@ -15,11 +15,8 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import LoRA
-from lightning_cgrpo.policies.vision_families import add_features
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
 from lightning_cgrpo.rollout import Rollouts, prompt_tokens
-from lightning_cgrpo.samplers.engine import Sampling
-from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies import tiny_families
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")
@@ -134,15 +131,6 @@ def gradients(policy):
     return found
 
 
-def test_deepstack_features_are_added_as_by_transformers():
-    draw = torch.Generator().manual_seed(0)
-    hidden, features = (torch.randn(*shape, generator=draw) for shape in ((2, 5, 3), (4, 3)))
-    mask = torch.tensor([[False, True, True, False, False], [True, False, False, True, False]])
-    expected = modeling_qwen3_vl.Qwen3VLTextModel._deepstack_process(None, hidden, mask, features)
-    for places in (mask, mask.flatten().nonzero()[:, 0]):
-        assert torch.equal(add_features(hidden, places, features), expected)
-
-
 def test_log_probs_entropies_and_gradients_are_those_of_transformers(policy):
     rolled = rollouts(policy)
     policy.zero_grad()
@@ -198,17 +186,6 @@ def test_rollouts_have_the_log_probs_of_training(policy):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_generation_is_the_same_with_shared_prompts_and_without(directories, family):
-    draws = torch.rand(3, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    answers = []
-    for shared in (True, False):
-        policy = loaded(directories[family], share_prompts=shared)
-        inputs = policy.read_prompts(PROMPTS)
-        answers.append(TransformersEngine().generate(policy, inputs, 2, Sampling(6), draws).actions)
-    assert torch.equal(*answers)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_a_placeholder_in_an_answer_is_an_ordinary_token(directories, family):
     found = []
     for shared in (True, False):
@@ -227,30 +204,6 @@ def test_a_minibatch_reads_its_own_prompts_alone(policy):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_images_matter_and_each_reaches_its_own_prompt(directories, family):
-    policy = loaded(directories[family])
-    rolled = rollouts(policy)
-    before = policy(policy.examples(rolled)).log_probs.unflatten(0, (3, 2))
-    changed = {**rolled.inputs, "patches": rolled.inputs["patches"].clone()}
-    changed["patches"][1, :4] += 1
-    after = policy(policy.examples(Rollouts(rolled.actions, rolled.mask, changed))).log_probs.unflatten(0, (3, 2))
-    assert (before[[0, 2]] - after[[0, 2]]).abs().max() < 1e-10
-    assert (before[1] - after[1]).abs().max() > 1e-3
-
-
-def test_every_deepstack_layer_reaches_the_answers(directories):
-    policy = loaded(directories["qwen3_vl"])
-    rolled = rollouts(policy)
-    before = policy(policy.examples(rolled)).log_probs
-    for merger in policy.network.model.visual.deepstack_merger_list:
-        with torch.no_grad():
-            merger.linear_fc2.bias.add_(0.5)
-        after = policy(policy.examples(rolled)).log_probs
-        assert (before - after)[:4].abs().max() > 1e-3 > (before - after)[4:].abs().max()
-        before = after
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_checkpoints_change_no_gradient(directories, family):
     found = []
     for checkpointing in (False, True):
@@ -263,23 +216,18 @@ def test_checkpoints_change_no_gradient(directories, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_alone_moves_the_vision_tower_by_nothing(directories, family):
-    policy = loaded(directories[family])
-    policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs.sum().backward()
-    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
-    assert trained and all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_shards_are_gathered_without_images_too(directories, family, monkeypatch):
     """Every part of the towers gets a gradient, because all processes gather all parts."""
     policy = loaded(directories[family])
+    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
     before = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
+    before.sum().backward()
+    assert trained and all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+    policy.zero_grad()
     monkeypatch.setattr("lightning_cgrpo.policies.vision_language.in_shards", lambda layer: True)
     after = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
     assert torch.equal(before, after)
     after.sum().backward()
-    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
 
 
@@ -349,12 +297,6 @@ def test_loading_compares_a_prompt_with_an_image(directories, monkeypatch):
     )
     with pytest.warns(UserWarning, match="its log-probabilities .* differ by .* when prompts are shared"):
         assert not loaded(directories["qwen3_vl"]).shares_prompts
-
-
-def test_a_decoder_with_sliding_windows_says_so_once(directories):
-    with pytest.warns(UserWarning, match="its layers have sliding_attention") as said:
-        loaded(directories["sliding"])
-    assert len([warning for warning in said if "own copy of the prompt" in str(warning.message)]) == 1
 
 
 @pytest.mark.parametrize("family", ["llava", "gemma3", "qwen2"])

@@ -125,19 +125,6 @@ def test_log_probs_are_those_of_training():
     assert output.log_probs.requires_grad and not rollouts.log_probs.requires_grad
 
 
-def test_an_episode_is_the_same_in_any_batch():
-    """Alone, in another order or beside others: bitwise, whatever ends around it."""
-    policy = make_policy("elementwise")
-    whole = rollout(policy)
-    for rows in ([0], [3, 1], [4, 3, 2, 1, 0]):
-        part = rollout(policy, INDEX[rows])
-        assert torch.equal(part.actions, whole.actions[rows])
-        assert torch.equal(part.mask, whole.mask[rows])
-        assert torch.equal(part.log_probs, whole.log_probs[rows])
-        assert torch.equal(part.inputs["observations"], whole.inputs["observations"][rows])
-        assert all(torch.equal(part.info[name], whole.info[name][rows]) for name in HAPPENED)
-
-
 def test_randomness_is_that_of_the_noise_alone():
     """Neither torch's generator nor what was sampled before matters; another update gives other episodes."""
     policy = make_policy("mlp")

@@ -236,47 +236,6 @@ def test_chat_prompts_and_no_prompts(policy):
     assert rollouts.info["text"] == []
 
 
-@pytest.mark.parametrize("family", ["Llama", "Gemma3", "GPT2"])
-def test_other_families(policy, family):
-    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "eos_token_id": 2}
-    config = {
-        "Llama": lambda: transformers.LlamaConfig(**sizes, intermediate_size=48, num_key_value_heads=2),
-        # The window is shorter than prompt and answer, and the cache forgets.
-        "Gemma3": lambda: transformers.Gemma3TextConfig(
-            **sizes, intermediate_size=48, num_key_value_heads=2, head_dim=8, sliding_window=5,
-            layer_types=["sliding_attention", "full_attention"],
-        ),
-        "GPT2": lambda: transformers.GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, eos_token_id=2),
-    }[family]()  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    other = CausalLMPolicy.from_model(model, policy.tokenizer)
-    other.stop_tokens = (0, 2, *range(20, 50))
-    ids = {text: torch.arange(3, 4 + i * 4) for i, text in enumerate(TEXTS)}
-    other.tokenizer = FakeTokenizer(ids)
-    rollouts, draws = rolled(other, 9, 4), noise_for(groups())(4, 9)
-    for b, text in enumerate(TEXTS):
-        for g, answer in enumerate(answers(rollouts, b)):
-            logits = model(torch.cat([ids[text], torch.tensor(answer)])[None]).logits[0, len(ids[text]) - 1 : -1]
-            assert sample(logits.softmax(-1), draws[b, g, : len(answer)]).tolist() == answer
-
-
-class FakeTokenizer:
-    bos_token_id = chat_template = None
-
-    def __init__(self, ids):
-        self.ids = ids
-
-    def __call__(self, text, **_):
-        return transformers.BatchEncoding({"input_ids": self.ids[text].tolist()})
-
-    def decode(self, tokens, **_):
-        return " ".join(map(str, tokens))
-
-
 @pytest.mark.parametrize("look_every", [1, 8])
 def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
@@ -286,13 +245,6 @@ def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
         policy.model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="Expected finite logits"):
         rolled(policy, 9, 2)
-
-
-def test_no_gradients_and_no_inference_tensors(policy):
-    rollouts = rolled(policy, 4, 2)
-    assert not rollouts.actions.is_inference()
-    policy(policy.examples(rollouts)).log_probs.sum().backward()
-    policy.zero_grad()
 
 
 @pytest.mark.parametrize("shares", [True, False])

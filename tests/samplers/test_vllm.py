@@ -284,20 +284,12 @@ def test_a_server_of_another_dtype_is_named(served, policy):
         generate(VLLMServer(served.address), policy, rows=(0,))
 
 
-@pytest.mark.parametrize(
-    ("message", "remedy"),
-    [
-        ("CPU Generator does not use offset", "--no-enable-chunked-prefill"),
-        ("Call to collective_rpc method failed: shapes", "serving the policy's model"),
-        ("expected m1 and m2 to have the same dtype", "--dtype float32"),
-    ],
-)
-def test_known_faults_of_servers_come_with_a_remedy(served, policy, message, remedy):
-    def fails(*_):
-        raise RuntimeError(message)
+def test_known_faults_of_servers_come_with_a_remedy(served, policy):
+    def reload_weights(weights_path):
+        raise RuntimeError("Call to collective_rpc method failed: shapes")
 
-    served.engine.reload_weights = lambda weights_path: fails()
-    with pytest.raises(UserError, match=remedy) as error:
+    served.engine.reload_weights = reload_weights
+    with pytest.raises(UserError, match="serving the policy's model") as error:
         generate(VLLMServer(served.address), policy, rows=(0,))
     assert str(error.value).isprintable()
 

@@ -17,20 +17,6 @@ SAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "deep" / "tiny")
-
-
-def test_auto_classes_load_it(directory):
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    assert model.config.vocab_size == len(tokenizer)
-    assert tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id) == ["<|im_end|>", "<|endoftext|>"]
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-    assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
-
-
 @pytest.mark.parametrize("texts", [None, ["Only these few words, and 100 more, and 100 more."]])
 def test_the_tokenizer_re_encodes_identically(tmp_path, texts):
     path = make_tiny_model(tmp_path, texts)
@@ -47,19 +33,6 @@ def test_the_tokenizer_re_encodes_identically(tmp_path, texts):
         assert bool(ids) == bool(text)
         composed = text.replace("e\u0301", "é")  # NFC, as in Qwen's tokenizer
         assert loaded.decode(ids, clean_up_tokenization_spaces=False) == composed
-
-
-def test_chat_template(directory):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    messages = [{"role": role, "content": role[:1]} for role in ("system", "user", "assistant")]
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
-    assert text == (
-        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
-    )
-    asked = tokenizer.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
-    assert asked == text.removesuffix("a<|im_end|>\n")
-    with pytest.raises(Exception, match="Expected the role system, user, assistant or tool, but got function"):
-        tokenizer.apply_chat_template([{"role": "function", "content": ""}], tokenize=False)
 
 
 def test_the_seed_decides_the_weights(tmp_path):

@@ -131,16 +131,6 @@ def test_displacement_from_the_human():
     assert not bool(nobody.applicable.any())
 
 
-def test_other_formats():
-    scene = straight_road()
-    for answer, seconds in ((AnswerFormat(8, 0.5), 4), (AnswerFormat(5, 1.0), 5), (AnswerFormat(2, 1.0), 2)):
-        points = torch.tensor([[8.0 * answer.interval * (i + 1), 0.0] for i in range(answer.waypoints)])
-        text = ", ".join(f"[{x},{y}]" for x, y in points.tolist())
-        found = signals([scene], [[text, written(scene)]], answer=answer)
-        assert found["malformed"].value.tolist() == [[0, 1]]
-        assert float(found["ego_progress"].value[0, 0]) > (0.8 if seconds >= 4 else 0.4)
-
-
 def test_the_given_plan_is_the_expert_s():
     """Progress is relative to the plan's, which is only made without a given plan."""
     scenes = [straight_road(), crossing()]

@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 import torch
 
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.gridworld import Gridworld, Layouts
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
@@ -37,34 +36,6 @@ class Episode:
             self.charge = max(self.charge - Fraction(5, 100), Fraction(0))
         here = (self.x, self.y)
         return {"goal": here == self.goal, "lava": here in self.lava, "battery": self.charge < Fraction(10, 100)}
-
-
-def layout(start, goal, lava=(), size=5):
-    """A batch of one prompt, from cells (x, y)."""
-    tiles = torch.zeros(1, size * size, dtype=torch.bool)
-    for x, y in lava:
-        tiles[0, y * size + x] = True
-
-    def cell(place):
-        return torch.tensor([place[1] * size + place[0]])
-
-    return PromptGroups(torch.tensor([0]), {"start": cell(start), "goal": cell(goal), "lava": tiles})
-
-
-def first_observations(prompts, group_size=1):
-    episodes = Gridworld().reset(prompts, group_size)
-    return episodes.observe(episodes.start)
-
-
-def play(prompts, actions):
-    """What each action of a single episode leads to: ended, what happened, and the observation after it."""
-    episodes = Gridworld().reset(prompts, 1)
-    state = episodes.start
-    for action in actions:
-        before, state = state, episodes.step(state, torch.tensor([action]))
-        happened = episodes.report(before, torch.tensor([action]), state)
-        assert torch.equal(episodes.ended(state), happened["goal"])
-        yield {name: bool(value) for name, value in happened.items()}, episodes.observe(state)[0]
 
 
 @pytest.mark.parametrize(("size", "lava"), [(10, 20), (4, 5), (2, 0)])
@@ -105,28 +76,6 @@ def test_equals_single_episodes_in_plain_python(size, lava):
     assert all(count > 0 for name, count in seen.items() if lava or name == "goal"), "the test must see every event"
 
 
-def test_charge_in_steps_of_five_percent():
-    """10 % is not below 10 %: the 18th move is fine, the 19th violates; 0 % is the floor, and one stay brings 20 %."""
-    prompts = layout((0, 0), goal=(4, 4))
-    low = [happened["battery"] for happened, _ in play(prompts, [UP] * 25)]
-    assert low == [False] * 18 + [True] * 7
-    *_, (empty, at_zero) = play(prompts, [UP] * 25)
-    assert empty["battery"] and at_zero[4] == 0
-    *_, (charged, at_twenty) = play(prompts, [*[UP] * 25, STAY])
-    assert not charged["battery"] and at_twenty[4].item() == pytest.approx(0.2)
-    *_, (_, capped) = play(prompts, [UP, STAY])
-    assert capped[4] == 1
-    # The first stay from 5 % already counts as charged: what matters is the charge after the step.
-    assert [happened["battery"] for happened, _ in play(prompts, [*[UP] * 19, STAY])][-2:] == [True, False]
-
-
-def test_lava_costs_in_every_step_that_ends_on_it():
-    prompts = layout((0, 0), goal=(4, 4), lava=[(1, 0)])
-    steps = [happened["lava"] for happened, _ in play(prompts, [STAY, RIGHT, STAY, UP, RIGHT, LEFT, LEFT])]
-    #                stay beside it, onto it, stay on it, against the wall on it, off it, onto it, off it
-    assert steps == [False, True, True, True, False, True, False]
-
-
 def test_nothing_leads_away_from_the_goal():
     """The sampler drops episodes that have ended only now and then; until then they stay as they are."""
     episodes = Gridworld().reset(Layouts(100, size=4, lava=3).groups(torch.arange(6)), 2)
@@ -137,19 +86,12 @@ def test_nothing_leads_away_from_the_goal():
         assert torch.equal(episodes.step(ended, torch.full_like(ended, action)), ended)
 
 
-def test_the_group_of_a_prompt_is_in_consecutive_rows():
-    prompts = Layouts(100).groups(torch.tensor([4, 9]))
-    together = first_observations(prompts, 3)
-    alone = [first_observations(Layouts(100).groups(torch.tensor([index]))) for index in (4, 9)]
-    assert torch.equal(together, torch.cat([alone[0]] * 3 + [alone[1]] * 3))
-
-
 def test_observations_have_the_default_precision():
     """Under Lightning's precision 64-true, a third is a third in float64."""
-    prompts = layout((1, 0), goal=(3, 3), size=4)
-    assert first_observations(prompts).dtype == torch.float32
+    episodes = Gridworld().reset(Layouts(20, size=4, lava=3).groups(torch.arange(20)), 1)
+    assert episodes.observe(episodes.start).dtype == torch.float32
     torch.set_default_dtype(torch.float64)
     try:
-        assert first_observations(prompts)[0, 0].item() == 1 / 3
+        assert 1 / 3 in episodes.observe(episodes.start).flatten().tolist()
     finally:
         torch.set_default_dtype(torch.float32)

@@ -75,25 +75,11 @@ def test_equals_gymnasium_stepped_by_hand(make):
     torch.testing.assert_close(found, rollouts.log_probs[rollouts.mask])
 
 
-def test_a_group_starts_alike_and_groups_differ():
-    starts = rollout(discrete(), Gymnasium(WALK)).inputs["observations"][:, :, 0, 0]
-    assert (starts == starts[:, :1]).all() and len(starts[:, 0].unique()) == len(SEEDS)
-
-
 def test_options_reach_the_reset():
     plain = rollout(discrete(), Gymnasium(WALK)).inputs["observations"][:, :, 0, 0]
     shifted = rollout(discrete(), Gymnasium(WALK), prompts(options=[{"shift": 1}, {"shift": 2}, None]))
     moved = shifted.inputs["observations"][:, :, 0, 0] - plain
     torch.testing.assert_close(moved, torch.tensor([[1.0], [2.0], [0.0]]).expand(3, GROUP))
-
-
-def test_replayed_from_seeds():
-    """Worlds that were used before, with more or other seeds, give the same episodes as new worlds."""
-    used = Gymnasium(WALK)
-    rollout(discrete(), used, prompts([7, 8, 9, 10]))
-    one, other = rollout(discrete(), used), rollout(discrete(), Gymnasium(WALK))
-    assert torch.equal(one.actions, other.actions)
-    assert torch.equal(one.inputs["observations"], other.inputs["observations"])
 
 
 @pytest.mark.parametrize("id", [WALK, ODD])
