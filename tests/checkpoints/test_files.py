@@ -284,22 +284,13 @@ class Terminate(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def fit(name, *arguments, terminate=None):
-    if terminate:
-        from lightning_cgrpo.cli import command_line
-
-        made = command_line.CommandLine.instantiate_trainer
-        command_line.CommandLine.instantiate_trainer = lambda self, **given: _with(made(self, **given), terminate)
-    try:
-        main(["fit", *ARGUMENTS, f"--trainer.logger.name={name}", *arguments])
-    finally:
-        if terminate:
-            command_line.CommandLine.instantiate_trainer = made
+def fit(name, *arguments):
+    main(["fit", *ARGUMENTS, f"--trainer.logger.name={name}", *arguments])
 
 
-def _with(trainer, callback):
-    trainer.callbacks.insert(0, callback)
-    return trainer
+def terminated(update, validation=False):
+    terminate = f"--callbacks.terminate={__name__}.Terminate"
+    return terminate, f"--callbacks.terminate.update={update}", f"--callbacks.terminate.validation={validation}"
 
 
 def logged(name):
@@ -333,7 +324,7 @@ def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(folder, whole, up
     """In an update; before a validation; in the first batch of one. No checkpoint is due by itself."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        fit("parts", terminate=Terminate(update, validation))
+        fit("parts", *terminated(update, validation))
     assert ended.value.code == 143
     assert last("parts", 0)["global_step"] == update + 1
     assert signal.getsignal(signal.SIGTERM) == before
@@ -349,12 +340,12 @@ def test_sigterm_saves_without_save_last(folder, every):
     """Also where another checkpoint has been written after this update."""
     given = ["--callbacks.checkpoints.save_last=null", f"--callbacks.checkpoints.every_n_train_steps={every}"]
     with pytest.raises(SystemExit):
-        fit("parts", *given, terminate=Terminate(1))
+        fit("parts", *given, *terminated(1))
     assert last("parts", 0)["global_step"] == 2
 
 
 def test_sigterm_in_the_last_update_ends_as_usual(folder, whole):
-    fit("parts", terminate=Terminate(4))
+    fit("parts", *terminated(4))
     assert last("parts", 0)["global_step"] == 5 and logged("parts") == whole[0]
 
 

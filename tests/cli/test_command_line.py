@@ -15,14 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.errors import UserError
+from tests.quiet import GRIDWORLD
 
-SMALL = shlex.split(
-    "-c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
-    "--data.test_prompts=5 --data.eval_prompts=4 --model.group_size=4 --model.eval_group_size=2 "
-    "--model.policy.hidden=[16] --model.sampler.environment.max_steps=20 --callbacks.initial_rates.batches=1 "
-    "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    "--trainer.logger.name=gridworld"
-)
+SMALL = [*GRIDWORLD, "--data.test_prompts=5", "--model.eval_group_size=2", "--trainer.logger.name=gridworld"]
 ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations" / "gridworld").glob("*.yaml"))
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import peft
@@ -277,25 +276,11 @@ def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
     assert capsys.readouterr().out.strip()
 
 
-def change(folder, **values):
-    file = folder / "adapter_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
-UNREADABLE = {
-    "adapters in '.*' can't be read, try another base_model_name": lambda folder: change(
-        folder, base_model_name_or_path="/nowhere"
-    ),
-    "to hold adapter_model.safetensors": lambda folder: (folder / "adapter_model.safetensors").unlink(),
-    "or a directory with adapters alone": lambda folder: shutil.copytree("tiny", folder, dirs_exist_ok=True),
-}
-
-
-@pytest.mark.parametrize("words", UNREADABLE)
-def test_adapters_that_can_not_be_read(tmp_path, words):
+def test_adapters_whose_base_is_gone(tmp_path):
     policy = CausalLMPolicy("tiny", lora=LoRA(rank=2))
     policy.load()
-    policy.save_pretrained(tmp_path / "adapters")
-    UNREADABLE[words](tmp_path / "adapters")
-    with pytest.raises(UserError, match=words):
-        CausalLMPolicy(str(tmp_path / "adapters")).load()
+    policy.save_pretrained(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "/nowhere"}))
+    with pytest.raises(UserError, match="another base_model_name"):
+        CausalLMPolicy(str(tmp_path)).load()

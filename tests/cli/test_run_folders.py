@@ -12,14 +12,10 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.errors import UserError
+from tests.quiet import GRIDWORLD
 
 GRID = "-c configs/gridworld.yaml"
-SMALL = (
-    f"{GRID} --data.prompts_per_update=2 --data.train_prompts=20 --data.val_prompts=4 --data.test_prompts=4 "
-    "--model.group_size=2 --model.sampler.environment.max_steps=5 --model.policy.hidden=[8] --callbacks.pictures=null "
-    "--callbacks.initial_rates=null --callbacks.progress=null --trainer.enable_progress_bar=false "
-    "--trainer.enable_model_summary=false --trainer.limit_val_batches=0 --trainer.max_steps=2"
-).split()
+SMALL = [*GRIDWORLD, "--data.test_prompts=4", "--trainer.limit_val_batches=0", "--trainer.max_steps=2"]
 NAMED = [*SMALL, "--trainer.logger.name=mine"]
 
 
