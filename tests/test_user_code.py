@@ -3,7 +3,6 @@
 import asyncio
 import builtins
 import itertools
-import json
 import os
 import signal
 import sys
@@ -276,22 +275,6 @@ def test_texts_of_all_values_can_be_shown():
     assert first_line(SilentError()).startswith("<SilentError")
     assert printable("\x1b]0;title\x07\x9b\ud83d") == r"\x1b]0;title\x07\x9b" + "\ufffd"
     assert printable("plain text \U0001f600") == "plain text \U0001f600"
-
-
-def test_a_callback_that_ends_the_loop_does_not_end_fit_with_success(tmp_path, monkeypatch):
-    (tmp_path / "stops_loops.py").write_text(
-        "from lightning.pytorch import Callback\n\n\nclass Stops(Callback):\n"
-        "    def on_train_batch_end(self, trainer, *_):\n"
-        "        if trainer.global_step == 2:\n            raise StopIteration\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    small = "--data.prompts_per_update=2 --data.train_prompts=8 --model.group_size=2 --callbacks.initial_rates=null"
-    with pytest.raises(UserError, match=r"Stops\.on_train_batch_end"):
-        main(["fit", "-c", "configs/gridworld.yaml", *small.split(), "--trainer.max_epochs=1", "--trainer.max_steps=-1",
-              "--callbacks.mine=stops_loops.Stops", "--trainer.enable_progress_bar=false"])  # fmt: skip
-    (summary,) = tmp_path.glob("runs/*/*/summary.json")
-    assert json.loads(summary.read_text())["status"] == "failed"
 
 
 def test_a_class_that_ends_python_prints_no_empty_configuration(tmp_path, monkeypatch):

@@ -59,21 +59,7 @@ class TestBounded:
         assert (result >= floor).all() and (result <= cap).all()
         assert result.sum() == pytest.approx(1, abs=1e-12)
         assert torch.allclose(result, by_bisection(weights, floor, cap), atol=1e-9)
-
-    @settings(max_examples=100, deadline=None, derandomize=True)
-    @given(problems())
-    def test_projects_once(self, problem) -> None:
-        weights, floor, cap = problem
-        once = bounded(weights, floor, cap)
-        assert bounded(once, floor, cap) is once
-
-    @settings(max_examples=100, deadline=None, derandomize=True)
-    @given(problems(), st.randoms())
-    def test_order_does_not_matter(self, problem, random) -> None:
-        weights, floor, cap = problem
-        order = random.sample(range(len(weights)), len(weights))
-        permuted = bounded(weights[order], floor[order], cap[order])
-        assert torch.allclose(permuted, bounded(weights, floor, cap)[order], rtol=1e-9, atol=1e-12)
+        assert bounded(result, floor, cap) is result
 
 
 class TestWeightBounds:
@@ -174,9 +160,6 @@ class TestStallDetector:
         draw = torch.Generator().manual_seed(0)
         noise = torch.randn(2000, generator=draw, dtype=torch.float64).tolist()
         assert set(self.feed(self.detector(updates=200), noise)) == {None}
-
-    def test_silent_while_it_improves(self) -> None:
-        assert set(self.feed(self.detector(), [0.3 * 0.95**t for t in range(100)])) == {None}
 
     def test_tells_when_it_stops_improving(self) -> None:
         told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])

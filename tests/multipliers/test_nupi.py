@@ -1,10 +1,9 @@
 """nuPI against the recursion of Sohrabi et al. (2024)."""
 
 import pytest
-import torch
 
-from lightning_cgrpo.multipliers import NuPI, ProjectedAscent
-from tests.multipliers.stepping import draws, maker, multiplier, step
+from lightning_cgrpo.multipliers import NuPI
+from tests.multipliers.stepping import draws, maker, multiplier
 
 controller = maker(NuPI)
 
@@ -21,12 +20,3 @@ def test_equals_the_recursion(nu: float) -> None:
         assert multiplier(made, v) == pytest.approx(expected, abs=1e-12)
         seen.add(round(expected, 9))
     assert {0.0, 0.3} < seen  # both bounds were met
-
-
-def test_reduces_to_projected_ascent() -> None:
-    made, projected = controller(kp=0.0, ki=0.7, nu=0.9, max_multiplier=1.0), ProjectedAscent(0.7, max_multiplier=1.0)
-    projected.setup(1)
-    for v in draws(300):
-        multiplier(made, v.item())
-        step(projected, v.item())
-        assert torch.equal(made.multipliers, projected.multipliers)

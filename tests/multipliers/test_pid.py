@@ -21,13 +21,6 @@ def test_equals_the_published_recursion_between_its_bounds() -> None:
     assert expected < 5
 
 
-@pytest.mark.parametrize("first", [0.9, -0.9])
-def test_derivative_does_not_kick_at_the_start(first: float) -> None:
-    calm = controller(kp=0.0, kd=100.0)
-    plain = controller(kp=0.0, kd=0.0)
-    assert multiplier(calm, first) == multiplier(plain, first)
-
-
 def test_derivative_after_a_gap_starts_at_the_last_observation() -> None:
     made = PID(kp=0.0, ki=0.1, kd=1.0)
     made.setup(2)

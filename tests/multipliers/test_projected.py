@@ -20,10 +20,3 @@ def test_steps_by_hand() -> None:
     assert made.weights.tolist() == pytest.approx([1 / 2.1, 0.6 / 2.1, 0.5 / 2.1])
     step(made, -0.4, -2.0)
     assert made.multipliers.tolist() == pytest.approx([0.4, 0])
-
-
-def test_reduces_to_fixed_weights_at_the_thresholds() -> None:
-    made = controller(init=0.5)
-    for _ in range(10):
-        step(made, 0.0, 0.0)
-    assert made.weights.tolist() == [0.5, 0.25, 0.25]

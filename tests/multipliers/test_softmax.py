@@ -54,15 +54,6 @@ def test_unobserved_constraint_enters_no_sum() -> None:
     assert steps == {0: 1, 1: 1}
 
 
-def test_is_blind_to_scale() -> None:
-    """The fault that other controllers cure: a violation of 1e-4 moves logits as fast as one of 0.5."""
-    large, small = controller(), controller()
-    for _ in range(50):
-        step(large, 0.5, -0.1)
-        step(small, 0.5e-3, -0.1e-3)
-    assert logits(small) == pytest.approx(logits(large), abs=0.01)
-
-
 def test_learning_rate_is_no_state() -> None:
     """A resumed run may change it."""
     source, changed = controller(lr=0.01), controller(lr=0.5)

@@ -11,7 +11,7 @@ from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups, read
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from tests.samplers.test_conversation import HERMES, REASONING, add, made
+from tests.samplers.talks import HERMES, REASONING, add, made
 
 
 class Asker:

@@ -4,21 +4,15 @@ import torch
 
 from lightning_cgrpo.rollout import read
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
-from tests.samplers.fake_vllm import FakeServer
-from tests.samplers.test_conversation import Scripted, add, made, rolled
+from tests.samplers.talks import Scripted, add, made, rolled
 
 
-def test_tools_are_called_and_their_results_are_context(tmp_path):
+def test_tools_are_called_and_their_results_are_context(tmp_path, serve):
     policy = made()
     policy.model.save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
-    fake = FakeServer(tmp_path)
-    try:
-        sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=VLLMServer(fake.address)))
-    finally:
-        fake.shutdown()
-        fake.server_close()
+    sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=VLLMServer(serve(tmp_path).address)))
     called = sampler.measured(rollouts)["called_add"].value
     given = read(rollouts.mask) & ~rollouts.mask
     assert torch.equal(given.any(-1), called > 0) and given.any()

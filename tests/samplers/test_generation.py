@@ -13,6 +13,7 @@ from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.token_sampling import sample
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
+from tests.samplers.vllm_client import make_policy
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 
@@ -24,13 +25,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def policy(directory):
-    """Peaked enough that answers differ in length, with many stop tokens."""
-    made = CausalLMPolicy(str(directory), temperature=0.8, dtype="float64")
-    made.load()
-    with torch.no_grad():
-        made.model.get_input_embeddings().weight.mul_(6)
-    made.stop_tokens = tuple(sorted({*made.stop_tokens, *range(40, 100)}))
-    return made
+    return make_policy(directory, dtype="float64")
 
 
 def groups(texts=TEXTS, index=None):

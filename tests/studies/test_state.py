@@ -17,28 +17,16 @@ from tests.reporting.conftest import made, summary
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {
-    "gridworld": {
-        "gridworld": 30,
-        "gridworld_sweep": 108,
-        "gridworld_controllers": 21,
-        "gridworld_choices": 36,
-        "gridworld_critics": 10,
-        "duals_gridworld": 42,
-        "estimators_gridworld": 6,
-    },
-    "gsm8k": {
-        "gsm8k": 21,
-        "gsm8k_critics": 6,
-        "constraints": 30,
-        "thresholds_gsm8k": 9,
-        "duals_gsm8k": 55,
-        "estimators_gsm8k": 10,
-    },
-    "navsim": {"navsim": 6, "navsim_methods": 5, "navsim_critics": 9, "duals_navsim": 39},
-    "calculator": {"calculator": 9},
-    "environments/cartpole": {"cartpole": 12},
-    "environments/pendulum": {"pendulum": 15},
-    "environments/minigrid_lava": {"minigrid_lava": 12},
+    "gridworld": (
+        "gridworld gridworld_sweep gridworld_controllers gridworld_choices gridworld_critics duals_gridworld "
+        "estimators_gridworld"
+    ),
+    "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
+    "navsim": "navsim navsim_methods navsim_critics duals_navsim",
+    "calculator": "calculator",
+    "environments/cartpole": "cartpole",
+    "environments/pendulum": "pendulum",
+    "environments/minigrid_lava": "minigrid_lava",
 }
 
 
@@ -77,11 +65,11 @@ def unlike(run, there):
 def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
     results, known = ROOT / "docs/results" / folder, set()
-    for name, count in COMMITTED[folder].items():
+    for name in COMMITTED[folder].split():
         file = ROOT / "configs/studies" / f"{name}.yaml"
         runs = read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml")).runs
         there = Results(results, ROOT / "none")
-        assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {} and len(runs) == count
+        assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {}
         check_distinct(runs)
         known |= {identity(run) for run in runs}
     assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
