@@ -116,11 +116,6 @@ class TestGroupDataModule:
     def made(self, **arguments) -> Module:
         return Module(dict(self.SIZES), **{"prompts_per_update": 4, "eval_prompts": 3, "seed": 5, **arguments})
 
-    def test_training_is_shuffled_and_drops_the_rest(self) -> None:
-        loader = self.made().train_dataloader()
-        assert [groups.index.tolist() for groups in loader] == batches(22, 4, seed=5, drop_last=True)
-        assert len(loader) == 5
-
     def test_training_goes_on_after_the_updates_done(self) -> None:
         module = self.made()
         module.trainer = SimpleNamespace(global_step=7)

@@ -151,13 +151,6 @@ class TestCertification:
         n = len(left_out)
         assert words == f"the {5 - n} test prompts without {n} that trained or validated"
 
-    def test_where_all_of_them_selected_there_is_nothing_to_certify_on(self, tmp_path):
-        data = self.data(tmp_path, "hg", val_path=str(tmp_path / "validation.jsonl"))
-        with pytest.raises(
-            UserError, match=r"Expected some different prompts that neither trained nor validated, but got 0, of 2"
-        ):
-            data.certification(None)
-
     def test_repeats_count_once_whatever_the_other_columns_say(self, tmp_path):
         data = self.data(tmp_path, "xayx")
         rows = [{"prompt": word, "answer": number} for number, word in enumerate("xayxxyz")]
