@@ -68,15 +68,6 @@ def test_a_high_price_is_no_stall() -> None:
             running.update([sum(draw.random() < 0.1 for _ in range(128))], [128])
 
 
-def test_one_of_two_gives_way() -> None:
-    """Thresholds that exclude each other: the more violated constraint loses weight, and the other keeps its cap."""
-    running = run(DampedAscent(), stall=StallDetector(updates=50))
-    with pytest.warns(UserWarning, match="'lava' has had"):
-        for _ in range(60):
-            running.update([9, 4], [10, 10])
-    assert running.callback.controller.caps.tolist() == [5, 10]
-
-
 def test_progress_along_a_line_is_no_stall() -> None:
     """The violation stays, because the threshold falls with the rate; so too in a resumed run."""
     objective = Objective("goal", {"lava": Constraint(at_most=0.05, start=0.45, over=300)})

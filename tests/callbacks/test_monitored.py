@@ -166,14 +166,6 @@ def test_the_best_of_a_sharded_checkpoint(tmp_path):
     assert best_of(tmp_path / "last.ckpt") == (tmp_path / "step=2.ckpt", "rate/lava")
 
 
-def test_last_is_the_newest_of_all_versions():
-    trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=2)
-    trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=4, ckpt_path="last")
-    trainer = trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=6, ckpt_path="last")
-    assert trainer.global_step == 6 and trainer.fit_loop.epoch_loop.batch_progress.total.ready == 6
-    assert trainer.ckpt_path == "runs/run/version_1/checkpoints/last.ckpt"
-
-
 def test_every_validation_ranks_its_own_policy_whatever_the_interval_of_checkpoints():
     """Validations are at updates 2, 4, 6 and 8; a checkpoint at update 3 has no validation of its own."""
     seen = Seen()

@@ -249,12 +249,6 @@ def test_a_hanging_world_ends_the_run():
         rollout(discrete(), environment, prompts([5]), 2)
 
 
-def test_no_prompts():
-    """A process may get none."""
-    rollouts = rollout(discrete(), Gymnasium(WALK), prompts([]))
-    assert rollouts.mask.shape == (0, GROUP, 6)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
