@@ -21,13 +21,6 @@ def test_columns():
     }
 
 
-def test_splits():
-    data = WordProblemsDataModule(train_prompts=40, val_prompts=20, test_prompts=30)
-    prompts = {split: everything(data.source(split)).columns["prompt"] for split in ("train", "val", "test")}
-    assert [len(texts) for texts in prompts.values()] == [40, 20, 30]
-    assert not {*prompts["train"]} & {*prompts["test"]}
-
-
 def demonstrations(**changes):
     options = {"prompts_per_update": 10, "train_prompts": 200}
     return WordProblemDemonstrationsDataModule(**{**options, **changes})

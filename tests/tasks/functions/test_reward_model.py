@@ -1,5 +1,8 @@
 """A reward model gives the score of the text alone, at its last attended token, whatever the padding."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from transformers import (
@@ -34,11 +37,9 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("pad", [None, 9])
-@pytest.mark.parametrize("family", CONFIGURATIONS)
-def test_padding_is_no_matter(family, pad, tmp_path):
-    """The tokenizer has no padding token of its own, so texts end with the token that pads them."""
-    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1))
+def write(folder, family, pad):
+    """A reward model of random weights; its tokenizer, which has no padding token of its own, and the model."""
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny_model(folder / "tiny", hidden_size=32, layers=1))
     tokenizer.pad_token, tokenizer.chat_template = None, TEMPLATE
     config = CONFIGURATIONS[family](pad)
     config.num_labels = 1
@@ -48,18 +49,40 @@ def test_padding_is_no_matter(family, pad, tmp_path):
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(8)
-    model.save_pretrained(tmp_path / "scores")
-    tokenizer.save_pretrained(tmp_path / "scores")
-    prompts = [[{"role": "user", "content": text}] for text in ("How many?", "Tom has 3 apples and buys 4 more.")]
-    answers = [[{"role": "assistant", "content": text}] for text in ("7", "He has 7 apples now.")]
-    expected = []
-    for prompt, answer in zip(prompts, answers, strict=True):
-        text = tokenizer.apply_chat_template(prompt + answer, tokenize=False)
-        ids = torch.tensor([tokenizer(text, add_special_tokens=False).input_ids])
-        if family == "encoder":
-            score = model(ids).logits[0]
-        else:
-            score = model.score(model.base_model(ids).last_hidden_state[0, -1])
-        expected.append(score.item())
-    assert abs(expected[0] - expected[1]) > 1e-3
-    assert RewardModel(str(tmp_path / "scores"), device="cpu")(prompts, answers) == pytest.approx(expected, abs=1e-4)
+    model.save_pretrained(folder / "scores")
+    tokenizer.save_pretrained(folder / "scores")
+    return tokenizer, model
+
+
+@pytest.mark.parametrize("pad", [None, 9])
+@pytest.mark.parametrize("family", CONFIGURATIONS)
+def test_padding_is_no_matter(family, pad, tmp_path):
+    """Of chats and of texts, which end with the token that pads them, whatever else is in the batch."""
+    tokenizer, model = write(tmp_path, family, pad)
+    prompts, answers = ["How many?", "Tom has 3 apples and buys 4 more.", "So"], [" 7", " He has 7 apples now.", " 8"]
+    chats = [
+        [[{"role": role, "content": text}] for text in of] for role, of in (("user", prompts), ("assistant", answers))
+    ]
+    for asked, said in ((prompts, answers), chats):
+        expected = []
+        for prompt, answer in zip(asked, said, strict=True):
+            text = prompt + answer
+            text = text if isinstance(text, str) else tokenizer.apply_chat_template(text, tokenize=False)
+            ids = torch.tensor([tokenizer(text, add_special_tokens=False).input_ids])
+            if family == "encoder":
+                score = model(ids).logits[0]
+            else:
+                score = model.score(model.base_model(ids).last_hidden_state[0, -1])
+            expected.append(score.item())
+        assert abs(expected[0] - expected[1]) > 1e-3
+        rewards = RewardModel(str(tmp_path / "scores"), batch_size=2, device="cpu")(asked, said)
+        assert rewards == pytest.approx(expected, abs=1e-4)
+
+
+def test_it_is_loaded_when_called_and_by_each_process(tmp_path):
+    write(tmp_path, "qwen2", 9)
+    model = RewardModel(str(tmp_path / "scores"), device="cpu")
+    assert model._loaded is None
+    rewards = model(["Hi"], [" there"])
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert copied._loaded is None and copied(["Hi"], [" there"]) == rewards

@@ -1,7 +1,5 @@
 import asyncio
-import copy
 import math
-import pickle
 import sys
 import threading
 import types
@@ -12,7 +10,7 @@ import torch
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.tasks.functions import FunctionTask, RewardModel
+from lightning_cgrpo.tasks.functions import FunctionTask
 from lightning_cgrpo.tasks.task import Task
 
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -175,49 +173,3 @@ def test_a_string_is_an_import_path(my_rewards):
 def test_a_string_that_is_no_import_path_is_refused(my_rewards, path, problem):
     with pytest.raises(UserError, match=f"^Expected signal 'it' to be .*{problem}"):
         FunctionTask({"it": path})
-
-
-@pytest.fixture(scope="module")
-def reward_model(tmp_path_factory):
-    """A classifier with one output and random weights, in a folder."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2Config
-
-    from lightning_cgrpo.policies.tiny.text import make_tiny_model
-
-    folder = make_tiny_model(tmp_path_factory.mktemp("language"), hidden_size=16, heads=2, layers=1)
-    config = Qwen2Config.from_pretrained(folder, num_labels=1)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = AutoModelForSequenceClassification.from_config(config).double()
-    path = tmp_path_factory.mktemp("reward")
-    network.save_pretrained(path)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(path)
-    return path
-
-
-@pytest.mark.parametrize("batch_size", [2, 16])
-def test_a_reward_model_scores_each_completion_as_by_itself(reward_model, batch_size):
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(reward_model)
-    network = AutoModelForSequenceClassification.from_pretrained(reward_model).eval()
-    prompts, completions = ["Hi", "Tell me more than that, please", "So"], [" there", " of it", ", what is it to be?"]
-    task = FunctionTask({"liked": RewardModel(str(reward_model), batch_size, device="cpu")})
-
-    def expected(text):
-        with torch.no_grad():
-            return network(**tokenizer(text, return_tensors="pt")).logits.item()
-
-    rollouts = make_rollouts(3)
-    rollouts.info["text"] = [completions] * 3
-    got = task.score(make_prompts(prompts), rollouts)["liked"].value
-    torch.testing.assert_close(got, torch.tensor([[expected(p + c) for c in completions] for p in prompts]))
-    assert got.std() > 0
-
-
-def test_a_reward_model_is_loaded_when_called_and_by_each_process(reward_model):
-    model = RewardModel(str(reward_model), device="cpu")
-    assert model._loaded is None
-    rewards = model(["Hi"], [" there"])
-    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert copied._loaded is None and copied(["Hi"], [" there"]) == rewards
