@@ -242,18 +242,3 @@ def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     again = make()
     again.load_state_dict(module.state_dict())
     assert again.weights.tolist() == [1, 0, 0]
-
-
-class TestSignalsByStep:
-    def test_costs_at_their_steps_train_as_their_sums(self):
-        """Rates pool the steps, and estimators of groups take the sums, so all weights and metrics are equal."""
-        results = []
-        for cost in ("sum", "steps"):
-            module = make(GridworldTask(cost=cost))
-            train(module, updates=2)
-            timed = ("time/", "throughput/")
-            metrics = {name: value for name, value in module.latest_metrics.items() if not name.startswith(timed)}
-            results.append((metrics, module.policy.state_dict()))
-        (metrics, weights), (by_step, weights_by_step) = results
-        assert metrics == by_step and metrics["rate/lava"] > 0
-        assert all(torch.equal(weights[name], weights_by_step[name]) for name in weights)

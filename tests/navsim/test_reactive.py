@@ -104,16 +104,6 @@ def test_rows_and_scenes_do_not_mind_each_other():
         assert not together.present[row, agents:].any()
 
 
-def test_follower_brakes_for_the_ego():
-    scene = straight_road([agent("tail", -14.0, RIGHT, speed=8.0)])
-    braking, free = straight(8.0, -4.0), straight(8.0, 1.0)
-    traffic, states = drive([scene], torch.stack([braking, free]))
-    assert not traffic.poses.isnan().any()
-    end = traffic.poses[:, 0, -1, 0]
-    assert float(end[0]) + 2.3 < float(states[0, -1, 0]) - 1  # it stops behind the ego
-    assert float(end[1]) > float(end[0]) + 5
-
-
 def test_speeds_of_traffic():
     others = [agent("car", 20.0, LEFT, speed=5.0), agent("parked", 30.0, -6.0), agent("cone", 9.0, 9.0, kind="barrier")]
     scene = straight_road([*others, agent("walker", 20.0, -8.0, kind="pedestrian", speed=1.0)])
@@ -122,19 +112,6 @@ def test_speeds_of_traffic():
         moved = each.poses[0, :, 1:, :2].diff(dim=1).norm(dim=-1)
         assert torch.allclose(moved, 0.1 * each.speeds[0, :, 1:-1])
         assert torch.equal(each.speeds[..., 0], each.first_speed)
-
-
-def test_free_road_is_the_model():
-    """Of a vehicle alone on its lane, the model as written down, by hand."""
-    scene = straight_road([agent("alone", -20.0, LEFT, speed=5.0)])
-    traffic, _ = drive([scene], straight(0.0)[None])
-    x, v, end = -20.0, 5.0, 145.0  # the last point of a lane is dropped
-    for step in range(1, 41):
-        wanted = 1 + 1.5 * v + v * v / (2 * math.sqrt(2))
-        change = 1 - (v / 10) ** 4 - (wanted / (end - x - 2.3)) ** 2
-        x, v = x + 0.1 * v, v + 0.1 * change
-        assert float(traffic.poses[0, 0, step, 0]) == pytest.approx(x)
-    assert traffic.poses[0, 0, 1:, 1].sub(LEFT).abs().max() < 1e-9
 
 
 def test_the_lane_ends():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.simulation import profiles
 from lightning_cgrpo.navsim.simulation.interpolation import resample, unwrapped
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.scenes.scene_file import read_scene
@@ -141,17 +140,6 @@ def test_angles_are_unwrapped_as_numpy_does(size):
     """Also at jumps of exactly pi."""
     steps = torch.randint(-9, 10, (50, 9), generator=torch.Generator().manual_seed(1)).double() * size
     assert np.array_equal(unwrapped(steps).numpy(), np.unwrap(steps.numpy(), axis=-1))
-
-
-def test_profiles_solve_the_official_least_squares():
-    reference = resample(START, candidates())
-    x, y, yaw = reference.permute(2, 1, 0)
-    speed = profiles.speeds(x, y, yaw)
-    curvature = profiles.curvatures(yaw, speed)
-    for row, poses in enumerate(reference.numpy()):
-        dense_speed, dense_curvature = dense_profiles(poses)
-        np.testing.assert_allclose(speed[:, row], dense_speed, atol=1e-9)
-        np.testing.assert_allclose(curvature[:, row], dense_curvature, atol=1e-9)
 
 
 @pytest.mark.parametrize("offset", [0.0, 3e5])
