@@ -169,14 +169,6 @@ def test_a_failed_start_leaves_no_folder():
     assert not Path("runs/mine").exists()
 
 
-def test_no_run_is_written_over():
-    version = "--trainer.logger.version=0"
-    main(["fit", *NAMED, version])
-    with pytest.raises(UserError, match=r"'runs/mine/version_0' holds one, try no trainer\.logger\.version"):
-        main(["fit", *NAMED, version, "--model.optimizer.lr=0.1"])
-    main(["fit", *NAMED, version, "--ckpt_path=last", "--trainer.max_steps=3"])  # in the same folder, on purpose
-
-
 def test_a_trained_module_is_loaded():
     main(["fit", *NAMED])
     path = "runs/mine/version_0/checkpoints/last.ckpt"

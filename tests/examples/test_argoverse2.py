@@ -170,15 +170,6 @@ def test_scenes_overlap_by_the_stride_and_are_the_same_from_any_layout(tmp_path:
     assert scene_to_json(again.scenes("train")[1]) == scene_to_json(one[2])
 
 
-def test_splits_are_of_whole_logs(tmp_path: Path) -> None:
-    for i in range(5):
-        write_log(tmp_path / f"drive{i}")
-    source = Argoverse2(tmp_path, val_share=0.2, test_share=0.2)
-    logs = {split: {scene.log for scene in source.scenes(split)} for split in ("train", "val", "test")}
-    assert [len(part) for part in logs.values()] == [3, 1, 1]
-    assert len(set.union(*logs.values())) == 5
-
-
 def test_errors_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="has none"):
         Argoverse2(tmp_path).scenes("train")

@@ -1,0 +1,123 @@
+"""Projected ascent and exponentiated gradient against their equations, PID and nuPI against published recursions.
+
+PID: Stooke et al. (2020), algorithm 2, and its start-up and saturation. nuPI: Sohrabi et al. (2024).
+"""
+
+import math
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import PID, ExponentiatedGradient, NuPI, ProjectedAscent
+from tests.multipliers.stepping import draws, maker, multiplier, step
+
+projected, exponentiated = maker(ProjectedAscent, 2), maker(ExponentiatedGradient, 2)
+pid, nupi = maker(PID), maker(NuPI)
+
+
+def test_projected_ascent_by_hand() -> None:
+    made = projected(lr=0.5, max_multiplier=0.6)
+    assert made.weights.tolist() == [1, 0, 0]
+    step(made, 0.4, -0.2)
+    assert made.multipliers.tolist() == pytest.approx([0.2, 0])
+    step(made, 0.6, 0.2)
+    assert made.multipliers.tolist() == pytest.approx([0.5, 0.1])
+    step(made, 0.6, 0.8)
+    assert made.multipliers.tolist() == pytest.approx([0.6, 0.5])
+    assert made.weights.tolist() == pytest.approx([1 / 2.1, 0.6 / 2.1, 0.5 / 2.1])
+    step(made, -0.4, -2.0)
+    assert made.multipliers.tolist() == pytest.approx([0.4, 0])
+
+
+def test_exponentiated_gradient_by_hand() -> None:
+    made = exponentiated(lr=2.0, clip=0.1, bound=0.45)
+    step(made, 0.05, -0.3)
+    assert made.logits.tolist() == pytest.approx([0.1, -0.2])
+    step(made, 0.7, -0.3)
+    assert made.logits.tolist() == pytest.approx([0.3, -0.4])
+    step(made, 0.1, -0.1)
+    assert made.logits.tolist() == pytest.approx([0.45, -0.45])
+    total = 1 + math.exp(0.45) + math.exp(-0.45)
+    assert made.weights.tolist() == pytest.approx([1 / total, math.exp(0.45) / total, math.exp(-0.45) / total])
+
+
+def test_exponentiated_gradient_starts_uniform() -> None:
+    assert exponentiated().weights.tolist() == pytest.approx([1 / 3] * 3)
+    assert exponentiated(init=math.log(2)).weights.tolist() == pytest.approx([0.2, 0.4, 0.4])
+
+
+def test_exponentiated_gradient_reduces_to_multiplicative_weights() -> None:
+    made = exponentiated(lr=0.7, clip=math.inf, bound=math.inf)
+    expected = torch.full((3,), 1 / 3, dtype=torch.float64)
+    for violations in torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64):
+        step(made, *violations.tolist())
+        expected = expected * torch.cat([torch.ones(1), (0.7 * violations).exp()])
+        expected /= expected.sum()
+        assert torch.allclose(made.weights, expected, rtol=1e-12)
+
+
+def test_pid_equals_the_published_recursion_between_its_bounds() -> None:
+    made = pid(kp=0.4, ki=0.1, kd=0.6)
+    violations = draws(100).tolist()
+    integral, previous = 0.0, violations[0]
+    for v in violations:
+        integral = max(0.0, integral + 0.1 * v)
+        expected = max(0.0, 0.4 * v + integral + 0.6 * max(0.0, v - previous))
+        previous = v
+        assert multiplier(made, v) == pytest.approx(expected)
+    assert expected < 5
+
+
+def test_pid_derivative_after_a_gap_starts_at_the_last_observation() -> None:
+    made = PID(kp=0.0, ki=0.1, kd=1.0)
+    made.setup(2)
+    both, one = torch.tensor([True, True]), torch.tensor([True, False])
+    made.step(torch.tensor([0.1, 0.2]), one)
+    made.step(torch.tensor([0.1, 0.2]), both)
+    assert made.multipliers[1].item() == pytest.approx(0.02)  # its first: no derivative
+
+
+def test_pid_integral_does_not_wind_up() -> None:
+    made = pid(kp=1.0, ki=0.1, max_multiplier=2.0)
+    for _ in range(1000):
+        saturated = multiplier(made, 0.5)
+    assert saturated == 2.0
+    assert made.integral.item() == pytest.approx(1.5)  # kp v = .5 does the rest
+    assert multiplier(made, 0.3) == pytest.approx(0.3 + 1.53)
+    assert multiplier(made, -0.1) == pytest.approx(-0.1 + 1.52)
+
+
+def test_pid_spike_does_not_empty_the_integral() -> None:
+    made = pid(kp=10.0, ki=0.1, max_multiplier=2.0)
+    for _ in range(20):
+        multiplier(made, 0.1)
+    before = made.integral.item()
+    assert multiplier(made, 0.9) == 2.0
+    assert made.integral.item() == before
+
+
+def test_pid_reduces_to_projected_ascent() -> None:
+    made, projected = pid(kp=0.0, ki=0.7, kd=0.0, max_multiplier=1.0), ProjectedAscent(0.7, max_multiplier=1.0)
+    projected.setup(1)
+    seen = set()
+    for v in draws(300):
+        multiplier(made, v.item())
+        step(projected, v.item())
+        assert torch.equal(made.multipliers, projected.multipliers)
+        assert torch.equal(made.weights, projected.weights)
+        seen.add(made.multipliers.item())
+    assert {0.0, 1.0} < seen  # both bounds were met
+
+
+@pytest.mark.parametrize("nu", [0.0, 0.9, -0.5])
+def test_nupi_equals_the_published_recursion(nu: float) -> None:
+    made = nupi(kp=0.8, ki=0.1, nu=nu, max_multiplier=0.3, init=0.2)
+    expected, smoothed, seen = 0.2, None, set()
+    for v in (draws(300) - 0.05).tolist():
+        new = v if smoothed is None else nu * smoothed + (1 - nu) * v
+        change = 0.0 if smoothed is None else new - smoothed
+        expected = min(max(expected + 0.1 * v + 0.8 * change, 0.0), 0.3)
+        smoothed = new
+        assert multiplier(made, v) == pytest.approx(expected, abs=1e-12)
+        seen.add(round(expected, 9))
+    assert {0.0, 0.3} < seen  # both bounds were met
