@@ -88,15 +88,6 @@ class TestMinibatchesOfSteps:
             assert all(share[number][1] == scale for share in shares)
         assert all(len(share) == len(single) for share in shares)
 
-    def test_scaled_parts_add_up_to_the_whole(self) -> None:
-        """The mean over parts of sum(loss of the part) * scale is the loss of the whole, for equal weights."""
-        loss = torch.rand(37, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 37
-        got = [(loss[rows].sum() * scale, len(rows)) for rows, scale in parts(steps(37), 10)]
-        assert sum(value * length / 37 for value, length in got).item() == pytest.approx(loss.sum().item())
-        # Each is a mean over its own part.
-        for (rows, _), (value, _) in zip(parts(steps(37), 10), got, strict=True):
-            assert value.item() == pytest.approx((loss[rows] * 37).mean().item())
-
 
 class TestMinibatchesOfAnswers:
     @settings(max_examples=60, deadline=None, derandomize=True)
