@@ -173,22 +173,6 @@ class TestStandardErrors:
         assert evaluation.standard_errors["rate/polite"] == pytest.approx(expected)
         assert evaluation.standard_errors["rate/lava"] == evaluation.standard_errors["rate/seen"] > 0
 
-    def test_they_are_how_much_evaluations_of_other_prompts_differ(self) -> None:
-        """400 evaluations of 40 prompts, whose answers are alike: their spread, and the mean of their errors."""
-        objective = Objective("x", {"x": Constraint(at_least=0.5)})
-        generator = torch.Generator().manual_seed(0)
-        found = []
-        for _ in range(400):
-            ability = torch.rand(40, 1, generator=generator)
-            value = (torch.rand(40, 4, generator=generator) < ability).float()
-            mask = torch.ones(40, 4, 1, dtype=torch.bool)
-            of = evaluated({"x": Signal(value)}, Rollouts(mask.long(), mask, {}), objective=objective)
-            found.append((of.metrics["rate/x"], of.standard_errors["rate/x"]))
-        rates, errors = torch.tensor(found, dtype=torch.float64).unbind(1)
-        assert errors.mean().item() == pytest.approx(rates.std().item(), rel=0.1)
-        # As if all 160 answers were independent it would be a third smaller.
-        assert errors.mean().item() > 1.2 * math.sqrt(0.25 / 160)
-
     def test_a_single_prompt_has_none(self) -> None:
         signals, rollouts = batch(1)
         evaluation = evaluated(signals, rollouts)

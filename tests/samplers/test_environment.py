@@ -125,24 +125,6 @@ def test_log_probs_are_those_of_training():
     assert output.log_probs.requires_grad and not rollouts.log_probs.requires_grad
 
 
-def test_randomness_is_that_of_the_noise_alone():
-    """Neither torch's generator nor what was sampled before matters; another update gives other episodes."""
-    policy = make_policy("mlp")
-    first = rollout(policy)
-    torch.rand(100)
-    assert torch.equal(rollout(policy).actions, first.actions)
-    assert not torch.equal(rollout(policy, update=6).actions, first.actions)
-    assert not torch.equal(rollout(policy, seed=1).actions, first.actions)
-    shapes = []
-
-    def noise(*shape):
-        shapes.append(shape)
-        return noise_of(INDEX)(*shape)
-
-    EnvironmentSampler(Gridworld(HORIZON)).rollout(policy, layouts(), GROUP, noise)
-    assert shapes == [(GROUP, HORIZON)]
-
-
 def test_no_prompts():
     """A process may get none."""
     rollouts = rollout(make_policy("mlp"), INDEX[:0])
