@@ -11,7 +11,6 @@ from torch import Tensor
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
-from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
 
 
 class Continuation(Protocol):
@@ -50,7 +49,6 @@ class SharedContinuation:
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
         self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
         self.positions = self.layout.following.repeat_interleave(group_size) - 1
-        self.rotation = JointRotation(policy.network)
 
     def read(self) -> Tensor:
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
@@ -62,9 +60,7 @@ class SharedContinuation:
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
         self.decoding.advance()
         self.positions += 1
-        with self.rotation:
-            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
-        return self.policy.project(hidden)
+        return self.policy.project(self.policy.hidden(tokens, self.positions[None], self.decoding))
 
 
 class PaddedContinuation:
