@@ -86,7 +86,7 @@ class PolicySteps(RolloutModule):
                     "without, try signal: k3, and exact_kl: false."
                 )
             if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
-                keep_cast(self.reference, getattr(self.reference, "float32_layers", ()))
+                keep_cast(self.reference)
 
     @property
     def needs_reference(self) -> bool:

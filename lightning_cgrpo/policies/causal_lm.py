@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,6 @@ from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
     LoRA,
-    at_least_float32,
-    in_float32,
     load_pretrained,
     origin,
     recomputable_layers,
@@ -69,7 +66,6 @@ class CausalLMPolicy(TextPolicy):
         chat_template_kwargs: variables of the chat template, such as ``enable_thinking: false``.
         model_init_kwargs: further arguments of transformers' ``from_pretrained``, such as ``revision``, which the
             tokenizer gets too.
-        float32_head: compute logits in float32 (MiniMax-M1, 2025), also for half-precision weights and under autocast.
     """
 
     def __init__(
@@ -83,10 +79,9 @@ class CausalLMPolicy(TextPolicy):
         share_prompts: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         model_init_kwargs: dict[str, Any] | None = None,
-        float32_head: bool = False,
     ) -> None:
         super().__init__(model, max_prompt_tokens, chat_template_kwargs)
-        self.model_init_kwargs, self.float32_head = dict(model_init_kwargs or {}), float32_head
+        self.model_init_kwargs = dict(model_init_kwargs or {})
         if taken := sorted(SET_BY_POLICY & self.model_init_kwargs.keys()):
             raise UserError(
                 f"Expected model_init_kwargs without {taken[0]}, which the policy sets, but got it, try the policy's "
@@ -124,8 +119,6 @@ class CausalLMPolicy(TextPolicy):
             recompute_activations(self.model)
         if self.lora is not None:
             self.model = with_adapters(self.model, self.lora)
-        if self.float32_head:
-            in_float32(self.network)
         self.train(self.training)
         if (warning := choose(self, self.share_prompts)) is not None:
             rank_zero_warn(warning)
@@ -272,10 +265,8 @@ class CausalLMPolicy(TextPolicy):
     ) -> PolicyOutput:
         """Values at `places` ``[S]`` in ``[N T]`` from the hidden states ``[S, D]`` before, and 0 elsewhere."""
         shape, actions = examples.actions.shape, examples.actions.flatten()
-        with self._head_precision():
-            hidden = at_least_float32(hidden) if self.float32_head else hidden
-            weight, other = self.output_weight, None if reference is None else reference.parameters
-            values = linear_log_probs(hidden, weight, actions[places], self.temperature, reference=other)
+        weight, other = self.output_weight, None if reference is None else reference.parameters
+        values = linear_log_probs(hidden, weight, actions[places], self.temperature, reference=other)
         log_probs, entropy, *kl = (
             value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values
         )
@@ -369,16 +360,7 @@ class CausalLMPolicy(TextPolicy):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., D]``, before the temperature."""
-        with self._head_precision():
-            return linear(at_least_float32(hidden) if self.float32_head else hidden, self.output_weight)
-
-    def _head_precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, enabled=False) if self.float32_head else nullcontext()
-
-    @property
-    def float32_layers(self) -> list[nn.Module]:
-        """Layers that compute in float32 under autocast."""
-        return [self.network.get_output_embeddings()] if self.float32_head else []
+        return linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:

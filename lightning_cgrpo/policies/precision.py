@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -37,16 +37,13 @@ def casts_weights(trainer: Trainer | None) -> bool:
     )
 
 
-def keep_cast(frozen: nn.Module, but: Sequence[nn.Module] = ()) -> None:
+def keep_cast(frozen: nn.Module) -> None:
     """Store a frozen network's linear weights as bfloat16, as autocast casts them: equal results, less memory.
 
     A weight that is also an embedding stays, because autocast casts no embeddings.
-
-    Args:
-        but: layers that compute in float32 under autocast.
     """
     embeddings = {id(module.weight) for module in frozen.modules() if isinstance(module, nn.Embedding)}
     for module in frozen.modules():
         casts = isinstance(module, nn.Linear) and module.weight.dtype == torch.float32
-        if casts and id(module.weight) not in embeddings and not any(module is kept for kept in but):
+        if casts and id(module.weight) not in embeddings:
             module.to(torch.bfloat16)

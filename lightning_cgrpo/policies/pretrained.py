@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from lightning_cgrpo.errors import UserError, expect, first_line, installing
@@ -249,39 +248,9 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted(named))
 
 
-def in_float32(model: Any) -> None:
-    """Make the output layer compute in float32, also under autocast.
-
-    Raises:
-        UserError: half-precision weights are also the embeddings', or have adapters.
-    """
-    head = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
-        raise UserError(
-            f"Expected a plain linear output layer for float32_head, but got a {type(head).__name__}, try "
-            "lora.target_modules without it."
-        )
-    if head.weight.dtype != torch.float32 and head.weight is model.get_input_embeddings().weight:
-        raise UserError(
-            f"Expected an output layer with its own weights for float32_head, but '{model.name_or_path}' ties them to "
-            "its embeddings, try dtype: float32 with precision: bf16-mixed."
-        )
-    head.to(torch.promote_types(head.weight.dtype, torch.float32))
-    # Padded passes call the layer itself. Hooks stay with a copy of the model, and the second one undoes autocast.
-    head.register_forward_pre_hook(lambda _, inputs: (at_least_float32(inputs[0]),))
-    head.register_forward_hook(_float32_product)
-
-
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Cast half precision to float32."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _float32_product(head: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    if output.dtype == head.weight.dtype:
-        return output
-    with torch.autocast(inputs[0].device.type, enabled=False):
-        return linear(inputs[0], head.weight, head.bias)
 
 
 def recomputable_layers(model: Any) -> list[nn.Module]:

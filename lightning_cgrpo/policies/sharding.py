@@ -66,8 +66,6 @@ def shard(module: LightningModule) -> None:
     strategy, mixed = module.trainer.strategy, module.trainer.precision == "bf16-mixed"
     if not isinstance(strategy, ModelParallelStrategy):
         return
-    if getattr(getattr(module, "policy", None), "float32_head", False):
-        raise UserError("Expected no float32_head where the policy is sharded, but got one, try strategy: ddp.")
     mesh = strategy.device_mesh
     if (size := mesh["tensor_parallel"].size()) > 1:
         raise UserError(

@@ -253,35 +253,3 @@ def test_empty_answers_give_finite_values(policy, shared, monkeypatch):
     assert policy(examples).log_probs.isfinite().all()
     rollouts.mask[:] = False
     assert policy(policy.examples(rollouts)).log_probs.isfinite().all()
-
-
-@pytest.mark.parametrize("share_prompts", [True, False])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_a_float32_head(directory, share_prompts, autocast):
-    """Logits of half-precision hidden states are the float32 product, packed, padded and in generation."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, tie_word_embeddings=False)
-    if not autocast:
-        model = model.bfloat16()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    policy = CausalLMPolicy.from_model(model, tokenizer, float32_head=True, share_prompts=share_prompts)
-    seen = []
-    head = policy.network.get_output_embeddings()
-    exact = head.weight.detach().float()
-    norm = next(module for name, module in policy.network.named_modules() if name.endswith("model.norm"))
-    norm.register_forward_hook(lambda *given: seen.append(given[-1]))
-    examples = policy.examples(ragged())
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.no_grad():
-        seen.clear()
-        logits, _ = policy.padded_logits(examples)
-        steps = logits.shape[1]
-        assert logits.dtype == torch.float32
-    torch.testing.assert_close(logits, seen[0].float()[:, -steps:] @ exact.T, rtol=1e-5, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.no_grad():
-        seen.clear()
-        output = policy(examples)
-        projected = policy.project(seen[0])
-    if share_prompts:
-        torch.testing.assert_close(projected, seen[0].float() @ exact.T)
-    assert output.log_probs.dtype == torch.float32
-    policy(examples).log_probs.sum().backward()
-    assert head.weight.grad is not None
