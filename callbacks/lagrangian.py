@@ -126,7 +126,6 @@ class LagrangianCallback(WeightSetter):
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
         counts = self.rates.take().cpu()
-        self.targets.observe(counts)
         return counts[0] / counts[1]
 
     def compare(self, rates: Tensor) -> Tensor:
@@ -176,7 +175,6 @@ class LagrangianCallback(WeightSetter):
     def _parts(self) -> dict[str, nn.Module]:
         """The parts with a state, by their key in checkpoints."""
         parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates, "stall": self.stall}
-        parts |= {"thresholds": self.targets} if self.targets.scheduled else {}
         return parts | ({"spread": self.units.deviation} if self.units.spreads else {})
 
     def state_dict(self) -> dict[str, Any]:

@@ -33,6 +33,8 @@ REMOVED = {
     "EffectiveWeights": "nothing (callbacks.effective_weights=null); the tags effective_weight/* hold the means",
     "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
     "aim": "aim: beside a constraint's threshold, such as at_least: 0.95, aim: 0.96",
+    "float32_head": "nothing; on CUDA, training sums logits in float32",
+    "notch": "start: and over:, a line of thresholds",
     "slack": "a looser threshold; DampedAscent's cap keeps the reward beside one that can't be met",
     "improvement": "nothing; a stall's progress is compared with its noise",
     "standard_units": "callbacks.multipliers.controller=DampedAscent, which has standard units",

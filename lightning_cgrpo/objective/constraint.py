@@ -50,13 +50,10 @@ class Constraint:
             opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
             different opportunities: a sum over steps as the cost prefers short answers, whatever their rate. By
             default ``excess`` for a signal with opportunities, unless its value and its count differ by design.
-        start: threshold before the first update, or a list of thresholds, looser than the bound; with `over` or
-            `notch`.
-        over: updates until the bound is in force: along a line from `start`, or after equally long stays at each
-            threshold of the list.
+        start: threshold before the first update, looser than the bound; with `over`.
+        over: updates until the bound is in force, along a line from `start`.
         where: a column of the prompts and its value; only answers to these prompts count.
         by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
-        notch: step towards the bound, taken whenever the threshold in force has been held (see `Targets`).
     """
 
     at_most: float | None = None
@@ -70,9 +67,8 @@ class Constraint:
     mean_at_most: float | None = None
     mean_at_least: float | None = None
     range: list[float] | None = None
-    start: float | list[float] | None = None
+    start: float | None = None
     over: int | None = None
-    notch: float | None = None
     where: dict[str, Any] | None = None
     by: dict[str, list[Any]] | None = None
 
@@ -86,22 +82,12 @@ class Constraint:
                 return Bound(kind, "at_least" if key.endswith("at_least") else "at_most", threshold, span)
         return Bound()
 
-    def threshold(self, update: int, notches: int = 0) -> float:
+    def threshold(self, update: int) -> float:
         """The threshold in force, in the user's orientation."""
         end = self.bound.threshold
         assert end is not None
-        if self.start is None:
+        if self.start is None or self.over is None or update >= self.over:
             return float(end)
-        if self.notch is not None:
-            assert isinstance(self.start, (int, float))
-            left = max(abs(end - self.start) - notches * self.notch, 0.0)
-            # In decimal, because 0.9 + 0.01 is a threshold that people read.
-            return round(end - left if end > self.start else end + left, 12)
-        assert self.over is not None
-        if update >= self.over:
-            return float(end)
-        if isinstance(self.start, list):
-            return float(self.start[update * len(self.start) // self.over])
         return self.start + (end - self.start) * update / self.over
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, Cost, ObjectiveError, Role
 
-NUMBERS = (*BOUNDS, "aim", "violated_above", "violated_below", "over", "notch")
+NUMBERS = (*BOUNDS, "aim", "violated_above", "violated_below", "start", "over")
 
 
 def check_constraint(name: str, constraint: Constraint) -> None:
@@ -34,8 +34,6 @@ def _types(of: Constraint) -> Iterator[str]:
             yield f"{key}: as a number, but got '{value}'"
     if of.signal is not None and not isinstance(of.signal, str):
         yield f"signal: as a signal's name, but got {of.signal} ({type(of.signal).__name__}), try quotes"
-    if of.start is not None and not (_is_number(of.start) or _are_numbers(of.start)):
-        yield f"start: as a number or a list of numbers, but got '{of.start}'"
     if of.range is not None and not _are_numbers(of.range):
         yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
 
@@ -122,22 +120,16 @@ def _mean(of: Constraint, threshold: float) -> Iterator[str]:
 
 def _schedule(of: Constraint) -> Iterator[str]:
     bound = of.bound
-    declared = [f"{key}:" for key in ("start", "over", "notch") if getattr(of, key) is not None]
-    if not declared:
+    if of.start is None and of.over is None:
         return
     if of.role == "monitor" or bound.threshold is None:
         yield "no schedule, since it is only monitored; remove start:"
-        return
-    if of.start is None or len(declared) != 2:
-        yield f"start: with one of over: (updates) and notch: (a step), but got {' '.join(declared)}"
-    if of.notch is not None and not (_is_number(of.start) and 0 < of.notch < math.inf):
-        yield f"a positive notch: with one start:, but got notch: {of.notch} and start: {of.start}"
-    starts = of.start if isinstance(of.start, list) else [] if of.start is None else [of.start]
-    if of.over is not None and (not isinstance(of.over, int) or of.over < len(starts) or not starts):
-        yield f"over: as a number of updates, at least one for each start:, but got {of.over} for {of.start}"
-    for threshold, following in zip(starts, [*starts[1:], bound.threshold], strict=True):
-        if not math.isfinite(threshold) or not (bound.of_mean or 0 <= threshold <= 1):
-            yield f"start: like its bound, {bound.key}, but got {threshold}"
-        elif threshold == following or (threshold > following) == bound.lower:
-            side = "smaller" if bound.lower else "larger"
-            yield f"thresholds that tighten, but got {threshold:g} before {following:g}, try a {side} start:"
+    elif of.start is None or of.over is None:
+        yield f"start: with over: (updates), but got start: {of.start} and over: {of.over}"
+    elif not isinstance(of.over, int) or of.over < 1:
+        yield f"over: as a number of updates, but got {of.over}"
+    elif not math.isfinite(of.start) or not (bound.of_mean or 0 <= of.start <= 1):
+        yield f"start: like its bound, {bound.key}, but got {of.start}"
+    elif of.start == bound.threshold or (of.start > bound.threshold) == bound.lower:
+        side = "smaller" if bound.lower else "larger"
+        yield f"a threshold that tightens, but got {of.start:g} before {bound.threshold:g}, try a {side} start:"

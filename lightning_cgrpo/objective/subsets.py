@@ -24,7 +24,7 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
         if constraint.by is None:
             parts[name] = constraint
             continue
-        average = {"by": None, "role": "monitor", "start": None, "over": None, "notch": None}
+        average = {"by": None, "role": "monitor", "start": None, "over": None}
         parts[name] = replace(constraint, **average)  # type: ignore[arg-type]
         for column, values in constraint.by.items():
             for value in values:

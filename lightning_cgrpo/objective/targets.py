@@ -6,39 +6,25 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_cgrpo.multipliers import StallDetector, rounded_up
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
 
-HOLD = 10
-"""Dual steps whose pooled rate must meet a threshold before it moves by a notch."""
 
-
-class Targets(nn.Module):
+class Targets:
     """Largest rates of violation that the controller aims for, of K constraints.
 
-    A threshold in force is the declared bound, or follows the constraint's schedule. A line or a list depends on the
-    update's number alone. A threshold with notches moves after `HOLD` dual steps (in which the behavior was observed)
-    whose pooled rate, or mean, meets it; else the next `HOLD` steps are pooled. A constraint's `aim` replaces its
-    declared bound. The controller's margin tightens the targets of rates.
+    A threshold in force is the declared bound, or follows the constraint's schedule, which depends on the update's
+    number alone. A constraint's `aim` replaces its declared bound. The controller's margin tightens the targets of
+    rates.
     """
 
-    notches: Tensor
-    steps: Tensor
-    sums: Tensor
-
     def __init__(self, constraints: Sequence[Constraint]) -> None:
-        super().__init__()
         self.constraints = list(constraints)
-        size = len(self.constraints)
-        self.register_buffer("notches", torch.zeros(size, dtype=torch.int64))
-        self.register_buffer("steps", torch.zeros(size, dtype=torch.int64))
-        self.register_buffer("sums", torch.zeros(2, size, dtype=torch.float64))
-        self.scheduled = any(constraint.start is not None for constraint in self.constraints)
         self.rates = torch.tensor([not constraint.bound.of_mean for constraint in self.constraints], dtype=torch.bool)
-        self.moved = torch.zeros(size, dtype=torch.bool)
+        self.moved = torch.zeros(len(self.constraints), dtype=torch.bool)
         """Constraints with another threshold than in the last dual step."""
         self.enforce(0)
 
@@ -49,8 +35,7 @@ class Targets(nn.Module):
 
     def thresholds(self, update: int) -> list[float]:
         """The thresholds in force, in the user's orientation."""
-        notches = self.notches.tolist()
-        return [c.threshold(update, n) for c, n in zip(self.constraints, notches, strict=True)]
+        return [constraint.threshold(update) for constraint in self.constraints]
 
     def enforce(self, update: int, margin: float = 0.0) -> None:
         """Set the targets of an update, by the controller's margin (see `Controller.margin`)."""
@@ -70,21 +55,6 @@ class Targets(nn.Module):
         before = self.in_force
         self.enforce(update, margin)
         self.moved = self.moved | (self.in_force != before)
-
-    def observe(self, counts: Tensor) -> None:
-        """Add violations and opportunities ``[2, K]`` of a dual step, on all processes."""
-        if not self.scheduled:
-            return
-        counts = counts.to(self.sums)
-        self.sums = self.sums + counts
-        self.steps = self.steps + (counts[1] > 0)
-        over = self.steps >= HOLD
-        if not bool(over.any()):
-            return
-        held = over & (self.sums[0] / self.sums[1] <= self.in_force)
-        self.notches = self.notches + held
-        self.steps = torch.where(over, 0, self.steps)
-        self.sums = torch.where(over, 0.0, self.sums)
 
     def shown(self, violations: Tensor) -> list[float]:
         """Rates of violation ``[K]`` in the user's orientation."""

@@ -1,7 +1,6 @@
 """Constraints as people state them: means, compositions and schedules."""
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
-from lightning_cgrpo.objective.targets import HOLD, Targets
 from lightning_cgrpo.objective.units import within_groups
 from lightning_cgrpo.rollout import PromptGroups, Signal
 from lightning_cgrpo.verdicts.clustered import ClusteredMean
@@ -106,42 +104,3 @@ class TestSchedules:
         constraint = Constraint(at_least=0.99, start=0.90, over=9)
         assert [constraint.threshold(u) for u in (0, 3, 9, 100)] == pytest.approx([0.90, 0.93, 0.99, 0.99])
         assert constraint.threshold(9) == 0.99
-
-    def test_a_list(self) -> None:
-        constraint = Constraint(mean_at_most=20.0, start=[40.0, 30.0], over=10)
-        assert [constraint.threshold(u) for u in (0, 4, 5, 9, 10, 11)] == [40, 40, 30, 30, 20, 20]
-
-    def test_notches_follow_what_is_held(self) -> None:
-        constraint = Constraint(at_most=0.05, start=0.20, notch=0.1)
-        targets = Targets([constraint, Constraint(at_most=0.5)])
-        assert targets.thresholds(0) == [0.20, 0.5]
-
-        def observe(violations: float, opportunities: float = 10.0) -> list[float]:
-            for _ in range(HOLD):
-                targets.observe(torch.tensor([[violations, 9.0], [opportunities, 10.0]]))
-                targets.advance(0, margin=0.0)
-            return targets.thresholds(0)
-
-        assert observe(0, 0) == [0.20, 0.5], "what was never observed was not held"
-        assert observe(3) == [0.20, 0.5], "0.3 is above 0.2"
-        assert observe(2) == pytest.approx([0.10, 0.5])
-        assert observe(2) == pytest.approx([0.10, 0.5])
-        assert observe(0) == [0.05, 0.5], "the last notch ends at the bound"
-        assert observe(0) == [0.05, 0.5]
-        assert targets.in_force.tolist() == [0.05, 0.5]
-
-    def test_of_a_wanted_behavior_in_decimal(self) -> None:
-        constraint = Constraint(at_least=0.9, start=0.8, notch=0.01)
-        assert [constraint.threshold(0, n) for n in range(3)] == [0.80, 0.81, 0.82] and constraint.threshold(
-            0, 99
-        ) == 0.9
-        assert replace(Constraint(at_least=0.9).bound, threshold=0.81).met(0.81)
-
-    def test_half_a_hold_goes_on_from_a_checkpoint(self) -> None:
-        one, other = (Targets([Constraint(at_most=0.05, start=0.20, notch=0.1)]) for _ in range(2))
-        counts = torch.tensor([[1.0], [10.0]])
-        for _ in range(HOLD - 1):
-            one.observe(counts)
-        other.load_state_dict(one.state_dict())
-        other.observe(counts)
-        assert other.thresholds(0) == pytest.approx([0.10]) and one.thresholds(0) == [0.20]
