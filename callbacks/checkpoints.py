@@ -16,14 +16,14 @@ from torch import Tensor
 from lightning_cgrpo.checkpoints.files import UNFINISHED, is_remote, newest, put, remove, remove_unfinished
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
 from lightning_cgrpo.checkpoints.termination import Termination
-from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.modules.monitors import VALIDATION
+from lightning_cgrpo.errors import UserError, did_you_mean, expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
 from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.user_code import by_signal
 
 FOLDER = "checkpoints"
+VALIDATION = "val/"
 
 
 class Checkpoints(ModelCheckpoint):
@@ -181,9 +181,14 @@ class Checkpoints(ModelCheckpoint):
         if self.monitor == f"{VALIDATION}{MERIT}" and not any(trainer.num_val_batches):
             if self.save_top_k:
                 self._save_none_monitor_checkpoint(trainer, monitor_candidates)
-        # A rate may have had no opportunity yet; `monitors` reports unknown names.
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
+        elif self.monitor.rpartition("/")[2] not in trainer.lightning_module.objective.constraints:
+            # The rate of a constraint may have had no opportunity yet.
+            raise UserError(
+                f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'."
+                f"{did_you_mean(self.monitor, monitor_candidates)} Try one of {', '.join(sorted(monitor_candidates))}."
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Without Lightning's method, which would write a second file. The run may have ended early.

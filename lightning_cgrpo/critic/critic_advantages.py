@@ -20,7 +20,7 @@ from lightning_cgrpo.grpo.advantages import RELATIVE_ZERO, AdvantageEstimator, b
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Examples, Rollouts
 
@@ -173,10 +173,6 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         """Factors of the last batch's standardized components, equal in all groups."""
         factors = weights if self._effective is None else self._effective
         return factors[:, None].expand_as(statistics.std)
-
-    def informative(self, components: Components, weights: Tensor) -> Tensor:
-        """``[B]`` bool, groups in which any weighted component varies."""
-        return (group_statistics(components).informative & (weights != 0)[:, None]).any(0)
 
 
 class ScalarizedGAE(CriticAdvantages):

@@ -56,16 +56,6 @@ class AdvantageEstimator(ABC):
     def load_running_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most estimators carry nothing)
         """Continue from `running_state`."""
 
-    def informative(self, components: Components, weights: Tensor) -> Tensor:
-        """``[B]`` bool, groups with any advantage apart from a shift of the whole batch. Collective.
-
-        A group has none if the varying components have weight 0, or if they cancel.
-        """
-        statistics = group_statistics(components)
-        effective = self.effective_weights(statistics, weights)
-        terms = effective.to(statistics.std.dtype)[..., None] * statistics.standardized  # [J, B, G]
-        return (terms.sum(0).abs() > RELATIVE_ZERO * terms.abs().sum(0)).any(-1)
-
 
 class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component, then combine.

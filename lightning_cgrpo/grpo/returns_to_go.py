@@ -41,13 +41,6 @@ class ReturnsToGo(AdvantageEstimator):
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None].expand_as(statistics.std)
 
-    def informative(self, components: Components, weights: Tensor) -> Tensor:
-        """``[B]`` bool, groups in which any weighted component varies, in the sum or in a step."""
-        varying = group_statistics(components).informative.clone()
-        for row, values in components.steps.items():
-            varying[row] |= (values != values[:, :1]).flatten(1).any(-1)
-        return (varying & (weights != 0)[:, None]).any(0)
-
 
 def step_deviations(returns: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     """Differences ``[J, B, G, T]`` from the group's mean at each step, and their root mean square ``[J, B]``; float64.

@@ -12,8 +12,8 @@ from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
-from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards, finite_values
-from lightning_cgrpo.modules.dynamic_sampling import redraw
+from lightning_cgrpo.modules.collapse import CollapseDetector
+from lightning_cgrpo.modules.dynamic_sampling import redraw, varying
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
@@ -106,8 +106,7 @@ class ConstrainedGRPO(PolicySteps):
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
-        scored = [name for name in objective.signal_names if name not in objective.policy_signals.values()]
-        self.collapse = CollapseDetector(list(objective.rewards), scored, policy.action_size)
+        self.collapse = CollapseDetector(objective, policy.action_size)
 
     # ------------------------------------------------------------------ set-up
 
@@ -153,7 +152,7 @@ class ConstrainedGRPO(PolicySteps):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "collapse" in checkpoint:  # not after supervised fine-tuning
-            self.collapse.load_state_dict(checkpoint["collapse"], self.device)
+            self.collapse.load_state_dict(checkpoint["collapse"])
         self.estimator.load_running_state(checkpoint.get("estimator", {}))
         # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
         unused = () if self.reference is not None else ("reference.",)
@@ -190,6 +189,7 @@ class ConstrainedGRPO(PolicySteps):
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
+            report.informed = (advantages != 0).any()
             policy_signals = self._train_policy(rollouts, advantages, update, report)
         if self.critic_advantages is not None:
             with report.time("critic"):
@@ -201,17 +201,14 @@ class ConstrainedGRPO(PolicySteps):
         measured, faults = {**measured, **clean}, {**faults, **policy_faults}
         counts = self.objective.counts(measured)
         violations, opportunities = over_prompts(counts, self.objective.constrained)
-        if self.estimator.trains_policy(update):
-            succeeded = all_succeed(self.objective, measured, violations, opportunities)
-            constant = constant_rewards(components, len(self.objective.rewards))
-            entropy = torch.stack([report.entropy, report.weight])
-            values = finite_values(self.collapse.signals, measured, faults)
-            stepped = bool(report.grad_norms)
-            self.collapse.add(update, entropy, advantages, constant, succeeded, stepped, values)
-        else:  # Without opportunities no multiplier moves.
+        if not self.estimator.trains_policy(update):  # Without opportunities no multiplier moves.
             violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:
             metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components, len(logged or ()))
+            if self.estimator.trains_policy(update):
+                self.collapse.check(update, report.totals, stepped=bool(report.grad_norms))
+            if self.collapse.collapsed_since is not None:
+                metrics["policy/collapsed_since"] = self.collapse.collapsed_since
             if report.totals["logged"]:  # by any process
                 metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
@@ -230,17 +227,17 @@ class ConstrainedGRPO(PolicySteps):
     def _redraw(
         self, prompts: PromptGroups, rollouts: Rollouts, signals: dict[str, Signal], weights: Tensor, update: int
     ) -> tuple[Rollouts, dict[str, Signal], int]:
-        """Dynamic sampling: groups without an advantage are drawn again, see `redraw`."""
+        """Dynamic sampling: groups without variation are drawn again, see `redraw`."""
 
         def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
             answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
             self._steps = self._steps + answers.mask.sum()
             return answers, self.score(some, answers)[0]
 
-        def informative(some: Signals) -> Tensor:
-            return self.estimator.informative(self.objective.components(some), weights)
+        def varies(some: Signals) -> Tensor:
+            return varying(self.objective.components(some), weights)
 
-        redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
+        redrawn = redraw(draw, varies, prompts, rollouts, signals, self.redraws)
         self.task.logged()  # of redrawn answers
         return redrawn
 
@@ -283,8 +280,6 @@ class ConstrainedGRPO(PolicySteps):
         if self.reference is None:
             metrics.pop("policy/kl", None)
         metrics |= self.estimator.metrics(self.objective.component_names, weights)
-        if self.collapse.collapsed_since is not None:
-            metrics["policy/collapsed_since"] = self.collapse.collapsed_since
         self.latest_rates = report.rates
         return metrics
 

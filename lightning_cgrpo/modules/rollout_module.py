@@ -14,7 +14,6 @@ from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect, expect_instances
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
-from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
@@ -33,6 +32,10 @@ from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
 """Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
+
+
+TIMES = ("time/", "throughput/")
+"""Starts of the tags that differ between equal runs."""
 
 
 class ScoredPrompts(TypedDict):
@@ -84,7 +87,6 @@ class RolloutModule(ManualOptimization):
         self.latest_metrics: dict[str, float] = {}
         self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
-        self._checks_monitors = False
         self._measured = 0
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -139,12 +141,6 @@ class RolloutModule(ManualOptimization):
     def on_train_start(self) -> None:
         super().on_train_start()
         self.trainer.callback_metrics.update(self._metrics)
-        self._checks_monitors = True
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._checks_monitors and self.trainer.callback_metrics:
-            self._checks_monitors = False
-            check_monitors(self.trainer, self.objective, validated=False)
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
@@ -259,8 +255,6 @@ class RolloutModule(ManualOptimization):
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         self._check_measured(trainer.val_dataloaders, limits)
         self._finish_evaluation("val")
-        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-            check_monitors(self.trainer, self.objective, validated=True)
 
     def on_predict_epoch_end(self) -> None:
         self._check_measured(self.trainer.predict_dataloaders, self.trainer.num_predict_batches)

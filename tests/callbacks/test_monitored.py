@@ -68,21 +68,9 @@ def test_early_stopping(by_epoch):
     assert stopping.best_score.isfinite() and "did not improve" in stopping.stopping_reason_message
 
 
-@pytest.mark.parametrize(
-    ("kind", "monitor", "update"), [(EarlyStopping, "rate/lavaa", 1), (Checkpoints, "val/nothing", 2)]
-)
-def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are(kind, monitor, update):
-    more = {} if kind is EarlyStopping else {"every_n_train_steps": 4}
-    seen = Seen()
-    with pytest.raises(UserError) as error:
-        trained(seen, kind(monitor=monitor, **more))
-    message = str(error.value)
-    assert f"Expected {kind.__name__} to monitor a metric of this run, but got '{monitor}'." in message
-    assert ("Did you mean 'rate/lava'?" in message) == (monitor == "rate/lavaa")
-    for name in ("rate/lava", "reward/mean", "multiplier/lava", "val/rate/lava"):
-        assert f" {name}," in message
-    assert "time/" not in message and "\n" not in message
-    assert max(step for _, step in seen.metrics) == update
+def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are():
+    with pytest.raises(UserError, match=r"but got 'rate/lavaa'\. Did you mean 'rate/lava'\? Try one of .* reward/mean"):
+        trained(Checkpoints(monitor="rate/lavaa", every_n_train_steps=2))
 
 
 MERIT = {"monitor": "val/merit", "mode": "max", "save_last": True, "filename": "{step}"}

@@ -323,23 +323,6 @@ class TestGDPO:
 
 
 @by_estimator
-class TestInformative:
-    def test_a_component_that_varies_alone(self, estimator) -> None:
-        data = components([[[1.0, 0, 0, 0], [1, 1, 1, 1]], [[0.0, 0, 0, 0], [0, 0, 2, 2]]])
-        assert estimator.informative(data, torch.tensor([0.5, 0.5])).tolist() == [True, True]
-
-    def test_a_weight_of_0_gives_no_advantage(self, estimator) -> None:
-        data = components([[[1.0, 0, 0, 0], [1, 1, 1, 1]], [[0.0, 0, 0, 0], [0, 0, 2, 2]]])
-        assert estimator.informative(data, torch.tensor([1.0, 0.0])).tolist() == [True, False]
-
-    def test_components_that_cancel_give_no_advantage(self, estimator) -> None:
-        r = torch.tensor([[1.0, 0, 0, 1], [1.0, 0, 0, 0]], dtype=torch.float64)
-        cost = torch.tensor([[1.0, 0, 0, 1], [0, 1.0, 0, 0]], dtype=torch.float64)
-        data = components(torch.stack([r, -cost]))
-        assert estimator.informative(data, torch.tensor([0.5, 0.5])).tolist() == [False, True]
-
-
-@by_estimator
 class TestEveryEstimator:
     @examples
     @given(batches(masked=True))

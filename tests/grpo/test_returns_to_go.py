@@ -80,13 +80,6 @@ def test_equal_returns_contribute_exactly_zero():
     assert got[0, :, 1:].eq(0).all() and got[0, 0, 0] < 0 < got[0, 1, 0]
 
 
-def test_a_group_whose_sums_are_equal_is_informative_if_its_steps_differ():
-    rewards = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]]])  # [1, 2, 2, 2]
-    weights = torch.ones(1, dtype=torch.float64)
-    assert ReturnsToGo().informative(of_steps(rewards), weights).tolist() == [True, False]
-    assert ReturnsToGo().informative(of_steps(rewards), 0 * weights).tolist() == [False, False]
-
-
 class TestThePolicyGradient:
     """Three steps; action 1 has probability p, and moves on by one state. A step pays its state squared, 10 at first.
 

@@ -6,7 +6,7 @@ import torch
 from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, with_groups, with_signals
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, everywhere, redraw, varying, with_groups
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.randomness import Stream
@@ -50,7 +50,7 @@ def test_chosen_groups_are_replaced_whatever_their_length(steps):
     assert got.info["text"] == [["0"] * 2, ["1"] * 2, ["0"] * 2, ["1"] * 2]
     assert got.info["truncated"].tolist() == [[False] * 2, [True] * 2, [False] * 2, [True] * 2]
     # What belongs to the prompts stays, and so do the rollouts that were given.
-    assert got.inputs["prompt_ids"] is first.inputs["prompt_ids"]
+    assert torch.equal(got.inputs["prompt_ids"], first.inputs["prompt_ids"])
     assert not first.actions.any() and first.info["text"] == [["0"] * 2] * 4
 
 
@@ -58,21 +58,21 @@ def test_signals_of_which_one_draw_says_where_they_apply():
     first = {"x": Signal(torch.zeros(3, 2)), "y": Signal(torch.zeros(3, 2), count=torch.ones(3, 2))}
     where = torch.tensor([[True, False]])
     others = {"x": Signal(torch.ones(1, 2), applicable=where), "y": Signal(torch.ones(1, 2), count=torch.zeros(1, 2))}
-    got = with_signals(first, torch.tensor([1]), others, torch.tensor([0]))
+    rows, of = torch.tensor([1]), torch.tensor([0])
+    got = {name: with_groups(everywhere(first[name]), rows, everywhere(others[name]), of) for name in first}
     assert got["x"].value.tolist() == [[0, 0], [1, 1], [0, 0]] and got["y"].count.tolist() == [[1, 1], [0, 0], [1, 1]]
     assert got["x"].applicable.tolist() == [[True, True], [True, False], [True, True]]
-    assert got["y"].applicable is None and got["x"].count is None
+    assert got["y"].applicable.all() and got["x"].count is None
 
 
-def varying(objective, weights=None):
+def varies(objective, weights=None):
     """What `ConstrainedGRPO` asks of a group, with equal weights."""
 
-    def informative(signals):
+    def of(signals):
         components = objective.components(signals)
-        ours = torch.ones(len(components.values)) if weights is None else torch.tensor(weights)
-        return ScalarizedAdvantages("group").informative(components, ours)
+        return varying(components, torch.ones(len(components.values)) if weights is None else torch.tensor(weights))
 
-    return informative
+    return of
 
 
 class Scripted:
@@ -99,7 +99,7 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
         draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
         signals = draw.score(prompts, rollouts)
-        got, measured, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, rounds)
+        got, measured, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, signals, rounds)
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
         asked = [index for index, _ in draw.calls]
@@ -112,7 +112,7 @@ def test_groups_that_vary_without_an_advantage_are_drawn_again():
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    _, _, sampled = redraw(draw, varying(draw.objective, [0.0]), prompts, rollouts, signals, 1)
+    _, _, sampled = redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, signals, 1)
     assert draw.calls == [([0, 1], 0)] and sampled == 2
 
 
@@ -193,7 +193,7 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
             others = module.sample(chosen, 3, Stream.REDRAW, 10 + number)
             return others, module.score(chosen, others)[0]
 
-        return redraw(draw, varying(OBJECTIVE), some, rollouts, signals, 2)
+        return redraw(draw, varies(OBJECTIVE), some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
     whole, _, sampled = groups(rows)
@@ -208,5 +208,5 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    got, _, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, 3)
+    got, _, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, signals, 3)
     assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
