@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +184,19 @@ class Checkpoints(ModelCheckpoint):
                 self._save_none_monitor_checkpoint(trainer, monitor_candidates)
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
-        elif self.monitor.rpartition("/")[2] not in trainer.lightning_module.objective.constraints:
-            # The rate of a constraint may have had no opportunity yet.
+        elif self._never_comes(self.monitor, trainer, monitor_candidates):
             raise UserError(
                 f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'."
                 f"{did_you_mean(self.monitor, monitor_candidates)} Try one of {', '.join(sorted(monitor_candidates))}."
             )
+
+    @staticmethod
+    def _never_comes(monitor: str, trainer: Trainer, metrics: Mapping[str, Tensor]) -> bool:
+        """False for a metric that may come: of a validation before the first, or of a constraint without opportunity."""
+        module: Any = trainer.lightning_module
+        of_validation = monitor.startswith(VALIDATION)
+        begun = any(name.startswith(VALIDATION) for name in metrics) or not of_validation
+        return begun and monitor.rpartition("/")[2] not in module.objective.constraints
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Without Lightning's method, which would write a second file. The run may have ended early.
