@@ -192,7 +192,7 @@ class Checkpoints(ModelCheckpoint):
 
     @staticmethod
     def _never_comes(monitor: str, trainer: Trainer, metrics: Mapping[str, Tensor]) -> bool:
-        """False for a metric that may come: of a validation before the first, or of a constraint without opportunity."""
+        """False for a metric that may come: of the first validation, or of a constraint without opportunity so far."""
         module: Any = trainer.lightning_module
         of_validation = monitor.startswith(VALIDATION)
         begun = any(name.startswith(VALIDATION) for name in metrics) or not of_validation
