@@ -143,7 +143,6 @@ def grpo_loss(
     sampling_ratios: Tensor | None = None,
     reference_log_probs: Tensor | None = None,
     entropy: Tensor | None = None,
-    sampling_log_probs: Tensor | None = None,
     exact_kl: Tensor | None = None,
     penalties: Mapping[str, Tensor] = NO_PENALTIES,
 ) -> LossTerms:
@@ -159,8 +158,8 @@ def grpo_loss(
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; 0 for padding.
         exact_kl: KL(policy || reference) over all actions; needed for `options.exact_kl` and a penalty of ``kl``.
-        penalties: coefficients of ``kl`` (of `exact_kl`), ``k3``, ``entropy`` (subtracted from entropy_weight) and
-            ``gap``, scalars; from `Objective.penalties`.
+        penalties: coefficients of ``kl`` (of `exact_kl`), ``k3`` and ``entropy`` (subtracted from entropy_weight),
+            scalars; from `Objective.penalties`.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
@@ -192,7 +191,4 @@ def grpo_loss(
             total = total + options.entropy_weight * bonus
         if "entropy" in penalties:
             total = total - penalties["entropy"] * bonus
-    if "gap" in penalties and sampling_log_probs is not None:
-        reported = valid & sampling_log_probs.isfinite()
-        total = total - penalties["gap"] * k3(torch.where(reported, log_probs - sampling_log_probs, 0))
     return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction=(weights * bounded).sum())

@@ -1,4 +1,4 @@
-"""The policy's own signals: drift from the reference, entropy, and the gap to the sampling engine."""
+"""The policy's own signals: drift from the reference, and entropy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.losses import k3
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
@@ -23,33 +22,19 @@ def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) ->
     - ``kl``: KL(policy || reference) over all actions at every step, in nats per step
     - ``k3``: its estimate from the sampled actions' log-probabilities by `k3`
     - ``entropy``: of the policy's distributions, in nats per step
-    - ``gap``: KL(sampling engine || policy) by `k3`, in nats per step
 
     The policy is the one that sampled. With several minibatches, ``kl`` and ``entropy`` are those of the first epoch.
 
     Args:
         names: of the signals to measure.
         examples: after the optimizer steps, with all targets.
-
-    Raises:
-        UserError: the sampler reported no log-probabilities for ``gap``.
     """
-    targets, real, signals = examples.targets, examples.mask, {}
+    targets, signals = examples.targets, {}
     for name in names:
-        if name in RECORDED:
-            values, measured = targets[name], real
-        elif name == "k3":
-            values, measured = k3(targets["reference_log_probs"] - targets["old_log_probs"]), real
-        elif "sampling_log_probs" in targets:
-            measured = real & targets["sampling_log_probs"].isfinite()
-            values = k3(torch.where(measured, targets["old_log_probs"] - targets["sampling_log_probs"], 0))
-        else:
-            raise UserError(
-                "Expected a sampler that reports log-probabilities for the signal 'gap', but the policy samples "
-                "itself, try a vLLM engine, or no constraint on gap."
-            )
+        recorded = name in RECORDED
+        values = targets[name] if recorded else k3(targets["reference_log_probs"] - targets["old_log_probs"])
         total, steps = (
-            _by_answer(torch.where(measured, part, 0), rollouts) for part in (values, torch.ones_like(values))
+            _by_answer(torch.where(examples.mask, part, 0), rollouts) for part in (values, torch.ones_like(values))
         )
         signals[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
     return signals

@@ -184,7 +184,7 @@ class PolicySteps(RolloutModule):
             return {}
         nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
         examples = self._sampled_examples(rollouts, nothing)[0]
-        if "old_log_probs" not in examples.targets and not {"k3", "gap"}.isdisjoint(names):
+        if "old_log_probs" not in examples.targets and "k3" in names:
             examples.targets["old_log_probs"] = self._values(self.policy, examples)
         if "k3" in names and self.reference is not None:
             examples.targets["reference_log_probs"] = self._values(self.reference, examples)
@@ -255,7 +255,6 @@ class PolicySteps(RolloutModule):
             sampling_ratios=ratios,
             reference_log_probs=reference_log_probs,
             entropy=output.entropy,
-            sampling_log_probs=sampled,
             exact_kl=output.kl,
             penalties=penalties,
         )

@@ -24,8 +24,8 @@ class ObjectiveError(UserError):
     """An invalid objective."""
 
 
-POLICY_SIGNALS = ("kl", "k3", "entropy", "gap")
-DRIFTS = ("kl", "k3", "gap")
+POLICY_SIGNALS = ("kl", "k3", "entropy")
+DRIFTS = ("kl", "k3")
 """The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 BOUNDS = ("at_most", "at_least", "mean_at_most", "mean_at_least")
 """Kinds of bounds, of which a constraint has one."""
