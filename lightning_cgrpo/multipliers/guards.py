@@ -145,8 +145,8 @@ class StallDetector(nn.Module):
 
     A stalled, likely infeasible constraint kept at least `weight` of its cap for `updates` consecutive observed
     updates. Its mean violation over the second half is above 0, and not below the first half's, each by `SURE` standard
-    errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several, the
-    worst stalls, because the others may be met once it gives way.
+    errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several at
+    their caps, the worst stalls, because the others may be met once it gives way.
 
     Args:
         weight: share of the cap, in (0.5, 1].
@@ -200,8 +200,10 @@ class StallDetector(nn.Module):
         violated = means[1] > SURE * variances[1].sqrt()
         progress = means[0] - means[1] > SURE * variances.sum(0).sqrt()
         stalled = complete & violated & ~progress & ~self.told
-        worst = int(torch.where(stalled, means[1], -torch.inf).argmax()) if bool(stalled.any()) else None
-        self.reached = means[1]
+        # The worst may have made progress at the cost of the others, and so have begun a new period.
+        self.reached = torch.where(complete, means[1], self.sums.sum(0) / self.count.clamp(min=1))
+        at_cap = torch.where(holds & ~self.told, self.reached, -torch.inf)
+        worst = int(at_cap.argmax()) if bool(stalled.any()) else None
         # A constraint that gives its weight back may stall again; the others start again beside the stalled.
         self.told = self.told & (holds | ~observed)
         if worst is not None:

@@ -184,6 +184,17 @@ class TestStallDetector:
         told = [made.update(tensor(1, 1), tensor(0.2, 0.3), self.both) for _ in range(20)]
         assert told == [None] * 9 + [1] + [None] * 9 + [0]
 
+    def test_the_worst_stalls_though_it_improves_at_the_cost_of_another(self) -> None:
+        made = self.detector()
+        told = [made.update(tensor(1, 1), tensor(0.2, 0.9 - 0.02 * t), self.both) for t in range(14)]
+        assert told == [None] * 9 + [1] + [None] * 4
+        # Out of step: the worst's period begins anew at its progress, and the other's ends four updates later.
+        made, first = self.detector(), torch.tensor([False, True])
+        steps = [first] * 6 + [self.both] * 10
+        told = [made.update(tensor(1, 1), tensor(0.2, 0.9 - 0.02 * t), seen) for t, seen in enumerate(steps)]
+        assert told == [None] * 15 + [1]
+        assert made.reached[1].item() == pytest.approx(0.9 - 0.02 * 12.5)
+
     def test_reached_is_the_mean_over_the_second_half(self) -> None:
         made = self.detector()
         assert 1 in self.feed(made, [0.3, 0.3, 0.3, 0.3, 0.3, 0.28, 0.30, 0.32, 0.30, 0.30])
