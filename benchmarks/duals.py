@@ -8,7 +8,9 @@ default. Letters: X contexts, A arms, K constraints, T updates, B groups of G an
 
 Excess: the largest rate above its threshold d_k in the last quarter, relative to min(d_k, 1 - d_k) (d_k of a mean).
 Feasible: an excess of at most 10 %. Regret: the share of the gain over the safest policy that the last quarter's policy
-misses; below 0, the policy gains from its excess. Rates are exact expectations; the table has medians over seeds.
+misses; below 0, the policy gains from its excess. Inefficiency: the regret without the worth of unused rates at the
+program's prices; at least 0. Rates are exact expectations; the table has medians over seeds. ``Prices`` keeps the
+program's prices instead of a dual: its inefficiency is the policy gradient's own.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ from lightning_cgrpo import multipliers
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller
+from lightning_cgrpo.multipliers.controller import normalized
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 CONTROLLERS = ("DampedAscent", "SoftmaxAdam", "ExponentiatedGradient", "ProjectedAscent", "PID", "NuPI")
-"""``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller."""
+"""``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller; see `Prices`."""
 RESULTS = Path(__file__).parent / "results" / "duals.json"
+MEASURES = ("excess", "regret", "inefficiency")
 ENTROPY, TOLERANCE, SIGMA = 0.001, 0.1, 1.5
 Array = NDArray[np.float64]
 
@@ -106,8 +110,10 @@ class Problem:
         above = np.einsum("txa,kxa->tk", policies, self.violations())
         return above / np.einsum("txa,xa->t", policies, lengths)[:, None] / self.units
 
-    def bounds(self) -> tuple[float, float]:
-        """Least reward of the safest policies (the least sum of excesses), and the greatest within the thresholds."""
+    def bounds(self) -> tuple[float, float, Array]:
+        """Least reward of the safest policies (the least sum of excesses), the greatest within the thresholds, and the
+        rewards ``[K]`` that one violation less costs there.
+        """
         (contexts, arms), rewards = self.rewards.shape, self.rewards.ravel() / len(self.rewards)
         counted = self.violations()[: self.counted] / self.units[: self.counted, None, None] / contexts
         rows = counted.reshape(len(counted), -1)
@@ -117,7 +123,9 @@ class Problem:
         total = rows.sum(0)
         least = linprog(total, A_eq=shares, b_eq=ones).fun
         safest = linprog(rewards, total[None], [least + 1e-9], shares, ones)
-        return float(safest.fun), float(-best.fun)
+        prices = np.zeros(len(self.thresholds))
+        prices[: len(rows)] = -best.ineqlin.marginals / self.units[: len(rows)]
+        return float(safest.fun), float(-best.fun), prices
 
 
 def drawn(seed: int, *shares: float, contexts: int = 8, arms: int = 6, constraints: int = 2, **others: Any) -> Problem:
@@ -201,6 +209,25 @@ def by_name() -> dict[str, Problem]:
         "2 % of answers": drawn(25, 0.35, applies=(1.0, 0.02), updates=800),
         "frequent beside rare": replace(uneven, thresholds=between(uneven.rewards, uneven.costs, 0.35)),
     }
+
+
+class Prices(Controller):
+    """No dual: the prices ``[K]`` of a linear program, as weights of the estimator's components."""
+
+    def __init__(self, prices: Array, estimator: ScalarizedAdvantages) -> None:
+        super().__init__()
+        self.prices, self.estimator = torch.from_numpy(prices), estimator
+
+    @property
+    def weights(self) -> Tensor:
+        std = self.estimator._std
+        return normalized(self.prices if std is None else self.prices * std[1:] / std[0])
+
+    def _allocate(self, size: int) -> None:
+        self.register_buffer("multipliers", torch.zeros(size, dtype=torch.float64))
+
+    def _update(self, violations: Tensor, observed: Tensor) -> None:
+        pass
 
 
 class Dual:
@@ -294,21 +321,27 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     name, *options = controller.split("-")
     settings = {option.partition("=")[0]: float(option.partition("=")[2]) for option in options if "=" in option}
     estimator = ScalarizedAdvantages("group" if "group" in options else "pooled")
-    policies = train(problem, getattr(multipliers, name)(**settings), seed, estimator)
-    safest, best = problem.bounds()
+    safest, best, prices = problem.bounds()
+    # A component that applies to a share of the answers moves the policy by its share.
+    fixed = Prices(prices / (problem.applies or 1.0), estimator)
+    made = fixed if name == "Prices" else getattr(multipliers, name)(**settings)
+    policies = train(problem, made, seed, estimator)
     reward = float((policies * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()
-    return {"excess": round(float(excess), 4), "regret": round((best - reward) / (best - safest), 4)}
+    beyond = np.einsum("xa,kxa->k", policies.mean(0), problem.violations()) / len(problem.rewards)
+    missed = np.array([best - reward, best - reward + prices @ beyond]) / (best - safest)
+    return dict(zip(MEASURES, np.round([excess, *missed], 4).tolist(), strict=True))
 
 
 def table(results: dict[str, dict[str, dict[str, Any]]], controllers: Sequence[str]) -> str:
-    """Markdown: excess and regret in percent by problem and controller, feasible ones in bold."""
-    lines = ["| excess, regret, % | " + " | ".join(controllers) + " |", "|---" * (1 + len(controllers)) + "|"]
+    """Markdown: the measures in percent by problem and controller, feasible ones in bold."""
+    lines = [f"| {', '.join(MEASURES)}, % | " + " | ".join(controllers) + " |", "|---" * (1 + len(controllers)) + "|"]
     for problem, scores in results.items():
         cells = []
         for name in controllers:
-            excess, regret = (round(100 * scores[name][key], 1) for key in ("excess", "regret"))
-            cells.append(f"**{excess:+g}**, {regret:g}" if scores[name]["feasible"] else f"{excess:+g}, {regret:g}")
+            excess, *missed = (round(100 * scores[name][key], 1) for key in MEASURES)
+            first = f"**{excess:+g}**" if scores[name]["feasible"] else f"{excess:+g}"
+            cells.append(", ".join([first, *(f"{share:g}" for share in missed)]))
         lines.append(f"| {problem} | " + " | ".join(cells) + " |")
     sums = []
     for name in controllers:
@@ -334,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results: dict[str, dict[str, Any]] = {}
     for name, controller in product(chosen, options.controllers):
         seeds = [scores[name, controller, seed] for seed in range(options.seeds)]
-        middle = {key: median(score[key] for score in seeds) for key in ("excess", "regret")}
+        middle = {key: median(score[key] for score in seeds) for key in MEASURES}
         feasible = middle["excess"] <= TOLERANCE
         results.setdefault(name, {})[controller] = {"feasible": feasible, **middle, "seeds": seeds}
     if out := options.out or (RESULTS if len(chosen) == len(names) else None):

@@ -11,7 +11,8 @@ TWO_ARMS = Problem(np.array([[0.2, 1.0]]), np.array([[[0.1, 0.5]]]), (0.3,), upd
 
 def test_the_optimum_of_two_arms_by_hand():
     """Half of the answers may come from the dear arm; the safest policy never takes it."""
-    assert TWO_ARMS.bounds() == pytest.approx((0.2, 0.6))
+    safest, best, prices = TWO_ARMS.bounds()
+    assert (safest, best, *prices) == pytest.approx((0.2, 0.6, 2.0))
     assert TWO_ARMS.excesses(np.array([[[0.5, 0.5]], [[0.0, 1.0]]])) == pytest.approx(np.array([[0], [0.2 / 0.3]]))
 
 
@@ -26,8 +27,8 @@ def test_all_problems_have_a_gain_within_their_thresholds():
     problems = by_name()
     assert len(problems) == 26
     for problem in problems.values():
-        safest, best = problem.bounds()
-        assert best > 1.005 * safest > 0
+        safest, best, prices = problem.bounds()
+        assert best > 1.005 * safest > 0 and prices.max() > 0
 
 
 def test_a_policy_learns_to_meet_its_threshold():
