@@ -18,11 +18,12 @@ from lightning_cgrpo.output import SUMMARY, print_table
 Record = dict[str, Any]
 
 
-def show_closing_card(folder: Path, test_prompts: str = "") -> None:
+def show_closing_card(folder: Path, test_prompts: str = "", exports: bool = True) -> None:
     """Print the card of the run in `folder`; nothing if the run wrote no summary.
 
     Args:
         test_prompts: the setting that names test prompts, if the configuration has none.
+        exports: whether `export` knows the policy's kind.
     """
     try:
         record: Record = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
@@ -30,7 +31,7 @@ def show_closing_card(folder: Path, test_prompts: str = "") -> None:
         return
     print_table(closing_table(record))
     console = get_console()
-    for line in closing_lines(record, folder, test_prompts):
+    for line in closing_lines(record, folder, test_prompts, exports):
         # A terminal copies a command as one line, unless the command was broken at words.
         whole = line.startswith(" ") or not console.is_terminal
         console.print(line, markup=False, highlight=False, soft_wrap=whole)
@@ -53,7 +54,7 @@ def closing_table(record: Record) -> Table:
     return table
 
 
-def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[str]:
+def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record['asked']:,}" if record["asked"] else ""
     budget = f", {steps['taken']:,} of {steps['asked']:,} steps" if (steps := record.get("steps")) else ""
@@ -73,6 +74,6 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[
         "Next:",
         f"  {command} test -c {config}{test_prompts}",
         f"  {command} certify -c {config}{test_prompts}",
-        f"  {command} export -c {config} --out model",
+        *([f"  {command} export -c {config} --out model"] if exports else []),
         f"  tensorboard --logdir {folder.parent}    (then http://localhost:6006/#custom_scalars)",
     ]

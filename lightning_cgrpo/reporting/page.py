@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -70,7 +71,8 @@ def _answers(method: MethodRuns) -> Iterator[str]:
         return
     yield f"<h2>Answers of {escape(method.label)}</h2><div class=pair>"
     for update in (min(samples), max(samples)):
-        yield f"<div><h3>Update {update:,}</h3><pre>{escape(samples[update])}</pre></div>"
+        text = re.sub(r"(?m)^\*\*(.+?)\*\*", r"<b>\1</b>", escape(samples[update]))
+        yield f"<div><h3>Update {update:,}</h3><pre>{text}</pre></div>"
     yield "</div>"
 
 

@@ -77,6 +77,7 @@ def test_next_commands(tmp_path):
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
     assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
+    assert not any(" export " in line for line in closing_lines(RECORD, tmp_path, exports=False))
     budget = {**RECORD, "asked": None, "steps": {"taken": 5_010, "asked": 5_000}}
     assert closing_lines(budget, tmp_path)[0] == "40 updates, 5,010 of 5,000 steps, 5,120 answers, 1.5 min."
     lines = closing_lines(RECORD, tmp_path, " --data.test_path=FILE")

@@ -56,11 +56,11 @@ def test_the_first_and_the_last_answers_stand_side_by_side(make_run, tmp_path):
     run = make_run("x/version_0", updates=40)
     with SummaryWriter(str(run)) as writer:
         for update in (0, 20, 30):
-            writer.add_text("samples", f"answer of <b>{update}</b>", update)
+            writer.add_text("samples", f"**Prompt**\n\n    answer of <b>{update}</b>", update)
     report(run, "--out", tmp_path / "out")
     html = (tmp_path / "out" / "report.html").read_text()
     first, last = (html.index(f"answer of &lt;b&gt;{update}") for update in (0, 30))
-    assert first < last and "&gt;20&lt;" not in html
+    assert first < last and "&gt;20&lt;" not in html and html.count("<b>Prompt</b>") == 2
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ SMALL_BOUND = 0.1
 
 
 SPIKE = 5.0
-"""A peak of few updates above this multiple of the 95th percentile leaves the axis; it would flatten all other curves."""
+"""A short peak above this multiple of the 95th percentile leaves the axis, because it would flatten all curves."""
 
 
 @dataclass(frozen=True)
