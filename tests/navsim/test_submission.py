@@ -168,7 +168,7 @@ def test_a_submission_is_whole_and_in_the_egos_frame(tmp_path):
     def write(plan, expected=None):
         write_submission(tmp_path / "submission.pkl", AUTHORS, {"one": plan}, {}, expected)
 
-    with pytest.raises(UserError, match=r"each of the split's 2 tokens, but missing are \['two'\], and unknown \[\]"):
+    with pytest.raises(UserError, match=r"split's 2 tokens, but got none for 1, as \['two'\], and 0 others"):
         write(SLOW, ["one", "two"])
     for plan, wrong in (
         (SLOW + torch.tensor([664_430.0, 0, 0]), "it teleports"),
