@@ -171,8 +171,8 @@ def write_submission(
     if expected is not None and set(expected) != poses.keys():
         missing, unknown = sorted(set(expected) - poses.keys()), sorted(poses.keys() - set(expected))
         raise UserError(
-            f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing):,}, as "
-            f"{missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try all test scenes (data.test_prompts=null)."
+            f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}, "
+            f"as {missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try data.test_prompts=null (all scenes)."
         )
     for token, plan in poses.items():
         shaped = plan.dim() == 2 and plan.shape[1] == 3 and len(plan) in SAMPLINGS and bool(plan.isfinite().all())
