@@ -16,7 +16,8 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line, installi
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 LOST = re.compile(
-    r"gloo.*(?:Connection (?:closed|reset) by peer|Broken pipe)|remote process exited|Did the remote server shutdown",
+    r"gloo.*(?:Connection (?:closed|reset) by peer|Broken pipe|timed out connecting)"
+    r"|remote process exited|Did the remote server shutdown",
     re.S,
 )
 """Complaints of gloo, NCCL and torch's store about a process that has ended."""

@@ -1,12 +1,16 @@
-"""Restarts by torchrun: the same command, with ``--ckpt_path=auto``."""
+"""Restarts by torchrun on two nodes and by Ray Train: the same command, with ``--ckpt_path=auto``."""
 
+import importlib.util
 import os
 import random
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,38 +19,174 @@ from benchmarks import kill_loop
 from lightning_cgrpo.cli.messages import of_a_lost_process
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 3
+KILLS = int(os.environ.get("LIGHTNING_CGRPO_KILLS", 3))
+UPDATES = 8 * (KILLS + 1)
+"""Updates of the whole run; fewer begin between the kills."""
+PATIENCE = 900.0
+"""Seconds to wait for updates, and for the end."""
 
 
-def workers(agent):
-    return [int(child) for file in Path(f"/proc/{agent}/task").glob("*/children") for child in file.read_text().split()]
+def children(*processes: int) -> list[int]:
+    lists = [subprocess.run(["pgrep", "-P", str(process)], capture_output=True).stdout for process in processes]
+    return [int(child) for listed in lists for child in listed.split()]
+
+
+def end(processes: list[int]) -> bool:
+    """Kill processes; False if all had ended."""
+    ended = []
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+            ended.append(process)
+    return bool(ended)
+
+
+class Launcher:
+    """Starts a run of two processes in `folder`, and starts it again after a kill."""
+
+    arguments = (*kill_loop.arguments("gridworld", "ddp"), f"--trainer.max_steps={UPDATES}", "--ckpt_path=auto")
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, *command: str) -> None:
+        # A store that outlives a round of torchrun keeps addresses of processes that have ended (pytorch#135712).
+        more = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        with (self.folder / f"output_{len(self.started)}.txt").open("wb") as output:
+            options = {"cwd": self.folder, "env": {**os.environ, **more}, "stdout": output, "stderr": subprocess.STDOUT}
+            self.started.append(subprocess.Popen(command, **options))
+
+    def kill(self, rank: int, container: bool) -> bool:
+        """Kill a process, or all of its container; False if there is none."""
+        raise NotImplementedError
+
+    def updates(self) -> int:
+        """Updates that have begun, with those that a restart has repeated."""
+        return sum(mark.startswith("update") for mark in kill_loop.marks(self.folder))
+
+    def wait(self, updates: int, seconds: float = PATIENCE) -> None:
+        """Return after so many more updates have begun, or after so many seconds."""
+        seen, deadline = self.updates() + updates, time.monotonic() + seconds
+        while self.updates() < seen and time.monotonic() < deadline:
+            assert all(process.poll() is None for process in self.started), self.output()[-3000:]
+            time.sleep(0.001)
+
+    def output(self) -> str:
+        return "".join(file.read_text(errors="replace") for file in sorted(self.folder.glob("output_*.txt")))
+
+
+class Torchrun(Launcher):
+    """Two nodes on this machine: a loop of a shell repeats torchrun, whose agent starts a process of the run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        agent = (
+            f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=1 --max-restarts=100 "
+            f"--monitor-interval=0.2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --local-addr=127.0.0.1 "
+            f"-m lightning_cgrpo {shlex.join(self.arguments)} --trainer.devices=1 --trainer.num_nodes=2"
+        )
+        for _ in range(2):
+            self.start("bash", "-c", f"until {agent}; do sleep 1; done")
+
+    def kill(self, rank: int, container: bool) -> bool:
+        agents = children(self.started[rank].pid)
+        processes = children(*agents)
+        return bool(processes) and end([*(agents if container else []), *processes])
+
+    def close(self) -> None:
+        for loop in self.started:
+            loop.send_signal(signal.SIGSTOP)  # or it would start another agent
+            agents = children(loop.pid)
+            end([*children(*agents), *agents, loop.pid])
+
+
+class RayTrain(Launcher):
+    """Two workers of Ray on this machine."""
+
+    script = """
+import os, sys
+from pathlib import Path
+
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+folder = Path(sys.argv[1])
+
+def train():
+    os.chdir(folder)
+    Path(f"process_{os.environ['RANK']}").write_text(str(os.getpid()))
+    from lightning_cgrpo.__main__ import main
+
+    main(arguments)
+
+arguments = sys.argv[2:]
+TorchTrainer(
+    train,
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=str(folder / "ray"), failure_config=FailureConfig(max_failures=100)),
+).fit()
+"""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.start(sys.executable, "-c", self.script, str(folder), *self.arguments)
+
+    def kill(self, rank: int, container: bool) -> bool:
+        return end(
+            [int(file.read_text()) for file in self.folder.glob("process_*" if container else f"process_{rank}")]
+        )
+
+    def close(self) -> None:
+        for process in self.started:
+            process.terminate()
+            process.wait()
 
 
 @pytest.mark.slow
-def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(tmp_path):
-    """The process that is left ends with a line about the other one."""
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        Torchrun,
+        pytest.param(
+            RayTrain,
+            marks=pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="no Ray: pip install 'ray[train]'"),
+        ),
+    ],
+)
+def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(launcher, tmp_path):
+    """Processes or whole containers are killed, also while they start; a process that is left says so in a line."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    killed.mkdir()
-    torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=20 --monitor-interval=1"
-    command = [sys.executable, *torchrun.split(), "-m", "lightning_cgrpo", *kill_loop.arguments("gridworld", "ddp")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    draw, output = random.Random(0), tmp_path / "output.txt"
-    with output.open("wb") as file:
-        options = {"cwd": killed, "env": environment, "stdout": file, "stderr": subprocess.STDOUT}
-        agent = subprocess.Popen([*command, "--ckpt_path=auto"], **options)
-        for _ in range(KILLS):
-            seen = len(kill_loop.marks(killed)) + draw.randrange(2, 8)
-            deadline = time.monotonic() + 900
-            while len(kill_loop.marks(killed)) < seen and agent.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.001)
-            time.sleep(draw.uniform(0, 0.1))
-            os.kill(draw.choice(workers(agent.pid)), signal.SIGKILL)
-        status = agent.wait(900)
-    text = output.read_text()
-    assert status == 0, text[-3000:]
-    assert re.search(r"but process [01] on 127\.0\.0\.1 is lost, as process [01] found", text), text[-3000:]
+    started, draw, kills, run = time.monotonic(), random.Random(0), 0, launcher(killed)
+    try:
+        while kills < KILLS:
+            if draw.random() < 0.25:
+                run.wait(7, seconds=draw.uniform(0, 10))
+            else:
+                run.wait(draw.randrange(1, 7))
+                time.sleep(draw.uniform(0, 0.1))
+            rank, container = draw.randrange(2), draw.random() < 0.3
+            if run.kill(rank, container):
+                kills += 1
+                victim = f"process {rank}{' and its container' * container}"
+                print(
+                    f"kill {kills}: {victim}, {run.updates()} updates, {time.monotonic() - started:.0f} s", flush=True
+                )
+        statuses = [process.wait(PATIENCE) for process in run.started]
+    finally:
+        run.close()
+    text = run.output()
+    assert not any(statuses), text[-3000:]
+    # Workers of Ray call `main`, which leaves errors to Ray.
+    assert launcher is RayTrain or re.search(
+        r"but process [01] on 127\.0\.0\.1 is lost, as process [01] found", text
+    ), text[-3000:]
     assert len(list(killed.glob("runs/run/version_*"))) > 1
-    kill_loop.Run(whole, "gridworld", "ddp").finish()
+    kill_loop.Run(whole, "gridworld", "ddp", f"--trainer.max_steps={UPDATES}").finish()
     assert list(kill_loop.differences(killed, whole)) == []
 
 
@@ -56,6 +196,7 @@ def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(tmp_path)
         "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.7]:2013",
         "NCCL error: remote process exited or there was a network error",
         "Connection was likely closed. Did the remote server shutdown or crash?",
+        "[/pytorch/gloo/transport/tcp/pair.cc:152] timed out connecting: Connection refused, remote=[10.0.0.7]:2013",
     ],
 )
 def test_what_libraries_say_of_a_lost_process(text):

@@ -154,7 +154,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         workers = [WORKERS[backend]()] if isinstance(backend, str) else backend or ()
         self.engine = FakeEngine(directory, logprobs_mode, workers=workers, **options)
-        self.dev_mode = dev_mode
+        self.dev_mode, self.dtype = dev_mode, torch.float32
         self.version, self.holds_cache = "default", False
         self.requests, self.refusals, self.asked = [], [], []
         self.address = f"http://127.0.0.1:{self.server_port}"
@@ -174,6 +174,8 @@ class FakeServer(ThreadingHTTPServer):
         match method, path:
             case "GET", "/weight_info":
                 return 200, {"weight_version": self.version}
+            case "GET", "/server_info":
+                return 200, {"vllm_config": f"model='tiny', dtype={self.dtype}, seed=0"}
             case "POST", "/update_weight_version":
                 self.version = body["new_version"]
                 return 200, {"success": True, "new_version": self.version}

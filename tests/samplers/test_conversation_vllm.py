@@ -12,7 +12,11 @@ def test_tools_are_called_and_their_results_are_context(tmp_path, serve):
     policy.model.save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
-    sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=VLLMServer(serve(tmp_path).address)))
+    check_conversations(policy, VLLMServer(serve(tmp_path).address))
+
+
+def check_conversations(policy, engine):
+    sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=engine))
     called = sampler.measured(rollouts)["called_add"].value
     given = read(rollouts.mask) & ~rollouts.mask
     assert torch.equal(given.any(-1), called > 0) and given.any()
@@ -22,5 +26,5 @@ def test_tools_are_called_and_their_results_are_context(tmp_path, serve):
         assert bool(results) == bool(tokens) and all(message["content"] == "5" for message in results)
     with torch.no_grad():
         exact = policy(policy.examples(rollouts)).log_probs.view(rollouts.mask.shape)
-    reported = rollouts.sampling_log_probs[rollouts.mask].double()
+    reported = rollouts.sampling_log_probs[rollouts.mask].to(exact)
     torch.testing.assert_close(reported, exact[rollouts.mask], rtol=0, atol=1e-4)

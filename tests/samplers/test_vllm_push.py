@@ -124,13 +124,18 @@ def test_another_model_is_noticed(tmp_path, serve, policy):
     assert fake.version == "incomplete"
 
 
-def test_a_server_of_another_dtype_is_named(served, policy):
-    served.engine.faulty = lambda tokens, log_probs, reason: (
-        tokens,
-        [value and value - 0.02 for value in log_probs],
-        reason,
-    )
+def test_a_first_gap_is_another_dtype_or_a_layer_that_keeps_its_weights(served, policy):
+    """A resumed run pushes to a server that has the starting weights, and knows no gap of an earlier push."""
+
+    def off(tokens, log_probs, reason):
+        return tokens, [value and value - 0.02 for value in log_probs], reason
+
+    served.engine.faulty, served.dtype = off, torch.bfloat16
     with pytest.warns(UserWarning, match="differ by 0.02 per token .* --dtype float32"):
+        generate(VLLMServer(served.address), policy, rows=(0,))
+    served.dtype = torch.float32
+    change(policy)
+    with pytest.raises(UserError, match="a layer keeps its old weights"):
         generate(VLLMServer(served.address), policy, rows=(0,))
 
 

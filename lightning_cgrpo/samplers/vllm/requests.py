@@ -18,8 +18,6 @@ from lightning_cgrpo.samplers.engine import Replies, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities after temperature and filters."""
-
-
 ROUNDING = 1e-3
 """Largest log-probability in nats that rounding explains."""
 

@@ -26,7 +26,7 @@ from lightning_cgrpo.samplers.vllm.requests import (
     rollouts,
     seeds,
 )
-from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, check_finite, version
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, version
 
 REMEDIES = {
     "does not use offset": "`vllm serve` with --no-enable-chunked-prefill",
@@ -132,7 +132,6 @@ class VLLMServer(RolloutEngine):
     def _push(self, policy: CausalLMPolicy, first: bool) -> None:
         """Replace the server's weights; all processes prepare them, the first one sends them."""
         if first:
-            check_finite(policy)
             self._name(IN_BETWEEN)
         with self.push.prepared(policy) as send:
             if self.sleeps:
@@ -183,7 +182,10 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
                 f"serve` with --logprobs-mode {LOGPROBS_MODE}."
             )
-        return check_agreement(policy, prompt, free, self._where, self._first_gap)
+        return check_agreement(policy, prompt, free, self._where, self._first_gap, self._in_float32)
+
+    def _in_float32(self) -> bool:
+        return "dtype=torch.float32" in str(self.client.get("/server_info").get("vllm_config"))
 
     def _served(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))

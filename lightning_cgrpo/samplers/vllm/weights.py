@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -31,19 +32,6 @@ def version(policy: CausalLMPolicy) -> str:
     return fingerprint(dict(policy.model.named_parameters()))
 
 
-@torch.no_grad()
-def check_finite(policy: CausalLMPolicy) -> None:
-    """Raise a `FloatingPointError` if a weight is not finite."""
-    named = dict(policy.model.named_parameters())
-    finite = torch.stack([parameter.isfinite().all() for parameter in named.values()]).tolist()
-    for name, right in zip(named, finite, strict=True):
-        if not right:
-            raise FloatingPointError(
-                f"Expected finite weights in '{policy.name}', but got NaN or infinity in {name}, because training "
-                "diverged, try a smaller learning rate."
-            )
-
-
 def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
     """Weights by their names in a checkpoint, adapters merged in. Weights without adapters are the policy's own."""
     # A sharded policy is whole in a rollout, but the model's state would be its shards.
@@ -52,7 +40,12 @@ def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
 
 
 def check_agreement(
-    policy: CausalLMPolicy, prompt: list[int], answer: Turn, where: str, first_gap: float | None
+    policy: CausalLMPolicy,
+    prompt: list[int],
+    answer: Turn,
+    where: str,
+    first_gap: float | None,
+    in_float32: Callable[[], bool],
 ) -> float:
     """Compare vLLM's log-probabilities of an answer with the policy's; returns the mean difference in nats.
 
@@ -60,9 +53,10 @@ def check_agreement(
 
     Args:
         first_gap: after the first push; None for the first push.
+        in_float32: tells the server's dtype.
 
     Raises:
-        UserError: the difference exceeds `TOLERANCE`, or has grown since the first push.
+        UserError: the difference exceeds `TOLERANCE`, has grown since the first push, or is not rounding.
     """
     ids, actions = (torch.tensor(tokens, device=policy.device) for tokens in ([prompt], [[answer.tokens]]))
     every, own = (torch.ones_like(tokens, dtype=torch.bool) for tokens in (ids, actions))
@@ -72,23 +66,26 @@ def check_agreement(
     gap = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())
     if not math.isfinite(gap):
         raise FloatingPointError(
-            f"Expected finite log-probabilities from '{policy.name}', but got NaN or infinity, because a "
-            "half-precision model overflowed, try bfloat16 or float32 for it."
+            f"Expected finite log-probabilities from '{policy.name}', but got NaN or infinity, because training "
+            "diverged or a half-precision model overflowed, try a smaller learning rate, or bfloat16 or float32."
         )
     if gap > TOLERANCE:
         raise UserError(
             f"Expected {where} to agree with '{policy.name}', but got log-probabilities that differ by "
             f"{gap:.2g} per token after the weights were pushed, try serving the policy's model."
         )
+    if first_gap is None and gap > OTHER_DTYPE and policy.output_weight.dtype is torch.float32:
+        if in_float32():
+            first_gap = ROUNDING
+        else:
+            rank_zero_warn(
+                f"Log-probabilities of {where} differ by {gap:.2g} per token from the policy's in float32, because the "
+                "server has another dtype. The loss corrects it, and `vllm serve` with --dtype float32 avoids it."
+            )
     if first_gap is not None and gap > GROWTH * first_gap + ROUNDING:
         raise UserError(
-            f"Expected {where} to take all pushed weights, but log-probabilities differ by {gap:.2g} per token after "
-            f"this push and by {first_gap:.2g} after the first, because a layer keeps its old weights, such as a tied "
-            "output layer in vLLM's CPU build, try a model whose tie_word_embeddings is false, or a server on a GPU."
-        )
-    if first_gap is None and gap > OTHER_DTYPE and policy.output_weight.dtype is torch.float32:
-        rank_zero_warn(
-            f"Log-probabilities of {where} differ by {gap:.2g} per token from the policy's in float32, as in another "
-            "dtype. The loss corrects the difference. Start `vllm serve` with --dtype float32 to avoid it."
+            f"Expected {where} to take all pushed weights, but log-probabilities differ by {gap:.2g} per token, more "
+            "than rounding or the first push explains, because a layer keeps its old weights, such as a tied output "
+            "layer in vLLM's CPU build, try a model whose tie_word_embeddings is false, or a server on a GPU."
         )
     return gap
