@@ -68,8 +68,11 @@ class SampleAnswers(Callback):
         groups = list(answer_records(outputs, pl_module.policy, None if self.write else self.prompts))
         if self.write:
             append_records(self._file, ({"step": update, **record} for record in chain.from_iterable(groups)))
-        objective = pl_module.objective
-        signals = [*objective.rewards, *(c.signal or name for name, c in objective.constraints.items())]
+        signals = {reward: reward for reward in pl_module.objective.rewards}
+        for name, constraint in pl_module.objective.constraints.items():
+            # An indicator is called as in all other tables; a number keeps the name of its unit, such as tokens.
+            signal = constraint.signal or name
+            signals.setdefault(signal, signal if constraint.from_number or constraint.bound.of_mean else name)
         for group in groups[: self.prompts]:
             shown = best_and_worst(group)
             for writer in writers(trainer):
@@ -84,7 +87,7 @@ def best_and_worst(group: Sequence[Record]) -> dict[str, Record]:
     return {"answer": best} if best["answer"] == worst["answer"] else {"best answer": best, "worst answer": worst}
 
 
-def _table(shown: Mapping[str, Record], signals: Sequence[str], title: str, encoding: str) -> Table:
+def _table(shown: Mapping[str, Record], signals: Mapping[str, str], title: str, encoding: str) -> Table:
     def text(shortened: str) -> Text:
         # Not strings, in which rich would look for markup.
         return Text(shortened.encode(encoding, "backslashreplace").decode(encoding))
@@ -99,17 +102,17 @@ def _table(shown: Mapping[str, Record], signals: Sequence[str], title: str, enco
     return table
 
 
-def _markdown(shown: Mapping[str, Record], signals: Sequence[str]) -> str:
+def _markdown(shown: Mapping[str, Record], signals: Mapping[str, str]) -> str:
     parts = [f"**Prompt**\n\n{_quoted(next(iter(shown.values()))['prompt'])}\n"]
     for head, record in shown.items():
         parts.append(f"**{head.capitalize()}** ({_values(record, signals)})\n\n{_quoted(record['answer'])}\n")
     return "\n".join(parts)
 
 
-def _values(record: Record, signals: Sequence[str]) -> str:
-    """The named signals, and columns of `log_extra`, as a short text."""
-    values = record["signals"]
-    texts = {name: "n/a" if values[name] is None else f"{values[name]:.3g}" for name in signals if name in values}
+def _values(record: Record, signals: Mapping[str, str]) -> str:
+    """The signals by the names that they are shown by, and columns of `log_extra`, as a short text."""
+    values = {name: record["signals"][signal] for signal, name in signals.items() if signal in record["signals"]}
+    texts = {name: "n/a" if value is None else f"{value:.3g}" for name, value in values.items()}
     texts |= {name: _excerpt(str(value), IN_CELL, 1) for name, value in record.get("extra", {}).items()}
     return ", ".join(f"{printable(name)} {value}" for name, value in texts.items())
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "lightning_cgrpo"
 LINK = re.compile(r"(```.*?```|`[^`\n]*`)|(\]\()([^)\s#]+)((?:#[^)\s]*)?\))", re.DOTALL)
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
+CELL = re.compile(r"<(t[hd])\b.*?</\1>", re.DOTALL)
+OPTION = re.compile(r"(?<=[\s>])--[a-z][\w-]*")
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".jsonl": "json"}
 
 API: dict[str, tuple[str, ...]] = {
@@ -187,7 +189,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links between files of the repository into links between pages of the site."""
     here = posixpath.dirname(page.file.src_uri)
-    if page.file.src_uri.startswith("api/"):
+    if page.file.src_uri.startswith("api/"):  # Search shows the pages of a subject before its reference.
+        page.meta["search"] = {"boost": 0.1}
         return markdown
     if here.startswith("results"):  # Tables of eleven columns need the width of the table of contents.
         page.meta["hide"] = ["toc"]
@@ -200,12 +203,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn equations into MathML, link pictures to their full size, and keep a deviation on the line of its ±."""
+    """Turn equations into MathML, link pictures to their full size, and break or join lines where readers would."""
     html = EQUATION.sub(_math, html)
+    html = CELL.sub(lambda cell: re.sub(r">[^<]+<", _breaks, cell[0]), html)
+    html = OPTION.sub(r'<span class="option">\g<0></span>', html)
     html = re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
     return html.replace("± ", "±\N{NO-BREAK SPACE}")
 
 
+def _breaks(text: re.Match[str]) -> str:
+    """Text of a cell, in which long names may break after _, / and dots."""
+    return re.sub(r"(?<=[a-z][_/.])(?=\w)", "<wbr>", text[0])
+
+
 def _math(equation: re.Match[str]) -> str:
     """MathML, which browsers draw without a script."""
-    return convert(unescape(equation[2]), display="block" if equation[1] == "div" else "inline")
+    if equation[1] == "span":
+        return convert(unescape(equation[2]))
+    return f'<div class="equation">{convert(unescape(equation[2]), display="block")}</div>'

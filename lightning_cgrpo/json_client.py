@@ -101,14 +101,12 @@ class JSONClient:
 
     async def _try(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers}
+        method, headers = "GET" if body is None else "POST", {"Content-Type": "application/json", **self._headers}
         text = bytearray()
         try:
             async with (
                 asyncio.timeout(self.timeout),
-                _client(os.getpid()).stream(
-                    "GET" if body is None else "POST", self._url + path, content=content, headers=headers
-                ) as response,
+                _client(os.getpid()).stream(method, self._url + path, content=content, headers=headers) as response,
             ):
                 async for part in response.aiter_bytes():
                     text += part
@@ -125,10 +123,7 @@ class JSONClient:
                 "starting it there, or another address."
             ) from None
         if response.is_redirect:
-            raise UserError(
-                f"Expected {self.server} at {self.address}, but {path} redirects to "
-                f"{printable(response.headers.get('Location', ''))}, try this address if you trust it."
-            )
+            text = bytearray(f"moved to {response.headers.get('Location', '')}".encode())
         if not response.is_success:
             raise self._refused(path, response.status_code, text)
         try:

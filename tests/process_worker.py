@@ -109,8 +109,8 @@ class WithSides(GridworldDataModule):
 def grammar_module() -> ConstrainedGRPO:
     """A module with every kind of constraint, for grids of `WithSides`."""
     constraints = {
-        "lava": Constraint(at_most=0.01, start=[0.5, 0.1], over=12),
-        "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, notch=10.0),
+        "lava": Constraint(at_most=0.01, start=0.5, over=7),
+        "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, over=10),
         "fine": Constraint(at_least=0.9, start=0.1, over=15),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
         "sampled": Constraint(signal="k3", mean_at_most=1e-5, role="monitor"),

@@ -62,7 +62,7 @@ def test_tags_and_thresholds_in_force(whole) -> None:
         assert not [tag for tag in update if tag.startswith("effective_weight/") and tag.endswith(("drift", "lively"))]
     assert first["threshold/lava"] == 0.5 and last["threshold/lava"] == 0.01
     assert first["threshold/fine"] == 0.1 and last["threshold/fine"] == pytest.approx(0.1 + 0.8 * 14 / 15)
-    assert first["threshold/brief"] == updates[9]["threshold/brief"] == 40 and last["threshold/brief"] == 30
+    assert first["threshold/brief"] == 40 and last["threshold/brief"] == 10
     assert 0.5 < last["mean/drift"] / last["policy/kl"] < 2, "the latter is after the first epoch, too"
     assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
     assert first["mean/lively"] < 1.6 < last["mean/lively"], "its multiplier lifts it"
@@ -105,7 +105,7 @@ def test_the_dual_sees_means_in_standard_units(whole) -> None:
 
 
 def test_a_resumed_run_is_the_same_to_the_last_bit(whole, tmp_path) -> None:
-    """Stopped in the middle of a hold, of a line and of a list."""
+    """Stopped in the middle of a line."""
     module, updates, duals, _ = whole
     with pytest.raises(ChildProcessError):
         trained(stop=7, save=tmp_path / "last.ckpt")
@@ -115,13 +115,13 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(whole, tmp_path) -> None:
         assert metrics == updates[update], update
     for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
-    for part in ("controller", "spread", "thresholds"):
+    for part in ("controller", "spread"):
         ours, theirs = duals.state_dict()[part], others.state_dict()[part]
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_schedule_past_the_end_ends_the_run_before_it_begins() -> None:
-    with pytest.raises(Exception, match="within the run's 5 updates, but got over: 12, try over: 3"):
+    with pytest.raises(Exception, match="within the run's 5 updates, but got over: 7, try over: 3"):
         trained(5)
 
 
@@ -130,7 +130,7 @@ def test_the_table_shows_the_threshold_in_force_and_units(whole) -> None:
     module.latest_metrics = updates[3]
     names, thresholds = ([str(cell) for cell in column.cells] for column in progress_table(module).columns[:2])
     shown = dict(zip(names, thresholds, strict=True))
-    assert (shown["fine"], shown["brief"], shown["lava"]) == (">= 0.26", "<= 40", "<= 0.5")
+    assert (shown["fine"], shown["brief"], shown["lava"]) == (">= 0.26", "<= 31", "<= 0.29")
 
 
 class TestPenalties:

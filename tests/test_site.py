@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,27 @@ def test_every_page_is_there_and_found_by_search(site):
     found = {entry["location"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
     assert {Path(page).with_suffix(".html").name for page in pages} <= found
     assert not any(location.endswith(".json.html") for location in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "location"), [("OOM", "one_gpu.html#out-of-memory-oom"), ("lr", "tuning.html#learning-rate")]
+)
+def test_search_finds_words_beside_punctuation(site, word, location):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    texts = {entry["location"]: entry["title"] + " " + entry["text"] for entry in index["docs"]}
+    assert word in re.split(index["config"]["separator"], re.sub("<[^>]*>", " ", texts[location]))
+
+
+def test_lines_break_where_readers_would():
+    on_page_content = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["on_page_content"]
+    cell, option = "<td><code>grpo/own_signals.py</code> 0.01</td>", "<code>fit --trainer.max_steps=3</code>"
+    assert on_page_content(cell, None, None, None) == cell.replace("/own_", "/<wbr>own_<wbr>").replace(
+        ".py", ".<wbr>py"
+    )
+    assert '<span class="option">--trainer</span>' in on_page_content(option, None, None, None)
+    equation = on_page_content(r'<div class="arithmatex">\[x^2\]</div>', None, None, None)
+    assert equation.startswith('<div class="equation"><math')
 
 
 @pytest.mark.slow

@@ -4,8 +4,7 @@
 
 Times are CPU seconds on one thread, the least of several runs; other load still inflates them. The whole batch has
 32 scenes with 16 candidates each: the human's path at other speeds, shifted sideways. Scenes are generated, and
-from shared Argoverse 2 logs if present (folder `LIGHTNING_CGRPO_SHARED`, by default ../shared). MiB: peak memory
-of scoring the whole batch, above the memory before.
+from shared Argoverse 2 logs if present (folder `LIGHTNING_CGRPO_SHARED`, by default ../shared).
 The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (docs/navsim_score.md §16).
 """
 
@@ -21,9 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.trl.measure import kilobytes
 from examples.scene_sources.argoverse2 import Argoverse2
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
@@ -58,21 +55,13 @@ def least(run: Callable[[], object], times: int) -> float:
     return min(seconds)
 
 
-def memory(run: Callable[[], object]) -> float:
-    """Peak MiB above the memory before the run (Linux only)."""
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-    before = kilobytes("VmRSS")
-    run()
-    return (kilobytes("VmHWM") - before) / 1024
-
-
 def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float]:
     """Print a table; return the whole batch's milliseconds per candidate, by traffic."""
     poses, row = candidates(scenes), torch.arange(len(scenes)).repeat_interleave(CANDIDATES)
     agents = sum(len(scene.agents.tokens) for scene in scenes) / len(scenes)
     polygons = sum(len(scene.map.lanes.ids) + len(scene.map.roadblocks.ids) for scene in scenes) / len(scenes)
     print(f"\n{name}: {len(scenes)} scenes of {agents:.0f} agents, {polygons:.0f} lanes and roadblocks (mean)")
-    print("".join(["milliseconds per candidate, of a batch of".ljust(42), *(f"{n:8d}" for n in BATCHES), "       MiB"]))
+    print("".join(["milliseconds per candidate, of a batch of".ljust(42), *(f"{n:8d}" for n in BATCHES)]))
     milliseconds = {}
     for label, (policy, _) in POLICIES.items():
         begun = time.process_time()
@@ -84,17 +73,9 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
             run()
             times.append(least(run, repeats) / min(count, len(row)) * 1e3)
         milliseconds[label] = times[-1]
-        print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times), f"{memory(run):10.0f}"]))
+        print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times)]))
         print(f"  preparing a scene: {prepared * 1e3:.1f} ms")
-    plans(scenes, repeats)
     return milliseconds
-
-
-def plans(scenes: Sequence[Scene], repeats: int) -> None:
-    """Print milliseconds a planned scene, of scenes alone and of 16 at once, as in an update."""
-    alone = least(lambda: [plan([scene]) for scene in scenes[:16]], repeats)
-    together = least(lambda: plan(scenes[:16]), repeats)
-    print(f"  planning a scene: {alone / 16 * 1e3:.1f} ms alone, {together / 16 * 1e3:.1f} ms of 16 at once")
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,14 +29,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m lightning_cgrpo certify",
         description="Decide whether a checkpoint's policy meets its thresholds: certified (status 0), refuted (3) or "
         "undecided (4).",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] [--prompts N] [--confidence 0.95] [--out FILE]",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] [--prompts N] [--confidence 0.95]",
         epilog="The checkpoint is by default the best that validation ranked, else the last. The policy gets one look; "
         "a second call prints the recorded verdict. See docs/verdicts.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
     parser.add_argument("--confidence", metavar="P", type=float, help=f"over all constraints (default: {CONFIDENCE})")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="also write the verdicts to this JSON file")
     options, rest = parser.parse_known_args(argv)
     if options.prompts is not None and options.prompts < 1:
         raise ConfigError(f"Expected --prompts to be at least 1, but got {options.prompts}.")
@@ -49,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     certificate = _certificate(config, beginning, objective, options.prompts, options.confidence)
     if certificate is None:  # another process tells
         return
-    if options.out is not None:
-        options.out.write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     if STATUS[certificate["decision"]]:
         sys.exit(STATUS[certificate["decision"]])
 

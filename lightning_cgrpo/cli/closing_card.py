@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from rich import get_console
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -16,18 +18,23 @@ from lightning_cgrpo.output import SUMMARY, print_table
 Record = dict[str, Any]
 
 
-def show_closing_card(folder: Path, test_prompts: str = "") -> None:
+def show_closing_card(folder: Path, test_prompts: str = "", exports: bool = True) -> None:
     """Print the card of the run in `folder`; nothing if the run wrote no summary.
 
     Args:
         test_prompts: the setting that names test prompts, if the configuration has none.
+        exports: whether `export` knows the policy's kind.
     """
     try:
         record: Record = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     print_table(closing_table(record))
-    print("\n".join(closing_lines(record, folder, test_prompts)), flush=True)
+    console = get_console()
+    for line in closing_lines(record, folder, test_prompts, exports):
+        # A terminal copies a command as one line, unless the command was broken at words.
+        whole = line.startswith(" ") or not console.is_terminal
+        console.print(line, markup=False, highlight=False, soft_wrap=whole)
 
 
 def closing_table(record: Record) -> Table:
@@ -37,14 +44,17 @@ def closing_table(record: Record) -> Table:
         measured.pop("last", None)
     title = f"Run {record['status']}" + (f": {record['error']}" if record["error"] else "")
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    for column in ("", *(COLUMNS[key] for key in measured)):
-        table.add_column(column, overflow="fold")
-    for row in measured_rows(record["constraints"], measured.values()):
+    rows = measured_rows(record["constraints"], measured.values())
+    names = (len(row[0].removesuffix(" (monitored)")) for row in rows)
+    table.add_column("", overflow="fold", min_width=min(max(names), 24))
+    for key in measured:
+        table.add_column(COLUMNS[key], overflow="fold")
+    for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[str]:
+def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record['asked']:,}" if record["asked"] else ""
     budget = f", {steps['taken']:,} of {steps['asked']:,} steps" if (steps := record.get("steps")) else ""
@@ -52,16 +62,18 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[
     lines = [f"{record['updates']:,}{asked} updates{budget}{answers}, {record['seconds'] / 60:.1f} min."]
     if best := record["best"]:
         at = record["measured"]["best"]["update"]
-        path = (folder / best["checkpoint"]).resolve()
+        path = os.path.normpath(folder / best["checkpoint"])  # relative, as in the commands below
         lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
         if best["score"] < 0 and str(best["monitor"]).endswith("merit"):
             lines.append("No validation shows that all thresholds are met; the best checkpoint is the nearest to that.")
+    if record["status"] == "failed":
+        return lines
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     return [
         *lines,
         "Next:",
         f"  {command} test -c {config}{test_prompts}",
         f"  {command} certify -c {config}{test_prompts}",
-        f"  {command} export -c {config} --out DIRECTORY",
+        *([f"  {command} export -c {config} --out model"] if exports else []),
         f"  tensorboard --logdir {folder.parent}    (then http://localhost:6006/#custom_scalars)",
     ]

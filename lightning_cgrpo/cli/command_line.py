@@ -137,7 +137,8 @@ class CommandLine(LightningCLI):
             lacking = " --data.test_path=FILE" if getattr(self.datamodule, "needs_test_path", False) else ""
             for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, RunSummary) and callback.path is not None and self.trainer.is_global_zero:
-                    show_closing_card(callback.path.parent, lacking)
+                    exports = hasattr(getattr(self.model, "policy", None), "save_pretrained")
+                    show_closing_card(callback.path.parent, lacking, exports)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}

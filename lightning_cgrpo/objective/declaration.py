@@ -34,7 +34,7 @@ def _types(of: Constraint) -> Iterator[str]:
             yield f"{key}: as a number, but got '{value}'"
     if of.signal is not None and not isinstance(of.signal, str):
         yield f"signal: as a signal's name, but got {of.signal} ({type(of.signal).__name__}), try quotes"
-    if of.range is not None and not _are_numbers(of.range):
+    if of.range is not None and not (_are_numbers(of.range) and len(of.range) == 2):
         yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
 
 
@@ -112,7 +112,7 @@ def _mean(of: Constraint, threshold: float) -> Iterator[str]:
         yield f"a bound of a mean or of a rate, but got {key} and {limit}, try {key.removeprefix('mean_')}: with a rate"
     if of.range is None:
         return
-    if len(of.range) != 2 or not all(map(math.isfinite, of.range)) or of.range[0] >= of.range[1]:
+    if not all(map(math.isfinite, of.range)) or of.range[0] >= of.range[1]:
         yield f"a range: of the signal's least and greatest value, but got {of.range}, try [0, 100]"
     elif not of.range[0] < threshold < of.range[1]:
         yield f"{key} within its range: {of.range}, but got {threshold}"

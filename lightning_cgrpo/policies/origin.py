@@ -16,7 +16,8 @@ class Origin:
     fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
 
     def __str__(self) -> str:
-        where = "" if str(Path(self.name).expanduser().resolve()) == self.path else f" at {self.path}"
+        told = self.name.startswith("packaged:") or str(Path(self.name).expanduser().resolve()) == self.path
+        where = "" if told else f" at {self.path}"
         return f"{self.name}{where}, fingerprint {self.fingerprint}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -14,10 +15,11 @@ HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Report</title><style>
 body {{ font: 15px/1.45 sans-serif; max-width: 1200px; margin: auto; padding: 1em; color: #222; background: #fff }}
-img {{ max-width: 100% }} figure {{ margin: 1.5em 0 }} figcaption {{ color: #555 }}
+figure {{ margin: 1.5em 0 }} figcaption {{ color: #555 }} figure div {{ overflow-x: auto }}
+@media (min-width: 600px) {{ img {{ max-width: 100% }} }}
 table {{ border-collapse: collapse; font-size: 13px; display: block; overflow-x: auto }}
-td, th {{ padding: 3px 8px; border-bottom: 1px solid #ddd; text-align: right }}
-td:first-child, th:first-child {{ text-align: left }}
+td, th {{ padding: 3px 8px; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }}
+td:first-child, th:first-child {{ text-align: left; overflow-wrap: anywhere; min-width: 7em }}
 .pair {{ display: flex; flex-wrap: wrap; gap: 1em }} .pair div {{ flex: 1 1 320px; min-width: 0 }}
 pre {{ white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: 0.6em }}
 </style></head><body>
@@ -54,8 +56,9 @@ def html_page(methods: Sequence[MethodRuns], tables: Sequence[Table], pictures: 
     for picture in pictures:
         image = base64.b64encode(picture.read_bytes()).decode()
         caption = CAPTIONS[picture.stem.partition("_")[0]]
-        parts.append(f'<figure><img alt="{picture.stem}" src="data:image/png;base64,{image}">')
-        parts.append(f"<figcaption>{escape(caption)}</figcaption></figure>")
+        # 150 dots per inch are drawn as 100: letters have 11 pixels, and a wide figure scrolls on a phone.
+        parts.append(f'<figure><div><img alt="{picture.stem}" srcset="data:image/png;base64,{image} 1.5x">')
+        parts.append(f"</div><figcaption>{escape(caption)}</figcaption></figure>")
     parts += [part for method in methods for part in _answers(method)]
     parts += [f"<h2>{escape(table.title)}</h2>\n{html_table(table)}" for table in tables]
     return HTML.format(body="\n".join(parts))
@@ -68,7 +71,8 @@ def _answers(method: MethodRuns) -> Iterator[str]:
         return
     yield f"<h2>Answers of {escape(method.label)}</h2><div class=pair>"
     for update in (min(samples), max(samples)):
-        yield f"<div><h3>Update {update:,}</h3><pre>{escape(samples[update])}</pre></div>"
+        text = re.sub(r"(?m)^\*\*(.+?)\*\*", r"<b>\1</b>", escape(samples[update]))
+        yield f"<div><h3>Update {update:,}</h3><pre>{text}</pre></div>"
     yield "</div>"
 
 

@@ -38,7 +38,8 @@ def html_table(table: Table) -> str:
     for row in table.rows:
         cells = (f"<b>{escape(text)}</b>" if bold else escape(text) for text, bold in row)
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return "\n".join([*lines, "</table>"])
+    # A line breaks between parts of a name, and before the ± of a deviation.
+    return "\n".join([*lines, "</table>"]).replace("_", "_<wbr>").replace("± ", "±&nbsp;")
 
 
 def grid(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,11 +69,14 @@ def train(study: Study, runs: Sequence[Run]) -> list[str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     outcomes = here(runs, study.after, study.at_once or cores)
     failed: list[str] = []
+    began = time.monotonic()
     with contextlib.closing(outcomes):
         for number, (run, error) in enumerate(outcomes, 1):
             if error is not None:
                 failed.append(f"{run.name} failed: {error} (all output: {run.folder / OUTPUT})")
-            print(f"{number} of {len(runs)}, {f'{run.name}: finished' if error is None else failed[-1]}", flush=True)
+            minutes = (time.monotonic() - began) / 60 * (len(runs) / number - 1)
+            print(f"{run.name}: finished" if error is None else failed[-1])
+            print(f"{number} of {len(runs)} runs have ended, about {minutes:.0f} min left", flush=True)
     return failed
 
 

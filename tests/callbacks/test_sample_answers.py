@@ -146,7 +146,9 @@ def test_predicted_actions_are_those_that_the_world_gets():
 def on_screen(of, width=80, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, color_system=None)
-    console.print(_table(best_and_worst(records(of)[0]), list(of["signals"]), "Answers", console.encoding))
+    console.print(
+        _table(best_and_worst(records(of)[0]), {name: name for name in of["signals"]}, "Answers", console.encoding)
+    )
     file.flush()
     return file.buffer.getvalue().decode(encoding)
 

@@ -1,8 +1,12 @@
 """The card at the end of ``fit``: before, at the end and best, with the next commands."""
 
+import io
+import json
+from pathlib import Path
+
 from rich.console import Console
 
-from lightning_cgrpo.cli.closing_card import closing_lines, closing_table
+from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_closing_card
 
 
 def measured(update, low, high, value, reward):
@@ -48,8 +52,24 @@ def test_met_and_missed_of_what_was_measured():
 
 
 def test_nothing_is_cut_off_at_80_columns():
-    text = text_of(RECORD, 80)
+    long = {"correctness": {**RECORD["constraints"]["safe"], "threshold": 0.85, "role": "monitor"}}
+    text = text_of({**RECORD, "constraints": {**RECORD["constraints"], **long}}, 80)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert "correctness >= 0.85" in text, "a name and its threshold stay on one line"
+
+
+def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/a_run_with_a_long_name/version_0")
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({**RECORD, "best": {**RECORD["best"], "score": -1.125}}))
+    screen = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
+    monkeypatch.setattr("lightning_cgrpo.cli.closing_card.get_console", lambda: screen)
+    show_closing_card(folder)
+    sentences, _, commands = screen.export_text().partition("Next:")
+    assert max(map(len, sentences.splitlines())) <= 80
+    assert "by val/merit -1.125." in " ".join(sentences.split()) and "nearest" in sentences
+    assert "export -c runs/a_run_with_a_long_name/version_0/config.yaml --out model\n" in commands
 
 
 def test_next_commands(tmp_path):
@@ -57,9 +77,11 @@ def test_next_commands(tmp_path):
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
     assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
+    assert not any(" export " in line for line in closing_lines(RECORD, tmp_path, exports=False))
     budget = {**RECORD, "asked": None, "steps": {"taken": 5_010, "asked": 5_000}}
     assert closing_lines(budget, tmp_path)[0] == "40 updates, 5,010 of 5,000 steps, 5,120 answers, 1.5 min."
     lines = closing_lines(RECORD, tmp_path, " --data.test_path=FILE")
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
+    assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 2, "the error says what to do"
     infeasible = {**RECORD, "best": {**RECORD["best"], "score": -0.2}}
     assert any("No validation shows" in line for line in closing_lines(infeasible, tmp_path))

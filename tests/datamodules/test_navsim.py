@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 
-from lightning_cgrpo import Constraint, GenerationSampler, Objective, SupervisedFineTuning, VisionLanguagePolicy
-from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
+from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
+from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.scenes.files import SceneFiles
@@ -181,27 +180,3 @@ def test_from_images_to_signals(policy):
     violations, opportunities = objective.violations(signals)
     assert violations.tolist() == opportunities.tolist() == [6.0, 6.0]
     assert torch.equal(objective.components(signals).values[0], torch.zeros(2, 3))
-
-
-def test_fine_tuning_reads_demonstrations(policy):
-    """Two updates, and an evaluation by rates."""
-    data = NavsimDemonstrationsDataModule(2, form=SMALL, eval_prompts=3, **COUNTS)
-    module = SupervisedFineTuning(
-        policy,
-        GenerationSampler(max_new_tokens=8),
-        DrivingTask(),
-        Objective("wat", {"malformed": Constraint(at_most=0.1, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
-    )
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, data)
-    assert float(trainer.callback_metrics["sft/loss"]) > 0
-    trainer.test(module, data, verbose=False)
-    assert module.evaluations["test"].metrics["rate/malformed"] > 0.5

@@ -91,6 +91,8 @@ def test_the_devkits_pickles_are_read(devkit, tmp_path, protocol):
     assert torch.equal(two.poses, TEN_HERTZ)
     assert bad.poses is None
     assert "finite" in bad.error
+    path.write_bytes(pickle.dumps({"team_name": "a", "predictions": content["first_stage_predictions"]}, protocol))
+    assert read_submission(path).keys() == {"one", "two"}, "the files of NAVSIM v1"
 
 
 class Command:
@@ -166,7 +168,7 @@ def test_a_submission_is_whole_and_in_the_egos_frame(tmp_path):
     def write(plan, expected=None):
         write_submission(tmp_path / "submission.pkl", AUTHORS, {"one": plan}, {}, expected)
 
-    with pytest.raises(UserError, match=r"each of the split's 2 tokens, but got none for 1 \(such as two\), and 0"):
+    with pytest.raises(UserError, match=r"split's 2 tokens, but got none for 1, as \['two'\], and 0 others"):
         write(SLOW, ["one", "two"])
     for plan, wrong in (
         (SLOW + torch.tensor([664_430.0, 0, 0]), "it teleports"),

@@ -87,6 +87,13 @@ def test_limits_are_of_the_drawn_means_and_not_of_one_seed():
     assert figure.axes[0].get_ylim() == (-0.02, 1.04)
 
 
+def test_a_peak_of_one_update_does_not_flatten_the_other_curves():
+    run = made()
+    run.series["effective_weight/lava"] = Series(np.arange(100.0), np.where(np.arange(100) == 30, 170.0, 0.5))
+    [(_, figure)] = curves([method("a", run)])
+    assert 0.5 < figure.axes[0].get_ylim()[1] < 5
+
+
 def test_thresholds_are_drawn_as_they_were_in_force():
     line = np.linspace(0.5, 0.1, 10)
     series = {"rate/lava": [0.2] * 10, "threshold/lava": line, "rate/safe": [0.9] * 10, "threshold/safe": [0.8] * 10}

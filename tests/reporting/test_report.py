@@ -36,9 +36,9 @@ def test_tables_and_figures(make_run, tmp_path):
     assert "| b | 0, 1 | 100 |" in page and "| a, training prompts | 2 | 0.625 ± 0.000 |" in page
     assert page.count("\n## ") == 3 and "![" not in page
     html = (out / "report.html").read_text()
-    assert html.count('src="data:image/png;base64,') == 3 and "Learning curves" in html
-    assert "<td>a, training prompts</td><td>2</td><td>0.625 ± 0.000</td>" in html
-    assert not re.search(r'(src|href)="(?!data:)', html), "one file, which loads nothing"
+    assert html.count('srcset="data:image/png;base64,') == 3 and "Learning curves" in html
+    assert "<td>a, training prompts</td><td>2</td><td>0.625 ±&nbsp;0.000</td>" in html
+    assert not re.search(r'(src|srcset|href)="(?!data:)', html), "one file, which loads nothing"
 
 
 def test_runs_that_went_wrong_are_told(make_run, tmp_path):
@@ -56,11 +56,11 @@ def test_the_first_and_the_last_answers_stand_side_by_side(make_run, tmp_path):
     run = make_run("x/version_0", updates=40)
     with SummaryWriter(str(run)) as writer:
         for update in (0, 20, 30):
-            writer.add_text("samples", f"answer of <b>{update}</b>", update)
+            writer.add_text("samples", f"**Prompt**\n\n    answer of <b>{update}</b>", update)
     report(run, "--out", tmp_path / "out")
     html = (tmp_path / "out" / "report.html").read_text()
     first, last = (html.index(f"answer of &lt;b&gt;{update}") for update in (0, 30))
-    assert first < last and "&gt;20&lt;" not in html
+    assert first < last and "&gt;20&lt;" not in html and html.count("<b>Prompt</b>") == 2
 
 
 @pytest.mark.slow

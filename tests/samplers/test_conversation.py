@@ -301,16 +301,6 @@ def test_environments_of_a_group_start_alike(policy):
         rolled(policy, ConversationSampler(8, environment_factory=Numbered), 2)
 
 
-def test_unusable_arguments_are_named():
-    def bare(a):
-        return a
-
-    with pytest.raises(UserError, match="tool 'bare' to have type hints"):
-        _ = ConversationSampler(8, [bare]).tools
-    with pytest.raises(UserError, match="method reset"):
-        ConversationSampler(8, environment_factory=dict)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_conversations(tmp_path):
     """Training with results of tools in the context, killed after two of four updates."""

@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.navsim.command.trajectory_file import SAMPLINGS, Candidate, fault_of, shown_tokens
+from lightning_cgrpo.navsim.command.trajectory_file import SAMPLINGS, Candidate, fault_of
 from lightning_cgrpo.output import unfinished
 
 STAGES = ("first_stage_predictions", "second_stage_predictions")
+ONE_STAGE = "predictions"
+"""Of NAVSIM v1."""
 PROTOCOL = 4
 """Of pickle; the devkit runs on Python 3.9."""
 
@@ -123,7 +125,7 @@ def read_submission(path: str | Path) -> dict[str, list[Candidate]]:
     try:
         with Path(path).open("rb") as file:
             content = _Reader(file).load()
-        seeds = [content.get(stage) or [] for stage in STAGES] if "first_stage_predictions" in content else [[content]]
+        seeds = [content[key] or [] for key in (*STAGES, ONE_STAGE) if key in content] or [[content]]
         candidates: dict[str, list[Candidate]] = {}
         for stage in seeds:
             for number, predictions in enumerate(stage):
@@ -169,9 +171,8 @@ def write_submission(
     if expected is not None and set(expected) != poses.keys():
         missing, unknown = sorted(set(expected) - poses.keys()), sorted(poses.keys() - set(expected))
         raise UserError(
-            f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}"
-            f"{shown_tokens(missing)}, and {len(unknown)} for other tokens{shown_tokens(unknown)}, try all test scenes "
-            "(data.test_prompts=null)."
+            f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}, "
+            f"as {missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try data.test_prompts=null (all scenes)."
         )
     for token, plan in poses.items():
         shaped = plan.dim() == 2 and plan.shape[1] == 3 and len(plan) in SAMPLINGS and bool(plan.isfinite().all())

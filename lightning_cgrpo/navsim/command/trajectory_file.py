@@ -65,11 +65,6 @@ def read_table(path: str | Path) -> dict[str, list[Candidate]]:
     return candidates
 
 
-def shown_tokens(tokens: Sequence[str]) -> str:
-    """An example in words."""
-    return f" (such as {tokens[0]})" if tokens else ""
-
-
 def _candidate(item: Field) -> Candidate:
     tag = item.value.get("tag") if isinstance(item.value, dict) else None
     tag = tag if tag is None else str(tag)

@@ -30,6 +30,10 @@ SMALL_BOUND = 0.1
 """Upper bounds up to this value get an axis that is logarithmic beyond them."""
 
 
+SPIKE = 5.0
+"""A short peak above this multiple of the 95th percentile leaves the axis, because it would flatten all curves."""
+
+
 @dataclass(frozen=True)
 class Panels:
     """A column of panels: tags that share an axis."""
@@ -133,6 +137,8 @@ def _limits(methods: Sequence[MethodRuns], column: Panels) -> tuple[float, float
         values = np.concatenate([series.values for series in seeds])
         # A band may leave [0, 1] although no value does.
         least, most = float(np.nanmin(mean - std)), float(np.nanmax(mean + std))
+        if values.max() > 1 and (usual := float(np.nanquantile(mean + std, 0.95))) > 0:
+            most = min(most, SPIKE * usual)
         low = min(low, least if values.min() < 0 else 0.0)
         high = max(high, most if values.max() > 1 else min(most, 1.0))
     bounds = _bounded(methods, column)

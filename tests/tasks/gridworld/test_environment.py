@@ -88,10 +88,15 @@ def test_nothing_leads_away_from_the_goal():
 
 def test_observations_have_the_default_precision():
     """Under Lightning's precision 64-true, a third is a third in float64."""
-    episodes = Gridworld().reset(Layouts(20, size=4, lava=3).groups(torch.arange(20)), 1)
-    assert episodes.observe(episodes.start).dtype == torch.float32
+    prompts = Layouts(20, size=4, lava=3).groups(torch.arange(20))
+
+    def observations():
+        episodes = Gridworld().reset(prompts, 1)
+        return episodes.observe(episodes.start)
+
+    assert observations().dtype == torch.float32
     torch.set_default_dtype(torch.float64)
     try:
-        assert 1 / 3 in episodes.observe(episodes.start).flatten().tolist()
+        assert 1 / 3 in observations().flatten().tolist()
     finally:
         torch.set_default_dtype(torch.float32)
