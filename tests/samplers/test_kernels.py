@@ -60,7 +60,7 @@ def policy(tmp_path_factory):
 
 
 def test_a_decoded_step_takes_a_fifth_more_kernels_than_generates_at_most(policy):
-    """Attention to a shared prompt takes nine kernels a layer, transformers' attention three."""
+    """Attention to a shared prompt takes ten kernels a layer, transformers' attention three."""
 
     def ours(length):
         draws = torch.rand(PROMPTS, GROUP_SIZE, length)

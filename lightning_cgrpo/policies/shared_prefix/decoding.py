@@ -20,9 +20,8 @@ CROWDED = 0.75
 class _Layer:
     """Cached keys and values of a layer: of the prompts, and of the answers, which each step writes in place.
 
-    The answers' queries, keys and values are parts of one tensor, so that one kernel writes them. Slots without an
-    answer hold arbitrary numbers, also NaN, which reach no other slot. The prompts' keys are multiplied by the
-    attention's scale.
+    Slots without an answer hold arbitrary numbers, also NaN, which reach no other slot. The prompts' keys are
+    multiplied by the attention's scale.
 
     Args:
         prompt_key: ``[n K, D, P]``.
@@ -35,10 +34,8 @@ class _Layer:
     def __init__(self, prompt_key: Tensor, prompt_value: Tensor, slots: int, queries: int, room: int) -> None:
         self.prompt_key, self.prompt_value = prompt_key, prompt_value
         width = prompt_value.shape[-1]
-        self.rows = prompt_value.new_empty(slots * (queries + 2 * room), width)
-        query, key, value = self.rows.split([slots * queries, slots * room, slots * room])
-        self.query = query.view(slots, queries, width)
-        self.key, self.value = key.view(slots, room, width), value.view(slots, room, width)
+        self.query = prompt_value.new_empty(slots, queries, width)  # of the step
+        self.key, self.value = (prompt_value.new_empty(slots, room, width) for _ in range(2))
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,6 @@ class Decoding:
     def advance(self) -> None:
         """Begin the next step."""
         self.step += 1
-        self._written += self._moves
 
     def _read(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         prompts = self.layout.prompts
@@ -110,24 +106,16 @@ class Decoding:
         return _Layer(prompt_key, prompt_value, slots, self._heads // self._kinds, self.room)
 
     def _place(self) -> None:
-        """Find the rows of `_Layer.rows` that a step writes for each answer, and the slots with the answers' results.
-
-        A step writes queries into the same rows as the step before, keys and values into the next rows (`_moves`).
-        """
-        (prompts, group), kinds, queries = self.slots.shape, self._kinds, self._heads // self._kinds
-        slots, taken = prompts * kinds * group, self.slots.taken[:, None]
+        """Find the slot of each answer's kinds of heads, ``[R K]``."""
+        group, kinds, taken = self.slots.shape[1], self._kinds, self.slots.taken[:, None]
         slot = (taken // group * kinds + torch.arange(kinds, device="cpu")) * group + taken % group  # [R, K]
-        query = slot[..., None] * queries + torch.arange(queries, device="cpu")  # [R, K, H / K]
-        key = slots * queries + slot * self.room + self.step
-        written = torch.cat([query.flatten(1), key, key + slots * self.room], 1)  # [R, H + 2 K]
-        moves = (torch.arange(written.shape[1], device="cpu") >= self._heads).long().expand_as(written)
-        self._slot, self._written, self._moves = (
-            index.flatten().to(self.layout.position_ids.device, non_blocking=True) for index in (slot, written, moves)
-        )
+        self._slot = slot.flatten().to(self.layout.position_ids.device, non_blocking=True)
 
     def _continue(self, layer: _Layer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        layer.rows.index_copy_(0, self._written, torch.cat([query, key, value], 1).flatten(0, 1))
         q, length, steps = layer.query, layer.prompt_value.shape[1], self.step + 1
+        q.index_copy_(0, self._slot, query.reshape(-1, *q.shape[1:]))
+        layer.key[:, self.step].index_copy_(0, self._slot, key.flatten(0, 1))
+        layer.value[:, self.step].index_copy_(0, self._slot, value.flatten(0, 1))
         folded = q.view(len(layer.prompt_key), -1, q.shape[-1])  # [n K, G H / K, D]
         if self.bias is None:
             to_prompt = folded @ layer.prompt_key
