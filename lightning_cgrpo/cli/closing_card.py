@@ -66,9 +66,9 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
         lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
         if best["score"] < 0 and str(best["monitor"]).endswith("merit"):
             lines.append("No validation shows that all thresholds are met; the best checkpoint is the nearest to that.")
-    if record["status"] == "failed":
-        return lines
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
+    if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.
+        return lines
     return [
         *lines,
         "Next:",

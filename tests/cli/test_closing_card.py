@@ -62,6 +62,7 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("runs/a_run_with_a_long_name/version_0")
     folder.mkdir(parents=True)
+    (folder / "config.yaml").touch()
     (folder / "summary.json").write_text(json.dumps({**RECORD, "best": {**RECORD["best"], "score": -1.125}}))
     screen = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
     monkeypatch.setattr("lightning_cgrpo.cli.closing_card.get_console", lambda: screen)
@@ -73,6 +74,8 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
 
 
 def test_next_commands(tmp_path):
+    assert len(closing_lines(RECORD, tmp_path)) == 2, "a run from Python"
+    (tmp_path / "config.yaml").touch()
     lines = closing_lines(RECORD, tmp_path)
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]

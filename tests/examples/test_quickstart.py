@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import yaml
 from lightning.pytorch.callbacks import Callback
@@ -31,10 +32,12 @@ def test_default_callbacks_are_those_of_the_command_line():
 def test_the_notebook(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    assert "UPDATES = 40" in cells[0] and not any(cell.get("outputs") for cell in NOTEBOOK["cells"])
+    assert "UPDATES = 40" in cells[1] and not any(cell.get("outputs") for cell in NOTEBOOK["cells"])
     names: dict[str, object] = {"__name__": "__main__"}
     for cell in cells:
         exec(compile(cell.replace("UPDATES = 40", "UPDATES = 2"), "quickstart.ipynb", "exec"), names)
     text = capsys.readouterr().out
     assert "Before training" in text and "Run finished" in text and "best checkpoint" in text
+    assert plt.get_fignums(), "a notebook shows pyplot's figures alone"
+    plt.close("all")
     assert "\x1b" not in text and "ipywidgets" not in text and "Tip" not in text
