@@ -46,6 +46,16 @@ def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_thresho
     assert woken[3] > 5 * rising[crossed]
 
 
+@pytest.mark.parametrize(("least", "times", "updates"), [(0.01, 2, 375), (0.01, 3, 130), (0.1, 2, 100), (0.1, 3, 7)])
+def test_waking_up_after_long_slack(least: float, times: int, updates: int) -> None:
+    """At a rate of `times` the threshold of 0.01; docs/method.md has the numbers."""
+    made, unit = controller(min_multiplier=least), 0.01 / standard_units(torch.tensor([0.01])).item()
+    for _ in range(600):
+        multiplier(made, -unit)
+    waking = [multiplier(made, (times - 1) * unit) for _ in range(updates)]
+    assert waking[-2] < 1 <= waking[-1]
+
+
 def test_a_relaxed_constraint_has_half_of_its_cap_until_it_is_met() -> None:
     made, both = DampedAscent(), torch.ones(2, dtype=torch.bool)
     made.setup(2)
