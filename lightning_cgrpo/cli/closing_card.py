@@ -45,8 +45,10 @@ def closing_table(record: Record) -> Table:
     title = f"Run {record['status']}" + (f": {record['error']}" if record["error"] else "")
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     rows = measured_rows(record["constraints"], measured.values())
-    names = (len(row[0].removesuffix(" (monitored)")) for row in rows)
-    table.add_column("", overflow="fold", min_width=min(max(names), 24))
+    rows = [[row[0].replace(" (monitored)", "\n(monitored)"), *row[1:]] for row in rows]
+    # A short name stays beside its threshold; a longer one leaves room for intervals at 80 columns.
+    longest = max(len(line) for row in rows for line in row[0].split("\n"))
+    table.add_column("", overflow="fold", no_wrap=longest <= 24)
     for key in measured:
         table.add_column(COLUMNS[key], overflow="fold")
     for row in rows:

@@ -37,7 +37,7 @@ RECORD = {
 
 def text_of(record, width):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(closing_table(record))
+    console.print(closing_table(record), crop=False)
     return console.export_text()
 
 
@@ -52,10 +52,14 @@ def test_met_and_missed_of_what_was_measured():
 
 
 def test_nothing_is_cut_off_at_80_columns():
-    long = {"correctness": {**RECORD["constraints"]["safe"], "threshold": 0.85, "role": "monitor"}}
-    text = text_of({**RECORD, "constraints": {**RECORD["constraints"], **long}}, 80)
-    assert "…" not in text and max(map(len, text.splitlines())) <= 80
-    assert "correctness >= 0.85" in text, "a name and its threshold stay on one line"
+    for name in ("correctness", "drivable_area_compliance"):
+        constraint = {**RECORD["constraints"]["safe"], "role": "monitor"}
+        renamed = {key: {name: of["constraints"]["safe"]} for key, of in RECORD["measured"].items()}
+        measured = {key: {**of, "constraints": renamed[key]} for key, of in RECORD["measured"].items()}
+        text = text_of({**RECORD, "constraints": {name: constraint}, "measured": measured}, 80)
+        assert "…" not in text and max(map(len, text.splitlines())) <= 80
+        assert "(0.500-0.600)" in text and "(0.910-0.970)" in text
+        assert f"{name} >= 0.9 " in text or len(name) > 20, "a name and its threshold stay on one line"
 
 
 def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
