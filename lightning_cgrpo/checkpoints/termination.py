@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
 import time
+from multiprocessing import active_children
 from types import FrameType
 
 import torch
@@ -20,7 +22,7 @@ from lightning_cgrpo.user_code import by_signal
 
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 GRACE = 600
-"""Seconds that an update may last after SIGTERM."""
+"""Seconds that an update may last after SIGTERM; three times the longest update, if longer."""
 REPEATED = 1.0
 """Seconds within which a repeated signal counts once, because `timeout` and torchrun send two."""
 
@@ -42,10 +44,12 @@ class Termination(_SignalConnector):
         """True once updates have begun, so that a signal waits for the end of one."""
         self.received: signal.Signals | None = None
         self._at = 0.0
+        self._asked: float | None = None
+        self._longest = 0.0  # seconds between two calls of `agreed`
 
     def register_signal_handlers(self) -> None:
         super().register_signal_handlers()
-        self.defers, self.received = False, None
+        self.defers, self.received, self._asked, self._longest = False, None, None, 0.0
         if threading.current_thread() is not threading.main_thread():
             return
         Termination.current = self
@@ -54,6 +58,8 @@ class Termination(_SignalConnector):
                 signal.signal(number, self._receive)
 
     def teardown(self) -> None:
+        if self.received is not None:
+            signal.alarm(0)  # of a signal after the last update
         super().teardown()  # puts the handlers back
         if Termination.current is self:
             Termination.current = None
@@ -62,6 +68,9 @@ class Termination(_SignalConnector):
         """The signal that any process received, SIGTERM before SIGINT; None without a signal. Collective."""
         if self.received is not None:
             signal.alarm(0)
+        now = time.monotonic()
+        self._longest = max(self._longest, now - (self._asked or now))
+        self._asked = now
         if world()[1] == 1:
             return self.received
         mine = [float(self.received is number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -74,11 +83,13 @@ class Termination(_SignalConnector):
         first, self.received, self._at = self.received is None, signal.Signals(number), time.monotonic()
         if first and self.defers:
             if number == signal.SIGTERM:
-                signal.alarm(GRACE)
+                signal.alarm(math.ceil(max(GRACE, 3 * self._longest)))
             if rank_zero_only.rank == 0:  # type: ignore[attr-defined] # set by Lightning
                 name = SIGNALS[self.received]
                 # Not by print, because the handler may have interrupted another print.
-                os.write(2, f"\n{name}: last.ckpt is written after this update; a second one ends at once.\n".encode())
+                told = f"\n{name}: last.ckpt is written after this update; a second one ends at once.\n"
+                with contextlib.suppress(OSError):  # Nobody reads it.
+                    os.write(2, told.encode())
         elif number == signal.SIGINT and hasattr(sys, "ps1"):
             raise by_signal(KeyboardInterrupt())
         elif number == signal.SIGINT and first:
@@ -87,10 +98,12 @@ class Termination(_SignalConnector):
             self._end(number)
 
     def _end(self, number: int) -> None:
-        """End this process, and those that Lightning launched, without a further line of Python."""
+        """End this process, its workers, and those that Lightning launched, without a further line of Python."""
         if (launcher := self.trainer.strategy.launcher) is not None:
             launcher.kill(signal.SIGKILL)
-        with contextlib.suppress(RuntimeError):  # The handler interrupted a print.
+        for worker in active_children():  # Forked workers ignore Ctrl-C, and would wait for tasks forever.
+            worker.kill()
+        with contextlib.suppress(RuntimeError, OSError):  # The handler interrupted a print, or nobody reads it.
             sys.stdout.flush()
         if os.isatty(1):
             os.write(1, b"\x1b[?25h\n")  # a progress bar has hidden the cursor

@@ -49,7 +49,10 @@ def redraw(
         others, measured = draw(chosen_prompts(prompts, rows), number)
         better = varies(measured).nonzero().squeeze(-1)
         if len(better):
+            # Redrawn prompts may all lack an input, such as images, that other prompts have.
+            kept = {name: value for name, value in rollouts.inputs.items() if name not in others.inputs}
             rollouts = with_groups(rollouts, rows[better], others, better)
+            rollouts = replace(rollouts, inputs=rollouts.inputs | kept)
             signals = {
                 name: with_groups(everywhere(signal), rows[better], everywhere(measured[name]), better)
                 for name, signal in signals.items()

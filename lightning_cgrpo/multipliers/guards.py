@@ -202,7 +202,8 @@ class StallDetector(nn.Module):
         stalled = complete & violated & ~progress & ~self.told
         # The worst may have made progress at the cost of the others, and so have begun a new period.
         self.reached = torch.where(complete, means[1], self.sums.sum(0) / self.count.clamp(min=1))
-        at_cap = torch.where(holds & ~self.told, self.reached, -torch.inf)
+        # A constraint that has just reached its cap may be met soon.
+        at_cap = torch.where(holds & ~self.told & (self.count >= half), self.reached, -torch.inf)
         worst = int(at_cap.argmax()) if bool(stalled.any()) else None
         # A constraint that gives its weight back may stall again; the others start again beside the stalled.
         self.told = self.told & (holds | ~observed)

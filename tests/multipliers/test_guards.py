@@ -194,6 +194,11 @@ class TestStallDetector:
         assert told == [None] * 15 + [1]
         assert made.reached[1].item() == pytest.approx(0.9 - 0.02 * 12.5)
 
+    def test_a_constraint_that_has_just_reached_its_cap_does_not_stall_for_another(self) -> None:
+        made = self.detector()
+        told = [made.update(tensor(1, 1 if t > 7 else 0.5), tensor(0.2, 0.9), self.both) for t in range(10)]
+        assert told == [None] * 9 + [0]
+
     def test_reached_is_the_mean_over_the_second_half(self) -> None:
         made = self.detector()
         assert 1 in self.feed(made, [0.3, 0.3, 0.3, 0.3, 0.3, 0.28, 0.30, 0.32, 0.30, 0.30])
