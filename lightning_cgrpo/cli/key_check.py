@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,10 +30,10 @@ NAMESPACES = (
 MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
 """Classes of earlier versions by name, with their new path."""
 REMOVED = {
-    "EffectiveWeights": "nothing (callbacks.effective_weights=null); the tags effective_weight/* hold the means",
+    "EffectiveWeights": "leaving it out of the file; the tags effective_weight/* hold the means",
     "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
     "aim": "aim: beside a constraint's threshold, such as at_least: 0.95, aim: 0.96",
-    "float32_head": "nothing; on CUDA, training sums logits in float32",
+    "float32_head": "leaving it out; on CUDA, training sums logits in float32",
     "notch": "start: and over:, a line of thresholds",
     "slack": "a looser threshold; DampedAscent's cap keeps the reward beside one that can't be met",
     "improvement": "nothing; a stall's progress is compared with its noise",
@@ -61,6 +61,8 @@ REMOVED = {
     ),
 }
 """Classes and arguments of earlier versions, and arguments of TRL, with what replaces them."""
+UNSET = {"notch": None, "float32_head": False}
+"""Removed arguments with the defaults that the ``config.yaml`` of an earlier run names, and that change nothing."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -86,7 +88,7 @@ class Signature:
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Raise a `ConfigError` for an unknown key; `extra` are further allowed top-level keys."""
+    """Raise a `ConfigError` for an unknown key, and drop keys of `UNSET`; `extra` are further top-level keys."""
     allowed = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in allowed:
@@ -104,7 +106,7 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
         text = value.get("class_path") if isinstance(value := config.get(key), Mapping) else value
         if isinstance(text, str) and ":" in text:
             raise ConfigError(f"Expected {key} to be settings, but got '{text}', try a space after the colon.")
-    if isinstance(config.get("trainer"), Mapping):
+    if isinstance(config.get("trainer"), MutableMapping):
         _check_arguments("trainer", config["trainer"], TRAINER)
         for key in ("max_steps", "max_epochs"):
             if config["trainer"].get(key) == 0:
@@ -135,9 +137,9 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
                 hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
                 raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
-        if isinstance(arguments, Mapping):
+        if isinstance(arguments, MutableMapping):
             _check_arguments(where, arguments, class_path)
-    elif isinstance(value, Mapping) and parameter.type is not None:
+    elif isinstance(value, MutableMapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
     elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
         signature = signature_of(parameter.type)
@@ -152,12 +154,15 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
             _check_value(f"{where}[{number}]", item, Parameter())
 
 
-def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
+def _check_arguments(where: str, arguments: MutableMapping[str, Any], class_path: str) -> None:
     signature = signature_of(class_path)
     if signature is None:
         return
-    for key, value in arguments.items():
+    for key, value in list(arguments.items()):
         if key not in signature.parameters and not signature.open:
+            if key in UNSET and value is UNSET[key]:
+                del arguments[key]
+                continue
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
             hint = did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
             hint = f" Try {REMOVED[key]}." if key in REMOVED else hint

@@ -61,6 +61,13 @@ def test_moved_classes_name_their_new_path(path: str) -> None:
         check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
 
 
+def test_unset_keys_in_the_configuration_of_an_earlier_run_are_dropped() -> None:
+    config = gridworld("model.objective.constraints.lava.notch=null")
+    check_keys(config)
+    assert "notch" not in config["model"]["init_args"]["objective"]["constraints"]["lava"]
+    assert "Try start:" in refused("model.objective.constraints.lava.notch=0.01")
+
+
 def test_keys_of_the_command() -> None:
     check_keys(gridworld("verbose=true"), ("verbose",))
     assert refused("verbos=true", extra=("verbose",)).endswith("Did you mean 'verbose'?")
