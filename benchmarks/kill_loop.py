@@ -239,7 +239,7 @@ def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random
 
 
 def differences(run: Path, whole: Path) -> Iterator[str]:
-    yield from _different(final(run), final(whole), "checkpoint")
+    yield from different(final(run), final(whole), "checkpoint")
     expected, logged = logs(whole / "runs/run/version_0"), {}
     for part in sorted(run.glob("runs/run/version_*")):
         for key, value in logs(part).items():
@@ -268,7 +268,7 @@ def read(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
+def different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
     if type(ours) is not type(theirs):
         yield f"{where}: {type(ours).__name__}, not {type(theirs).__name__}"
     elif isinstance(ours, torch.Tensor):
@@ -277,12 +277,12 @@ def _different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
     elif isinstance(ours, dict):
         for key in ours.keys() | theirs.keys():
             if key in ours and key in theirs:
-                yield from _different(ours[key], theirs[key], f"{where}.{key}")
+                yield from different(ours[key], theirs[key], f"{where}.{key}")
             else:
                 yield f"{where}.{key}: in one only"
     elif isinstance(ours, (list, tuple)) and len(ours) == len(theirs):
         for number, pair in enumerate(zip(ours, theirs, strict=True)):
-            yield from _different(*pair, f"{where}[{number}]")
+            yield from different(*pair, f"{where}[{number}]")
     elif ours != theirs:
         yield f"{where}: {ours}, not {theirs}"
 

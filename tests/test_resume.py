@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.kill_loop import different
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
@@ -55,19 +56,7 @@ def newest_update(folder, version=0):
 
 
 def assert_identical(ours, theirs, where=""):
-    assert type(ours) is type(theirs), where
-    if isinstance(ours, torch.Tensor):
-        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs), where
-    elif isinstance(ours, dict):
-        assert list(ours) == list(theirs), where
-        for key in ours:
-            assert_identical(ours[key], theirs[key], f"{where}.{key}")
-    elif isinstance(ours, (list, tuple)):
-        assert len(ours) == len(theirs), where
-        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            assert_identical(one, other, f"{where}[{number}]")
-    else:
-        assert ours == theirs, where
+    assert list(different(ours, theirs, where)) == []
 
 
 def assert_same_state(ours, theirs, updates):
@@ -84,42 +73,42 @@ def assert_same_state(ours, theirs, updates):
     assert ours["lr_schedulers"][0]["last_epoch"] == updates
 
 
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
-    """SIGKILL a process once it has left a checkpoint; go on with --ckpt_path=last in this one, which knows no more.
+def killed_and_resumed(arguments, saved, more, tmp_path, monkeypatch):
+    """The whole run's rows, after a run that was killed once it had `saved` has been found to go on as that one.
 
-    Compared with a run that nothing interrupted: all metrics after the checkpoint as strings of a CSV file,
-    validation's included, and the whole state ten updates later.
+    SIGKILL ends a process; this one, which knows no more, goes on with --ckpt_path=last. Equal are all metrics after
+    the checkpoint as strings of a CSV file, validation's included, and the whole state `more` updates later.
     """
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     whole.mkdir()
-    last = killed / "runs/resumed/version_0/checkpoints/last.ckpt"
+    saved = killed / "runs/resumed/version_0/checkpoints" / saved
     monkeypatch.chdir(killed)
     output = tmp_path / "output.txt"
-    with forked(main, [*ARGUMENTS, "--trainer.max_steps=1000000"], output=output) as process:
-        deadline = time.monotonic() + 120
-        while not last.is_file() and process.exitcode is None and time.monotonic() < deadline:
+    with forked(main, [*arguments, "--trainer.max_steps=1000000"], output=output) as process:
+        deadline = time.monotonic() + 240
+        while not saved.is_file() and process.exitcode is None and time.monotonic() < deadline:
             time.sleep(0.01)
         process.kill()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL, output.read_text()
     resumed_at = newest_update(killed)
-    assert resumed_at > 0 and resumed_at % EVERY == 0
-    updates = resumed_at + 2 * EVERY
-
-    main([*ARGUMENTS, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
+    updates = resumed_at + more
+    main([*arguments, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
     monkeypatch.chdir(whole)
-    main([*ARGUMENTS, f"--trainer.max_steps={updates}"])
-
-    resumed, expected = rows(killed, 1, 0), rows(whole, 0, resumed_at)
+    main([*arguments, f"--trainer.max_steps={updates}"])
+    # A checkpoint from just before a validation resumes with the validation, which belongs to the update before.
+    resumed, expected = rows(killed, 1, resumed_at), rows(whole, 0, resumed_at)
     assert resumed == expected
-    steps = [int(row["step"]) for row in expected]
-    assert set(steps) == set(range(resumed_at, updates))
-    assert (
-        sum("val/rate/lava" in row for row in expected) >= 2
-        and len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
-    )
+    assert {int(row["step"]) for row in expected} == set(range(resumed_at, updates))
     assert_same_state(checkpoint(killed, 1, updates), checkpoint(whole, 0, updates), updates)
+    return expected
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
+    expected = killed_and_resumed(ARGUMENTS, "last.ckpt", 2 * EVERY, tmp_path, monkeypatch)
+    assert sum("val/rate/lava" in row for row in expected) >= 2
+    assert len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,5 @@ def test_fixed_weights_equal_a_frozen_controller_bit_for_bit() -> None:
     assert all(weights.tolist() == [0.5, 0.3, 0.2] for weights in watch.weights)
     other, _ = train(FixedWeights({"reward": 0.5, "lava": 0.2, "battery": 0.3}), 5)
     assert not torch.equal(fixed, other)
+    _, watch = train(FixedWeights({"battery": 0.2, "lava": 0.0}), 1)
+    assert watch.weights[0].tolist() == [1.0, 0.0, 0.2], "the reward's is 1 unless it is given"

@@ -1,6 +1,5 @@
 """Checkpoints on disk: whole or not there, damaged ones refused, no code in them; and what is in them when."""
 
-import csv
 import os
 import pickle
 import random
@@ -13,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from benchmarks.kill_loop import logs
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, newest, put, remove_unfinished
@@ -295,13 +295,7 @@ def terminated(update, validation=False):
 
 def logged(name):
     """By update and tag, over all versions; but how long anything took."""
-    found = {}
-    for file in sorted(Path(f"runs/{name}").glob("*/metrics.csv")):
-        for row in csv.DictReader(file.open()):
-            for tag, value in row.items():
-                if value and not tag.startswith(("time/", "throughput/")):
-                    found[row["step"], tag] = value
-    return found
+    return {key: value for path in sorted(Path(f"runs/{name}").iterdir()) for key, value in logs(path).items()}
 
 
 def last(name, version):

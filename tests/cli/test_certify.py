@@ -14,10 +14,10 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
 from lightning_cgrpo.cli.looks import identity, record
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts import ratio
 from tests.quiet import GRIDWORLD
+from tests.refusals import refused
 
 SMALL = [
     *GRIDWORLD,
@@ -53,13 +53,6 @@ def certify(arguments="", lava=0.9):
     except SystemExit as end:
         return end.code
     return 0
-
-
-def refused(arguments="", lava=0.9):
-    with pytest.raises(UserError) as caught:
-        certify(arguments, lava)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def looks():
@@ -136,7 +129,7 @@ def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatc
 )
 def test_another_question_about_the_same_policy_is_refused(arguments, lava, name):
     assert certify("--prompts=60", 0.06) == 3
-    message = refused(arguments, lava)
+    message = refused(certify, arguments, lava)
     assert (
         message.startswith("Expected one look at a checkpoint, but got a second with other") and "'refuted'" in message
     )
@@ -166,10 +159,10 @@ def test_identity_is_that_of_weights_and_decoding():
 
 
 def test_what_can_decide_nothing_is_no_look():
-    assert "at least 299 prompts" in refused("--prompts=100", 0.01)
-    assert "allows no violation at all" in refused("--prompts=100", 0.0)
-    assert "at least 1" in refused("--prompts=0") and "--confidence" in refused("--confidence=95")
-    assert "try --prompts" in refused("", 0.01), "five test prompts are the default"
+    assert "at least 299 prompts" in refused(certify, "--prompts=100", 0.01)
+    assert "allows no violation at all" in refused(certify, "--prompts=100", 0.0)
+    assert "at least 1" in refused(certify, "--prompts=0") and "--confidence" in refused(certify, "--confidence=95")
+    assert "try --prompts" in refused(certify, "", 0.01), "five test prompts are the default"
     assert not (FOLDER / "certificates.json").exists()
 
 
@@ -182,8 +175,10 @@ def test_two_commands_at_a_time_record_both_policies(tmp_path):
     assert record(tmp_path, "policy 3", {}, look | {"at": "later"})["at"] == 3, "the first look counts"
 
 
-def test_other_data_than_the_runs_own_is_refused():
-    message = refused("--prompts=60 --data.lava=3")
+def test_other_data_than_the_runs_own_is_refused(
+    certify,
+):
+    message = refused(certify, "--prompts=60 --data.lava=3")
     assert message.startswith("Expected the data of the checkpoint's run") and "data.lava: 20 -> 3" in message
     assert certify("--prompts=60 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
@@ -191,7 +186,7 @@ def test_other_data_than_the_runs_own_is_refused():
 def test_a_damaged_record_is_no_second_chance():
     certify("--prompts=60")
     (FOLDER / "certificates.json").write_text("{")
-    assert "is damaged" in refused("--prompts=60")
+    assert "is damaged" in refused(certify, "--prompts=60")
 
 
 RUN = """

@@ -16,6 +16,7 @@ from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.errors import UserError
 from tests.quiet import GRIDWORLD
+from tests.refusals import refused
 
 SMALL = [*GRIDWORLD, "--data.test_prompts=5", "--model.eval_group_size=2", "--trainer.logger.name=gridworld"]
 ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations" / "gridworld").glob("*.yaml"))
@@ -30,15 +31,6 @@ def fit(arguments=""):
     command("fit", f"--callbacks.checkpoints.every_n_train_steps=1 {arguments}")
     newest = max(Path().glob("runs/gridworld*/version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
     return torch.load(newest, weights_only=True)
-
-
-def refused(name, arguments=""):
-    """The one line that the user sees instead of a run."""
-    with pytest.raises(UserError) as caught:
-        command(name, arguments)
-    text = str(caught.value)
-    assert "\n" not in text and len(text) < 300
-    return text
 
 
 def test_help_lists_all_commands(capsys):
@@ -79,7 +71,7 @@ MISTAKES = {
 @pytest.mark.parametrize("arguments", MISTAKES)
 def test_a_mistake_is_answered_by_one_line(folder, arguments):
     """Which names what was given, and where there is something alike, what is probably meant. Nothing is trained."""
-    assert MISTAKES[arguments] in refused("fit", arguments)
+    assert MISTAKES[arguments] in refused(command, "fit", arguments)
     assert not list(folder.glob("**/*.ckpt"))
 
 
@@ -202,9 +194,9 @@ def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
     """Multipliers of other constraints, or of the same in another order, would be taken for these."""
     monkeypatch.chdir(trained)
     monitor = "--ckpt_path=last --model.objective.constraints.battery.role=monitor"
-    text = refused("fit", f"{monitor} --trainer.max_steps=6")
+    text = refused(command, "fit", f"{monitor} --trainer.max_steps=6")
     assert "multipliers of ['lava'] by SoftmaxAdam, but got ['lava', 'battery'] by SoftmaxAdam" in text
-    text = refused("fit", "--ckpt_path=last --trainer.max_steps=6 --callbacks.multipliers.controller=PID")
+    text = refused(command, "fit", "--ckpt_path=last --trainer.max_steps=6 --callbacks.multipliers.controller=PID")
     assert "['lava', 'battery'] by PID, but got ['lava', 'battery'] by SoftmaxAdam" in text
     command("test", monitor)  # which needs no multipliers
     swapped = yaml.safe_load(Path("runs/gridworld/version_0/config.yaml").read_text())
@@ -276,7 +268,7 @@ def test_constraints_and_signals_are_taken_out_by_null():
 @pytest.mark.slow
 def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     Path("config.yaml").write_text("{}")
-    assert "config.yaml" in refused("fit", "--trainer.logger=false --trainer.max_steps=1")
+    assert "config.yaml" in refused(command, "fit", "--trainer.logger=false --trainer.max_steps=1")
     assert Path("config.yaml").read_text() == "{}"
     Path("config.yaml").unlink()
     for _ in range(2):  # a run's own configuration is replaced
@@ -290,4 +282,4 @@ def test_own_classes_whose_code_exits_are_errors(folder, monkeypatch):
     (folder / "exits_made.py").write_text(f"{own}    def __init__(self):\n        sys.exit(0)\n")
     (folder / "exits_imported.py").write_text(f"{own}    pass\n\nsys.exit(0)\n")
     for module in ("exits_made", "exits_imported"):
-        assert "configuration names" in refused("fit", f"--model.task={module}.Own")
+        assert "configuration names" in refused(command, "fit", f"--model.task={module}.Own")

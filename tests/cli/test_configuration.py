@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lightning_cgrpo.cli import configuration
-from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, file_layer, find, merge, override, read
+from lightning_cgrpo.cli.configuration import PACKAGED, file_layer, find, merge, override, read
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -25,13 +26,6 @@ def build(files: Iterable[str], overrides: Iterable[tuple[str, str]] = ()) -> di
 
 def made(text: str, *overrides: tuple[str, str]) -> dict[str, Any]:
     return build([write("given.yaml", text)], overrides)
-
-
-def refused(*arguments: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        build(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 BASE = """
@@ -145,7 +139,7 @@ class TestInterpolation:
         ],
     )
     def test_a_mistake_is_one_line_that_names_the_key(self, text: str, problem: str) -> None:
-        message = refused([write("b.yaml", "b: {group_size: 1}")], [("a.key", text)])
+        message = refused(build, [write("b.yaml", "b: {group_size: 1}")], [("a.key", text)])
         assert message.startswith("The value of 'a.key' can't be re") and problem in message
 
 
@@ -162,7 +156,7 @@ class TestFiles:
     )
     def test_missing(self, name: str, meant: str) -> None:
         write("mine.yaml", "a: 1")
-        assert refused([name]).endswith(f"Did you mean '{meant}'?")
+        assert refused(build, [name]).endswith(f"Did you mean '{meant}'?")
 
     @pytest.mark.parametrize(
         ("text", "problem"),
@@ -175,7 +169,7 @@ class TestFiles:
     )
     def test_bad_yaml_names_file_and_line(self, text: str | bytes, problem: str) -> None:
         Path("bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-        message = refused(["bad.yaml"])
+        message = refused(build, ["bad.yaml"])
         assert "bad.yaml" in message and problem in message
 
     def test_what_is_read(self) -> None:
@@ -193,9 +187,9 @@ class TestBase:
     @pytest.mark.parametrize("base", ["nowhere.yaml", "mine.yaml", "around.yaml"])
     def test_a_base_is_another_file(self, base):
         write("around.yaml", "base: mine.yaml")
-        assert "to name another file" in refused([write("mine.yaml", f"base: {base}")])
+        assert "to name another file" in refused(build, [write("mine.yaml", f"base: {base}")])
 
     def test_a_misspelled_callback_is_found(self):
         write("below.yaml", "callbacks: {multipliers: {class_path: LagrangianCallback}}")
         text = "{base: below.yaml, callbacks: {multiplier: null}}"
-        assert "Did you mean 'multipliers'" in refused([write("mine.yaml", text)])
+        assert "Did you mean 'multipliers'" in refused(build, [write("mine.yaml", text)])

@@ -17,6 +17,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ["Tom has 3 apples.", "Anna reads 12 pages every day. How many in 5 days?", "A"]
@@ -237,13 +238,6 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     assert "| correctness >= " in card and "end of training" in card and "No certificate" in card
 
 
-def refused(*arguments):
-    with pytest.raises(UserError) as caught:
-        main(["export", *arguments])
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -252,16 +246,18 @@ def refused(*arguments):
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, words):
-    assert words in refused(*run("whole"), f"--out={tmp_path / 'out'}", *arguments)
+    assert words in refused(main, ["export", *run("whole"), f"--out={tmp_path / 'out'}", *arguments])
     assert not (tmp_path / "out").exists()
 
 
 def test_another_models_checkpoint(tmp_path):
     make_tiny_model(tmp_path / "wider", hidden_size=64, layers=1)
-    message = refused(*run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}")
+    message = refused(main, ["export", *run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}"])
     assert "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was trained" in message
     last = "--ckpt_path=runs/whole/version_0/checkpoints/last.ckpt"
-    assert "a language model" in refused("-c", "configs/gridworld.yaml", last, f"--out={tmp_path / 'out'}")
+    assert "a language model" in refused(
+        main, ["export", "-c", "configs/gridworld.yaml", last, f"--out={tmp_path / 'out'}"]
+    )
 
 
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA)])

@@ -1,4 +1,4 @@
-"""What is maximized at a step; the clipped one is in test_losses.py, number by number."""
+"""What is maximized at a step; test_losses.py has the clipped one number by number, test_trl_oracle.py SAPO."""
 
 import pytest
 import torch
@@ -34,13 +34,3 @@ def test_cispo_bounds_the_weight_and_keeps_the_gradient(
     value, got, acts = at(CISPO(5.0), ratio, advantage)
     assert got.item() == pytest.approx(gradient) and acts == bounded
     assert value.item() == pytest.approx(gradient * torch.tensor(ratio).log().item())
-
-
-@pytest.mark.parametrize("ratio", [0.3, 1.0, 1.7, 4.0])
-@pytest.mark.parametrize(("advantage", "temperature"), [(2.0, 1.3), (-1.0, 0.8), (0.0, 0.8)])
-def test_sapo_fades(ratio: float, advantage: float, temperature: float) -> None:
-    value, gradient, bounded = at(SAPO(1.3, 0.8), ratio, advantage)
-    x = torch.tensor(temperature * (ratio - 1), dtype=torch.float64)
-    assert value.item() == pytest.approx((4 / temperature / (1 + (-x).exp()) * advantage).item())
-    assert gradient.item() == pytest.approx((ratio / (x / 2).cosh() ** 2 * advantage).item())
-    assert not bounded

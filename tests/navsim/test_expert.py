@@ -34,48 +34,10 @@ def reached(scene: Scene) -> float:
     return float(plan([scene])[0].trajectory[-1, 0]) + FRONT
 
 
-def test_drives_along_its_lane_up_to_the_limit():
-    [found] = plan([straight_road(speed=9.9)])
-    trajectory = found.trajectory
-    assert trajectory.shape == (41, 3)
-    torch.testing.assert_close(trajectory[:, 1:], torch.tensor([[-1.75, 0.0]], dtype=torch.float64).expand(41, 2))
-    speeds = trajectory[:, 0].diff() / 0.1
-    assert (speeds <= 10).all() and speeds[-1] > 9
-    # The leaders aren't known in the first step, which brakes with 3 m/s^2.
-    torch.testing.assert_close(speeds[:2], torch.tensor([9.9, 9.6], dtype=torch.float64))
-    assert found.route_lanes == (0, 1)
-    torch.testing.assert_close(found.centerline, straight_road().map.lanes.centerlines[0])
-
-
-def test_stops_behind_what_stands_in_the_way():
-    car = agent("car", 25.0, -1.75)
-    assert reached(straight_road([car])) < 25.0 - 2.3
-    assert reached(straight_road([car])) < reached(straight_road()) - 5
-    cone = agent("cone", 25.0, -1.75, kind="traffic_cone", size=(0.4, 0.4))
-    assert reached(straight_road([cone])) < 25.0
-
-
 def test_does_not_mind_what_is_beside_or_behind_it_or_under_it():
     alone = plan([straight_road()])[0].trajectory
     for other in (agent("beside", 0.0, 5.25), agent("behind", -20.0, -1.75, speed=5.0), agent("under", 1.0, -1.75)):
         torch.testing.assert_close(plan([straight_road([other])])[0].trajectory, alone)
-
-
-def test_expects_others_to_keep_their_speed():
-    fast, slow = (reached(straight_road([agent("car", 15.0, -1.75, speed=speed)])) for speed in (9.0, 3.0))
-    assert slow < fast
-
-
-def test_goes_around_what_is_only_half_in_its_lane():
-    scene = straight_road([agent("car", 22.0, -3.6, size=(4.6, 1.8))])
-    [found] = plan([scene])
-    assert (found.trajectory[:, 1] > -1.0).all()  # 1 m to the left
-    assert float(found.trajectory[-1, 0]) > 20
-
-
-def test_stops_at_red_lights_of_its_route():
-    assert reached(crossing(red=True)) <= 20.0
-    assert reached(crossing(red=False)) > 25.0
 
 
 def test_light_that_will_be_red_is_not_known():

@@ -22,12 +22,6 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_follow_ups_count_by_where_they_start():
-    found = follow_up_weights(tensor([1.0, 2.0]), tensor([[1.0, 2.0], [1.0, 2.3], [1.4, 2.0]]))
-    expected = tensor([1.0, math.exp(-0.09 / 0.2), math.exp(-0.16 / 0.2)])
-    assert torch.allclose(found, expected / expected.sum())
-
-
 @pytest.mark.parametrize(("distance", "uniform"), [(1.8, False), (1.93, True), (1e3, True), (math.nan, True)])
 def test_without_a_near_follow_up_all_count_the_same(distance, uniform):
     starts = tensor([[0.0, distance], [0.0, 2 * distance]])

@@ -1,6 +1,7 @@
 """Whatever is declared is an objective, or is refused in one line that names the mistake."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -131,20 +132,7 @@ VALUES = st.one_of(
     ),
 )
 DECLARATIONS = st.dictionaries(
-    st.sampled_from(
-        [
-            "at_most",
-            "at_least",
-            "mean_at_most",
-            "mean_at_least",
-            "start",
-            "over",
-            "range",
-            "where",
-            "by",
-            "violated_above",
-        ]
-    ),
+    st.sampled_from([field.name for field in fields(Constraint)]),
     VALUES,
     max_size=4,
 )

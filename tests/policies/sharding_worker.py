@@ -144,8 +144,8 @@ def language(folder, dtype="float64", **options):
     return CausalLMPolicy(str(folder / "model"), dtype=dtype, **options)
 
 
-def prompts(folder, each=3):
-    return PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=each, val_prompts=2)
+def prompts(folder):
+    return PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=3, val_prompts=2)
 
 
 def fit(module, data, strategy, updates, *callbacks, precision="64-true", checkpoint=None, folder=None):
@@ -172,11 +172,6 @@ def weights(module):
 def whole_model(folder, strategy):
     """All weights, a reference that follows, activation checkpointing, an uneven share of three prompts."""
     return fit(grpo(language(folder, gradient_checkpointing=True)), prompts(folder), strategy, 3, ReferenceSync(2, 0.5))
-
-
-def one_prompt(folder, strategy):
-    """All processes but one have nothing in any pass."""
-    return fit(grpo(language(folder)), prompts(folder, 1), strategy, 2)
 
 
 def adapters(folder, strategy):
@@ -268,7 +263,6 @@ def turns(folder, strategy):
 RUNS = (
     turns,
     whole_model,
-    one_prompt,
     adapters,
     half_adapters,
     vision,

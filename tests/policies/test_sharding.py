@@ -19,7 +19,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.sharding import full_weights, in_turn, shard, unsharded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
-EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")
+EXACT = ("whole_model", "adapters", "vision", "supervised")
 SCENARIOS = (*EXACT, "turns", "half_adapters", "mixed", "mixed_vision", "checkpoints")
 
 

@@ -1,15 +1,12 @@
 """The shipped configurations of Gymnasium train with every overlay, and resume exactly."""
 
 import shlex
-import signal
-import time
 
 import pytest
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.configuration import PACKAGED
-from tests.forked import forked
-from tests.test_resume import assert_same_state, checkpoint, newest_update, rows
+from tests.test_resume import killed_and_resumed
 
 WORLDS = ("cartpole", "pendulum", "minigrid_lava")
 QUIET = [
@@ -65,27 +62,5 @@ def test_killed_and_resumed_equals_uninterrupted(name, tmp_path, monkeypatch):
         *shlex.split("--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=2"),
         "--trainer.val_check_interval=2",
     ]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    killed.mkdir()
-    whole.mkdir()
-    monkeypatch.chdir(killed)
-    output, saved = tmp_path / "output.txt", killed / "runs/resumed/version_0/checkpoints/step=2.ckpt"
-    with forked(main, [*arguments, "--trainer.max_steps=1000000"], output=output) as process:
-        deadline = time.monotonic() + 240
-        while not saved.is_file() and process.exitcode is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.kill()
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL, output.read_text()
-    resumed_at = newest_update(killed)
-    updates = resumed_at + 2
-    main([*arguments, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
-    monkeypatch.chdir(whole)
-    main([*arguments, f"--trainer.max_steps={updates}"])
-
-    # A checkpoint from just before a validation resumes with the validation, which belongs to the update before.
-    found, expected = rows(killed, 1, resumed_at), rows(whole, 0, resumed_at)
-    assert found == expected
-    assert {int(row["step"]) for row in expected} >= set(range(resumed_at, updates))
+    expected = killed_and_resumed(arguments, "step=2.ckpt", 2, tmp_path, monkeypatch)
     assert any("val/reward/mean" in row for row in expected)
-    assert_same_state(checkpoint(killed, 1, updates), checkpoint(whole, 0, updates), updates)

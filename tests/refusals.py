@@ -1,0 +1,16 @@
+"""How a mistake is answered."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lightning_cgrpo.errors import UserError
+
+
+def refused(call: Callable[..., Any], *arguments: Any) -> str:
+    """The one line that the user sees instead of what was asked for."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
