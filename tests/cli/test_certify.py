@@ -175,9 +175,7 @@ def test_two_commands_at_a_time_record_both_policies(tmp_path):
     assert record(tmp_path, "policy 3", {}, look | {"at": "later"})["at"] == 3, "the first look counts"
 
 
-def test_other_data_than_the_runs_own_is_refused(
-    certify,
-):
+def test_other_data_than_the_runs_own_is_refused():
     message = refused(certify, "--prompts=60 --data.lava=3")
     assert message.startswith("Expected the data of the checkpoint's run") and "data.lava: 20 -> 3" in message
     assert certify("--prompts=60 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0

@@ -164,13 +164,6 @@ class TestStallDetector:
         told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])
         assert [t for t, k in enumerate(told) if k == 1] == [29]
 
-    def test_consecutive(self) -> None:
-        made = self.detector()
-        assert set(self.feed(made, [0.3] * 9)) == {None}
-        assert self.feed(made, [0.3], self.balanced) == [None]
-        assert set(self.feed(made, [0.3] * 9)) == {None}
-        assert self.feed(made, [0.3]) == [1]
-
     def test_unobserved_updates_do_not_count(self) -> None:
         made = self.detector()
         self.feed(made, [0.3] * 5)

@@ -13,7 +13,6 @@ import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from lightning_cgrpo.navsim.evaluation import constant_velocity
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.expert.proposals import propose
@@ -24,7 +23,7 @@ from lightning_cgrpo.navsim.route.route import correct_route, search
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
-from tests.scenes.scenes import SPEED, agent, crossing, moved, straight_road
+from tests.scenes.scenes import agent, crossing, moved, straight_road
 
 FRONT = 4.049
 
@@ -69,14 +68,6 @@ def test_rigid_motion_moves_the_plan(scene):
 def test_no_others_and_no_future_needed():
     scene = straight_road([agent("later", 25.0, -1.75, times=[0.5, 1.0, 1.5])])
     torch.testing.assert_close(plan([scene])[0].trajectory, plan([straight_road()])[0].trajectory)
-
-
-def test_constant_velocity():
-    poses = constant_velocity([straight_road(speed=3.0), straight_road()])[1]
-    assert poses.shape == (2, 8, 3)
-    torch.testing.assert_close(poses[0, :, 0], torch.arange(1, 9, dtype=torch.float64) * 1.5)
-    assert float(poses[1, -1, 0]) == SPEED * 4
-    assert (poses[..., 1:] == 0).all()
 
 
 # Route

@@ -27,32 +27,6 @@ def test_a_good_drive_scores_everything():
     assert found.states.shape == (1, 41, 11)
 
 
-def test_what_is_hit_and_who_is_at_fault():
-    def collision(*others, candidate=None, speed=SPEED):
-        scene = straight_road(list(others), speed=speed)
-        found = score(scene, straight(speed) if candidate is None else candidate)
-        return found.columns["no_at_fault_collisions"].item(), found.steps["no_at_fault_collisions"].item()
-
-    assert collision() == (1, -1)
-    assert collision(PARKED) == (0, 24)
-    assert collision(agent("cone", 25, -1.75, kind="traffic_cone", size=(0.5, 0.5)))[0] == 0.5
-    assert collision(agent("walker", 25, -1.75, kind="pedestrian", size=(0.5, 0.5)))[0] == 0
-    assert collision(agent("from behind", -15, -1.75, speed=14.0), speed=4.0)[0] == 1
-    assert collision(agent("from the side", 8, -12.2, 1.57, speed=5.0), speed=5.0) == (1, -1)
-    assert collision(PARKED, speed=0.0) == (1, -1)
-    # What stands still only later counts as moving; what is seen for the first time standing counts as stopped.
-    slowing = agent("slowing", 3, 6.0, -1.57, speed=2.0)
-    assert collision(slowing, speed=1.0)[0] == 1
-    slowing["states"][3][4:] = [0.0, 0.0]
-    assert collision(slowing, speed=1.0)[0] == 0
-
-
-def test_time_to_collision_looks_ahead():
-    found = score(straight_road([PARKED]), straight(), STOP, straight(left=3.5))
-    assert found.columns["time_to_collision_within_bound"].tolist() == [0, 1, 1]
-    assert found.steps["time_to_collision_within_bound"][0] < found.steps["no_at_fault_collisions"][0]
-
-
 def test_progress_is_relative_to_the_expert_or_to_oneself():
     found = score(straight_road([PARKED]), STOP, straight())
     progress = found.columns["ego_progress"]

@@ -31,11 +31,6 @@ def test_without_a_near_follow_up_all_count_the_same(distance, uniform):
     assert torch.equal(batch, found.expand(4, 2))
 
 
-def test_a_plan_ends_in_the_map():
-    poses = tensor([[1.0, 0.0, 0.0], [3.0, 1.0, 0.5]])
-    assert torch.allclose(endpoints(tensor([10.0, 20.0, math.pi / 2, 5, 0, 0, 0]), poses), tensor([9.0, 23.0]))
-
-
 def drive(number, values, follows=None, start=(0.0, 0.0), ends=None, valid=None, ade=math.nan):
     """One whose sub-scores are all the same: its EPDMS is the fifth power."""
     count = len(values)

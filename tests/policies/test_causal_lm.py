@@ -13,42 +13,21 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import Examples
+from tests.policies.causal_families import SIZES, small
 from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
 
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "bos_token_id": None,
+OF_FAMILY = {
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
+    "mistral": {"sliding_window": None},
+    "phi3": {"sliding_window": None},
 }
-
-
-def config(family):
-    if family == "GPT2":
-        return transformers.GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=2)
-    if family == "OPT":
-        return transformers.OPTConfig(
-            vocab_size=300, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4,
-            max_position_embeddings=64, word_embed_proj_dim=32, eos_token_id=2, pad_token_id=1,
-        )  # fmt: skip
-    if family == "Gemma3":
-        layers = ["sliding_attention", "full_attention"]
-        return transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=layers)
-    if family in ("Mistral", "Phi3"):
-        return getattr(transformers, f"{family}Config")(**SIZES, sliding_window=None)
-    return getattr(transformers, f"{family}Config")(**SIZES)
 
 
 def build(family, dtype=torch.float64):
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config(family), dtype=dtype, attn_implementation="sdpa")
+    config = small(transformers.CONFIG_MAPPING[family], **OF_FAMILY.get(family, {}))
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)  # far from uniform
@@ -86,10 +65,10 @@ def gradients(model, loss):
     return torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
 
 
-SHARED = ["Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Phi3", "Olmo2", "Granite", "SmolLM3", "Glm", "GPT2", "OPT"]
+SHARED = ["qwen2", "qwen3", "llama", "mistral", "gemma", "phi3", "olmo2", "granite", "smollm3", "glm", "gpt2", "opt"]
 
 
-@pytest.mark.parametrize("family", [*SHARED, "Gemma3", "Cohere"])
+@pytest.mark.parametrize("family", [*SHARED, "gemma3_text", "cohere"])
 def test_equals_transformers_without_padding(family, tokenizer):
     model = build(family)
     with warnings.catch_warnings(record=True):
@@ -116,7 +95,7 @@ def test_equals_transformers_without_padding(family, tokenizer):
     theirs = (torch.stack(expected) * coefficients).sum()
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         # Some norms and rotations are computed in float32, whatever the dtype.
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if family in ("Gemma", "Gemma3") else 1e-8)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if family in ("gemma", "gemma3_text") else 1e-8)
 
 
 class Widest(TorchDispatchMode):
@@ -131,7 +110,7 @@ class Widest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize(("family", "rows"), [("Gemma3", 5), ("Cohere", 9 * 6)])
+@pytest.mark.parametrize(("family", "rows"), [("gemma3_text", 5), ("cohere", 9 * 6)])
 def test_padded_rows_need_a_chunk_of_logits_at_a_time(family, rows, tokenizer, monkeypatch):
     """Cohere scales its logits, so transformers computes all of them at once."""
     monkeypatch.setattr(log_probs, "chunk_rows", lambda vocabulary, device: 5)
@@ -144,7 +123,7 @@ def test_padded_rows_need_a_chunk_of_logits_at_a_time(family, rows, tokenizer, m
 
 
 def test_a_scale_that_nobody_knows_keeps_the_logits_of_transformers(tokenizer):
-    model = build("Gemma3")
+    model = build("gemma3_text")
     model.lm_head.register_forward_hook(lambda module, given, logits: logits / 2)
     with pytest.warns(match="its own copy of the prompt"):
         policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
@@ -175,7 +154,7 @@ def test_half_precision_logits_are_reduced_in_float32():
     assert logits.grad.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("family", ["GPT2", "OPT"])
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_dropout_is_inactive_and_checkpointing_changes_nothing(family, gradient_checkpointing, tokenizer):
     model = build(family)  # with dropout of 0.1
@@ -194,7 +173,7 @@ def test_dropout_is_inactive_and_checkpointing_changes_nothing(family, gradient_
 
 
 def test_checkpointing_recomputes(tokenizer):
-    policy = CausalLMPolicy.from_model(build("Qwen2"), tokenizer, gradient_checkpointing=True)
+    policy = CausalLMPolicy.from_model(build("qwen2"), tokenizer, gradient_checkpointing=True)
     policy.train()
     calls = []
     policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -238,7 +217,7 @@ def test_reference_of_adapters_registers_nothing(directory):
 def test_positions_that_depend_on_the_batch_are_refused(tokenizer):
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, rope_parameters=rope))
+    model = transformers.LlamaForCausalLM(small(transformers.LlamaConfig, rope_parameters=rope))
     with pytest.warns(match="depend on the longest text of a batch"):
         assert not CausalLMPolicy.from_model(model, tokenizer).shares_prompts
 
