@@ -146,7 +146,7 @@ class StallDetector(nn.Module):
     A stalled, likely infeasible constraint kept at least `weight` of its cap for `updates` consecutive observed
     updates. Its mean violation over the second half is above 0, and not below the first half's, each by `SURE` standard
     errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several at
-    their caps, the worst stalls, because the others may be met once it gives way.
+    their caps for half as long, the worst stalls, because the others may be met once it gives way.
 
     Args:
         weight: share of the cap, in (0.5, 1].
