@@ -4,10 +4,12 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
+from lightning_cgrpo.policies.sharding import whole
+
 
 def flat(module):
     """A copy of all weights of a network, as one vector."""
-    return torch.cat([parameter.detach().clone().flatten() for parameter in module.parameters()])
+    return torch.cat([whole(parameter.detach()).clone().flatten() for parameter in module.parameters()])
 
 
 class Memory(Callback, DummyLogger):

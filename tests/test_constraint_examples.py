@@ -23,7 +23,7 @@ EXPECTED = {
     "drift": {"mean/drift", "multiplier/drift", "policy/kl"},
     "subsets": {"rate/correctness", "threshold/correctness", "multiplier/correctness/steps=1", "val/rate/correctness"},
 }
-FURTHER = {"schedule": [f"--model.objective.constraints.{name}.over=2" for name in ("format", "integer")]}
+FURTHER = {"schedule": [f"--model.objective.constraints.{name}.over=2" for name in ("format", "correctness")]}
 
 
 def test_all_examples_are_tried() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.accelerators import MPSAccelerator
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
@@ -71,6 +72,20 @@ class ManualOptimization(LightningModule):
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             guard(callback)
+        if stage != "fit":
+            return
+        for callback in callbacks:
+            if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+                raise UserError(
+                    f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
+                    "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
+                )
+        overfit = self.trainer.overfit_batches  # type: ignore[attr-defined]
+        if overfit:
+            raise UserError(
+                f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
+                "such as data.train_prompts=8, and more epochs."
+            )
 
     def load_policy(self) -> None:
         if self._trainer is not None:
@@ -95,6 +110,11 @@ class ManualOptimization(LightningModule):
         self._take_settings()
         scheduler = self.schedule(self._policy_optimizer.optimizer)
         updates = self.trainer.estimated_stepping_batches
+        if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < updates:
+            rank_zero_warn(
+                f"The learning rate rises again after update {scheduler.T_max}: model.lr_scheduler.T_max is smaller "
+                f"than the {updates} updates of this run."
+            )
         if isinstance(scheduler, OneCycleLR) and updates > scheduler.total_steps:
             raise UserError(
                 f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "

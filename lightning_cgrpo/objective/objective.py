@@ -102,6 +102,19 @@ class Objective:
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
         object.__setattr__(self, "constraints", expanded(self.constraints))
         check_compositions(self.signals)
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        bounds = [(name, key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
+        for name, signal, least in bounds:
+            for other, also, most in bounds:
+                opposite = signal == also and least.kind == most.kind and least.lower and not most.lower
+                if opposite and (least.threshold or 0) > (most.threshold or 0):
+                    raise ObjectiveError(
+                        f"Expected constraints '{name}' and '{other}' on '{self.constraints[name].signal or name}' to "
+                        f"allow some {least.kind}, but got {least.key}: {least.threshold:g} and {most.key}: "
+                        f"{most.threshold:g}."
+                    )
 
     @classmethod
     def declared(cls, config: Mapping[str, Any]) -> Objective:
