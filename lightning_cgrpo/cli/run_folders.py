@@ -32,6 +32,8 @@ LONGEST = 100
 """Characters of a name; a longer name is cut and ends with a fingerprint."""
 START = "start"
 """The version under which the evaluation of starting weights logs."""
+NEAREST = 2
+"""Checkpoints of other runs that an error names."""
 TOLD = 3
 """Number of differing settings in a message."""
 AUTO = "auto"
@@ -157,10 +159,21 @@ def last_checkpoint(config: Config) -> Path:
     """The newest checkpoint of the runs with this configuration's logger, folder and name; see `newest`."""
     if (last := newest(_places(config))) is not None:
         return last
-    raise ConfigError(
-        f"Expected a checkpoint {_folder(config)}/*/{CHECKPOINTS}/{LAST}, but found none; `fit` without --ckpt_path "
-        "starts a run."
+    folder = _folder(config)
+    others = _nearest(folder)
+    hint = (
+        f", try --ckpt_path={' or '.join(map(str, others))}" if others else "; `fit` without --ckpt_path starts a run"
     )
+    raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/{LAST}, but found none{hint}.")
+
+
+def _nearest(folder: Path) -> list[Path]:
+    """Each last checkpoint of the runs with the most similar names: a name lists files and overrides."""
+    wanted = set(folder.name.split(","))
+    runs = {file.parents[2] for file in folder.parent.glob(f"*/*/{CHECKPOINTS}/{LAST}")}
+    similar = sorted(runs, key=lambda run: (len(wanted ^ set(run.name.split(","))), run.name))[:NEAREST]
+    # version_10 is newer than version_9.
+    return [max(run.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda file: (len(str(file)), file)) for run in similar]
 
 
 def _folder(config: Config) -> Path:
