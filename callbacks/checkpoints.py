@@ -185,7 +185,10 @@ class Checkpoints(ModelCheckpoint):
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
         elif self._never_comes(self.monitor, trainer, monitor_candidates):
-            hint = did_you_mean(self.monitor, monitor_candidates) or f" Try one of {', '.join(sorted(monitor_candidates))}."
+            hint = (
+                did_you_mean(self.monitor, monitor_candidates)
+                or f" Try one of {', '.join(sorted(monitor_candidates))}."
+            )
             raise UserError(f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'.{hint}")
 
     @staticmethod
