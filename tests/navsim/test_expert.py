@@ -28,11 +28,6 @@ from tests.scenes.scenes import agent, crossing, moved, straight_road
 FRONT = 4.049
 
 
-def reached(scene: Scene) -> float:
-    """Where the front bumper of the expert is after 4 s, along x."""
-    return float(plan([scene])[0].trajectory[-1, 0]) + FRONT
-
-
 def test_does_not_mind_what_is_beside_or_behind_it_or_under_it():
     alone = plan([straight_road()])[0].trajectory
     for other in (agent("beside", 0.0, 5.25), agent("behind", -20.0, -1.75, speed=5.0), agent("under", 1.0, -1.75)):
@@ -41,7 +36,8 @@ def test_does_not_mind_what_is_beside_or_behind_it_or_under_it():
 
 def test_light_that_will_be_red_is_not_known():
     lights = [{"t": 0.5, "red": ["through"], "green": []}]
-    assert reached(crossing(traffic_lights=lights)) > 25.0
+    [found] = plan([crossing(traffic_lights=lights)])
+    assert float(found.trajectory[-1, 0]) + FRONT > 25.0
 
 
 def test_batch_is_the_same_as_one_by_one():
