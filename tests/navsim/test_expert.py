@@ -61,11 +61,6 @@ def test_rigid_motion_moves_the_plan(scene):
     torch.testing.assert_close(there.trajectory[:, 2], here.trajectory[:, 2] + yaw, rtol=0, atol=1e-6)
 
 
-def test_no_others_and_no_future_needed():
-    scene = straight_road([agent("later", 25.0, -1.75, times=[0.5, 1.0, 1.5])])
-    torch.testing.assert_close(plan([scene])[0].trajectory, plan([straight_road()])[0].trajectory)
-
-
 # Route
 
 
