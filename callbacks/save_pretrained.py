@@ -28,7 +28,7 @@ class SavePretrained(Callback):
 
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         """Raises:
-        UserError: no language model, or the directory is a file or the starting model's directory.
+        UserError: no language model; or the directory is a file, the starting model's, or has the other kind of model.
         """
         policy = pl_module.policy
         if not isinstance(policy, CausalLMPolicy):
@@ -40,6 +40,12 @@ class SavePretrained(Callback):
             )
         if self.directory.exists() and not self.directory.is_dir():
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
+        kept = "config.json" if policy.lora is not None else "adapter_config.json"
+        if stage == "fit" and (self.directory / kept).exists():
+            raise UserError(
+                "Expected a directory without the other kind of model, because transformers would load adapters and "
+                f"weights together, but '{self.directory}' has {kept}, try another directory."
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         policy = pl_module.policy

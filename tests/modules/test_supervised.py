@@ -259,9 +259,12 @@ def test_the_drivers_recipe_is_four_runs_on_different_scenes(folder, monkeypatch
 
 def test_what_cannot_be_saved_is_noticed_before_training(directory, tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "adapter_config.json").write_text("{}")
     for policy, target, reason in (
         (policy_of(directory), tmp_path / "file", "is a file"),
         (torch.nn.Linear(1, 1), tmp_path / "new", "language model"),
+        (policy_of(directory), tmp_path / "adapters", "other kind"),
     ):
         with pytest.raises(UserError, match=reason):
             SavePretrained(str(target)).setup(None, SimpleNamespace(policy=policy), "fit")
