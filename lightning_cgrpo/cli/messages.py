@@ -103,8 +103,11 @@ def of_a_lost_process(error: BaseException) -> str | None:
     from lightning_cgrpo.distributed import world  # not at the top, because it imports torch
 
     link: BaseException | None = error
+    passed: set[int] = set()  # an error that two threads raise again is its own context's context
     while link is not None and not (isinstance(link, RuntimeError) and LOST.search(str(link))):
+        passed.add(id(link))
         link = link.__cause__ or link.__context__
+        link = None if id(link) in passed else link
     if link is None:
         return None
     (rank, size), at = world(), re.search(r"\[([^\]/]+)\]:\d+", str(link))
