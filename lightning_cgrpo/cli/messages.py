@@ -103,7 +103,7 @@ def of_a_lost_process(error: BaseException) -> str | None:
     from lightning_cgrpo.distributed import world  # not at the top, because it imports torch
 
     link: BaseException | None = error
-    passed: set[int] = set()  # an error that two threads raise again is its own context's context
+    passed: set[int] = set()  # Errors that threads raise again, as on a full disk, may form a circle.
     while link is not None and not (isinstance(link, RuntimeError) and LOST.search(str(link))):
         passed.add(id(link))
         link = link.__cause__ or link.__context__

@@ -7,15 +7,18 @@ import contextlib
 import os
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import save
-from lightning_cgrpo.studies.state import Results, check_distinct, state, summary_of
+from lightning_cgrpo.studies.state import Results, check_distinct, progress, state, summary_of
 from lightning_cgrpo.studies.study import Run, Study, read_study
+
+MINUTE = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -69,15 +72,42 @@ def train(study: Study, runs: Sequence[Run]) -> list[str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     outcomes = here(runs, study.after, study.at_once or cores)
     failed: list[str] = []
-    began = time.monotonic()
-    with contextlib.closing(outcomes):
-        for number, (run, error) in enumerate(outcomes, 1):
+    with telling(runs), contextlib.closing(outcomes):
+        for run, error in outcomes:
             if error is not None:
                 failed.append(f"{run.name} failed: {error} (all output: {run.folder / OUTPUT})")
-            minutes = (time.monotonic() - began) / 60 * (len(runs) / number - 1)
-            print(f"{run.name}: finished" if error is None else failed[-1])
-            print(f"{number} of {len(runs)} runs have ended, about {minutes:.0f} min left", flush=True)
+            print(f"{run.name}: finished" if error is None else failed[-1], flush=True)
     return failed
+
+
+@contextlib.contextmanager
+def telling(runs: Sequence[Run], interval: float = MINUTE) -> Iterator[None]:
+    """Print the updates of all runs now and then."""
+    before, began, over = sum(progress(run)[0] for run in runs), time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(interval):
+            print(progress_line(runs, before, time.monotonic() - began), flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def progress_line(runs: Sequence[Run], before: int, seconds: float) -> str:
+    """Updates done and asked of all runs, and the time left at the pace since `before` updates were done."""
+    found = [progress(run) for run in runs]
+    done, known = sum(updates for updates, _ in found), [asked for _, asked in found if asked]
+    if not known:
+        return f"{done:,} updates, {seconds / 60:.0f} min"
+    # Runs that have not begun are as long as the longest other run.
+    asked = sum(known) + (len(runs) - len(known)) * max(known)
+    left = f", {seconds / 60 * (asked - done) / (done - before):.0f} min left" if done > before else ""
+    return f"{done:,} of {asked:,} updates, {seconds / 60:.0f} min{left}"
 
 
 def report(runs: Sequence[Run], results: Results, out: Path) -> None:

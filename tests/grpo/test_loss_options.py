@@ -132,3 +132,9 @@ def test_the_settings_of_the_docs_are_accepted(name, settings):
         given["surrogate"] = getattr(lightning_cgrpo, given["surrogate"])()
     assert given and set(given) <= {field.name for field in fields(Optimization)}
     assert Optimization(**given) != Optimization() or "the default" in settings
+
+
+def test_single_steps_are_units_of_their_own_in_the_correction_of_a_sampler():
+    old, sampling = (torch.tensor(p, dtype=torch.float64).log() for p in ([0.5] * 5, [0.5, 0.4, 0.1, 1.0, math.nan]))
+    ratios = SamplingCorrection(high=None, sequence=True).ratios(old, sampling, torch.ones(5, dtype=torch.bool))
+    assert ratios.tolist() == pytest.approx([1, 1.25, 5, 0.5, 1])

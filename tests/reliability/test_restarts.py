@@ -202,8 +202,10 @@ def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(launcher,
 def test_what_libraries_say_of_a_lost_process(text):
     try:
         raise ValueError("while sums are added") from RuntimeError(text)
-    except ValueError as error:
-        message = of_a_lost_process(error)
+    except ValueError as raised:
+        error, message = raised, of_a_lost_process(raised)
     assert message.count("\n") == 0 and "--ckpt_path=auto" in message
     assert ("on 10.0.0.7" in message) == ("10.0.0.7" in text)
     assert of_a_lost_process(ValueError(text)) is None
+    error.__cause__.__cause__, error.__cause__.args = error, ("No space left on device",)  # a circle
+    assert of_a_lost_process(error) is None

@@ -13,6 +13,7 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.reporting.runs import read_summary
+from lightning_cgrpo.studies import command
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -109,3 +110,9 @@ def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
         with pytest.raises(UserError, match=complaint):
             main(["study", *arguments])
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["rewards,seed=1"]
+
+
+def test_the_line_of_a_minute_counts_updates_and_the_time_left(monkeypatch):
+    """A run that has not begun is as long as the longest other run."""
+    monkeypatch.setattr(command, "progress", {"a": (100, 300), "b": (200, 300), "c": (0, None)}.get)
+    assert command.progress_line(["a", "b", "c"], 0, 600) == "300 of 900 updates, 10 min, 20 min left"
