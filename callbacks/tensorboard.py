@@ -57,7 +57,7 @@ def hyperparameters(trainer: Trainer, module: RolloutModule) -> dict[str, float 
     summaries = (callback for callback in trainer.callbacks if isinstance(callback, RunSummary))  # type: ignore[attr-defined]
     method: dict[str, Any] = next((summary.record["method"] for summary in summaries), {})
     settings = {path.replace("init_args.", ""): value for path, value in _leaves(method, "")}
-    return {"seed": module.seed, "group_size": module.group_size, **settings}
+    return {"seed": module.seed, "model.group_size": module.group_size, **settings}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, float | str | bool]]:
