@@ -9,7 +9,7 @@ import torch
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks.stable_baselines import learn, play, study_steps
+from benchmarks.stable_baselines import Penalized, costly, learn, play, study_steps
 from lightning_cgrpo import Gymnasium
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups
@@ -33,12 +33,11 @@ def test_played_as_by_hand(options):
         "gymnasium.wrappers.TransformAction": {"func": lambda a: a - 1, "action_space": gymnasium.spaces.Discrete(3)}
     }
     environment = Gymnasium(WALK, {"continuous": continuous}, wrappers=[] if continuous else [shifted])
-    model = learn(environment, 0, 32, **SMALL, **options)
+    model = learn(environment.make, 0, 32, **SMALL, **options)
     assert model.num_timesteps == 32 and isinstance(model.get_env(), VecNormalize) == ("normalize" in options)
     prompts = PromptGroups(torch.arange(3), {"seed": torch.tensor(SEEDS)})
     rollouts = play(model, environment, prompts)
-    lengths = rollouts.lengths[:, 0].tolist()
-    for row, (seed, length) in enumerate(zip(SEEDS, lengths, strict=True)):
+    for row, (seed, length) in enumerate(zip(SEEDS, rollouts.lengths[:, 0].tolist(), strict=True)):
         world = gymnasium.make(WALK, continuous=continuous)
         world.reset(seed=seed)
         for step in range(length):
@@ -49,6 +48,14 @@ def test_played_as_by_hand(options):
             assert np.allclose(facts["observation"], seen)
             assert (terminated or truncated) == (step == length - 1)
     assert not any(values[~rollouts.mask].any() for values in rollouts.info.values())
+
+
+def test_a_costly_step_earns_less():
+    """Walk ends beyond 3, at its third step upwards."""
+    world = Penalized(gymnasium.make(WALK), 5.0)
+    (start, _), _ = world.reset(seed=0)
+    assert [world.step(1)[1] - start for _ in range(3)] == pytest.approx([1, 2, -2])
+    assert [costly(True, {"x_velocity": velocity}) for velocity in (0.7, 0.8)] == [False, True]
 
 
 def test_steps_of_a_resumed_run(tmp_path):
