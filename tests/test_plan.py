@@ -159,11 +159,20 @@ def test_vision_language_models(tmp_path, family):
     assert counted == sum(p.nbytes for p in policy.parameters())
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"model_type": "vit"}'])
-def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "no config.json"),
+        ("{", "not a valid JSON"),
+        ('{"model_type": "vit"}', "ViTConfig|vit"),
+        ('{"model_type": "xlnet"}', "attn_type: bi"),
+        ('{"model_type": "bert"}', "is_decoder: False"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, content, reason):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UserError, match=r"try --model\.policy\.model=DIRECTORY") as caught:
+    with pytest.raises(UserError, match=rf"({reason}).*try another") as caught:
         main(["plan", "-c", "configs/gsm8k.yaml", f"--model.policy.model={tmp_path}"])
     assert "\n" not in str(caught.value)
 

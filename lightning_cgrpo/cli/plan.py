@@ -7,15 +7,14 @@ bytes.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from jsonargparse.typing import PositiveInt
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
-from lightning_cgrpo.errors import UserError, first_line
 
 # torch is imported in functions, because `--help` and misspelled keys must not wait for it.
 
@@ -66,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "example are in docs/plan.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("--gpus", metavar="N", type=_positive, help="GPUs of all machines (default: trainer.devices)")
-    parser.add_argument("--prompt-tokens", metavar="P", type=_positive, help="of a prompt, its images included")
+    parser.add_argument("--gpus", metavar="N", type=PositiveInt, help="GPUs of all machines (default: trainer.devices)")
+    parser.add_argument("--prompt-tokens", metavar="P", type=PositiveInt, help="of a prompt, its images included")
     options, rest = parser.parse_known_args(argv)
     config, _ = read_arguments("plan", rest)
     show(*plan(config, options.gpus, options.prompt_tokens))
@@ -134,45 +133,18 @@ def build(policy: Any, setting: Setting) -> Any:
     Raises:
         UserError: the policy can't load such a model.
     """
-    import torch
-    import transformers
-
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-    from lightning_cgrpo.policies.pretrained import ADAPTERS, directory, with_adapters
-    from lightning_cgrpo.policies.vision_families import family_of
+    from lightning_cgrpo.policies.pretrained import with_adapters
     from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):
         policy.load()  # a small model of the policy's own
         return policy.network.double() if setting.double else policy.network
-    adapters = Path(policy.name).expanduser() / ADAPTERS
-    saved = json.loads(adapters.read_text(encoding="utf-8")) if adapters.is_file() else None
-    name = str((saved or {}).get("base_model_name_or_path") or policy.name)
-    kind = transformers.AutoModelForImageTextToText if policy.reads_images else transformers.AutoModelForCausalLM
-    try:
-        path = directory(name)
-        config = transformers.AutoConfig.from_pretrained(str(path or name), local_files_only=path is not None)
-        if policy.reads_images:
-            family_of(config, policy.name)
-        dtype = getattr(torch, policy.dtype) if policy.dtype else getattr(config, "dtype", None) or torch.float32
-        with torch.device("meta"):
-            model: Any = kind.from_config(config, dtype=dtype, attn_implementation="sdpa").to(dtype)
-    except UserError:
-        raise
-    except Exception as error:  # of the hub, of transformers, or of a model's own code
-        raise UserError(
-            f"Expected a config.json from which {kind.__name__} builds a model, but got '{name}' "
-            f"({first_line(error)[:200]}), try --model.policy.model=DIRECTORY with its config.json from the hub."
-        ) from None
+    model, _ = policy.pretrained(weights=False)
     if policy.lora is not None:
-        model = with_adapters(model, policy.lora).get_base_model()
-    elif saved is not None:
-        from peft import PeftConfig, get_peft_model
-
-        lora = PeftConfig.from_pretrained(str(adapters.parent))
-        lora.inference_mode = False  # training continues
-        model = get_peft_model(model, lora).get_base_model()
-    return model.double() if setting.double else model
+        model = with_adapters(model, policy.lora)
+    network = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return network.double() if setting.double else network
 
 
 def _phases(module: Any, network: Any, setting: Setting) -> dict[str, Parts]:
@@ -272,16 +244,21 @@ def language_parts(network: Any, module: Any, setting: Setting) -> tuple[Parts, 
     if not isinstance(getattr(module.sampler, "engine", None), TransformersEngine):
         return {}, training
     text, sampler, fed = network.config.get_text_config(), module.sampler, setting.answer_tokens - 1
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     at_once = min(setting.prompts, max((sampler.sampling.batch_size or 10**9) // setting.answers, 1))
     cached = setting.prompt_tokens + setting.answers * fed
     if not module.policy.share_prompts or obstacle(network) is not None:
         cached = setting.answers * (setting.prompt_tokens + fed)
     return {
-        "keys and values": 2 * text.num_hidden_layers * heads * size * at_once * cached * element,
+        "keys and values": 2 * sum(map(_cached_width, text.per_layer_config)) * at_once * cached * element,
         "logits": at_once * setting.answers * vocabulary * SAMPLED,
     }, training
+
+
+def _cached_width(layer: Any) -> int:
+    """K d of a layer's configuration; 0 without attention heads."""
+    heads = getattr(layer, "num_attention_heads", 0)
+    size = getattr(layer, "head_dim", None) or layer.hidden_size // max(heads, 1)
+    return int(size * (getattr(layer, "num_key_value_heads", None) or heads))
 
 
 def show(heading: str, phases: dict[str, Parts]) -> None:
@@ -301,10 +278,3 @@ def show(heading: str, phases: dict[str, Parts]) -> None:
     print(f"{heading}.\n")
     print_table(table)
     print(f"\n{LEFT_OUT}")
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, but got '{text}'")
-    return value

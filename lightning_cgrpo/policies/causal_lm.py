@@ -15,7 +15,7 @@ from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.policies.comparison import choose
+from lightning_cgrpo.policies.comparison import check_causal, choose
 from lightning_cgrpo.policies.continuation import (
     Continuation,
     PaddedContinuation,
@@ -131,8 +131,12 @@ class CausalLMPolicy(TextPolicy):
                 self.origin = origin(self.name, self.model_init_kwargs.get("revision"))
                 rank_zero_info(f"Starting weights: {self.origin}.")
 
+    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
+        """The model and tokenizer of this name, see `load_pretrained`."""
+        return load_pretrained(self.name, self.dtype, check=check_causal, weights=weights, **self.model_init_kwargs)
+
     def _read(self) -> None:
-        self.model, self.tokenizer = load_pretrained(self.name, self.dtype, **self.model_init_kwargs)
+        self.model, self.tokenizer = self.pretrained()
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         super().train(mode)

@@ -16,6 +16,16 @@ from lightning_cgrpo.rollout import Examples
 
 LENGTHS, ANSWERS = (5, 7), (4, 2, 3, 4)
 """Tokens of the made-up prompts and of two answers to each. Images are put before the third token of a row."""
+NOT_CAUSAL = (
+    ("is_decoder", False),  # BERT and its kin
+    ("causal", False),  # XLM
+    ("attn_type", "bi"),  # XLNet
+    ("use_bidirectional_attention", True),  # Gemma
+    ("use_bidirectional_attention", "all"),
+    ("default_language", None),  # XMOD asks for a language
+    ("model_type", "prophetnet"),  # predicts several tokens at once
+)
+"""Settings with which models of transformers' AutoModelForCausalLM read more than earlier tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,23 @@ SINGLE = Computation(False, False, True, "Each answer is computed in a pass of i
 UNCACHED = Computation(
     False, False, False, "Each answer is computed in a pass of its own, and each sampled token reads the whole text"
 )
+
+
+def check_causal(config: Any, name: str) -> None:
+    """Refuse a model by its configuration, before weights are read.
+
+    Raises:
+        UserError: names the setting.
+    """
+    config = config.get_text_config()
+    for setting, value in NOT_CAUSAL:
+        # `is_decoder` decides where layers can read another text, too; GPT-NeoX is causal without it.
+        applies = hasattr(config, "add_cross_attention" if setting == "is_decoder" else setting)
+        if applies and getattr(config, setting, None) == value:
+            raise UserError(
+                "Expected a causal language model, whose probabilities depend on earlier tokens alone, but the "
+                f"configuration of '{name}' ({config.model_type}) has {setting}: {value}, try another model."
+            )
 
 
 def choose(policy: Any, share_prompts: bool) -> str | None:

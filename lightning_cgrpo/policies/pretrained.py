@@ -49,6 +49,7 @@ def load_pretrained(
     dtype: str | None,
     kind: str = "AutoModelForCausalLM",
     check: Callable[[Any, str], object] | None = None,
+    weights: bool = True,
     **further: Any,
 ) -> tuple[Any, Any]:
     """A model and its tokenizer; adapters come with their frozen base model.
@@ -58,30 +59,35 @@ def load_pretrained(
         dtype: None for the saved dtype.
         kind: auto class of transformers.
         check: called with configuration and name before weights are read.
+        weights: False for a model on the meta device, by its configuration alone, and no tokenizer.
         further: arguments of `from_pretrained`; the tokenizer gets ``revision`` alone.
     """
     import transformers
-    from huggingface_hub.errors import HFValidationError
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
-        return _read_adapters(folder, dtype, kind, check, **further)
+        return _read_adapters(folder, dtype, kind, check, weights=weights, **further)
     revision = {key: further[key] for key in ("revision",) if key in further}
     try:
         path = directory(name, **revision)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
+        config = AutoConfig.from_pretrained(source, **options, **revision)
         if check is not None:
-            check(AutoConfig.from_pretrained(source, **options, **revision), name)
+            check(config, name)
+        if not weights:
+            with torch.device("meta"):
+                model = getattr(transformers, kind).from_config(config, dtype=dtype or config.dtype or "float32")
+            return model.to(model.config.dtype), None
         model = getattr(transformers, kind).from_pretrained(
             source, dtype=dtype or "auto", use_safetensors=True, **options, **{**further, **revision}
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options, **revision)
-    except UserError:
+    except (UserError, torch.OutOfMemoryError):
         raise
-    except (OSError, ValueError, TypeError, HFValidationError) as error:
-        reason = first_line(error)
+    except Exception as error:  # of the hub, of transformers, or of a model's own code
+        reason = first_line(error)[:200]
         raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
             f"({reason}), try another name, or create a tiny model with `python -m lightning_cgrpo tiny-model DIR`."
@@ -100,24 +106,27 @@ def load_pretrained(
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, dtype: str | None, *choice: Any, **further: Any) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, *choice: Any, weights: bool, **further: Any) -> tuple[Any, Any]:
     try:
-        from peft import PeftConfig, PeftModel
+        from peft import PeftConfig, PeftModel, get_peft_model
     except ImportError:
         raise UserError(NO_PEFT) from None
     config = PeftConfig.from_pretrained(str(folder))
     # Other kinds change the model's input too.
     if config.peft_type != "LORA":
         raise UserError(f"Expected the adapters in '{folder}' to be LoRA, but got {config.peft_type.value}.")
-    if not (folder / "adapter_model.safetensors").is_file():
+    if weights and not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = load_pretrained(str(config.base_model_name_or_path), dtype, *choice, **further)
+        model, tokenizer = load_pretrained(str(config.base_model_name_or_path), *choice, weights=weights, **further)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "
             f"{ADAPTERS}: {error}"
         ) from None
+    if not weights:
+        config.inference_mode = False  # training continues
+        return get_peft_model(model, config), None
     return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
 
 
@@ -205,6 +214,9 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
         return path
+    if path.suffix == ".gguf":
+        convert = f"AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file='{path.name}').save_pretrained(DIRECTORY)"
+        raise FileNotFoundError(f"convert GGUF: {convert}, and its tokenizer")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FileNotFoundError("there is no such directory")
     if hub_answers():

@@ -84,10 +84,13 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def family(self) -> QwenVL:
         return family_of(self.network.config, self.name)(self.network)
 
+    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
+        return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of, weights)
+
     def _read(self) -> None:
         from transformers import AutoImageProcessor
 
-        self.model, self.tokenizer = load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
+        super()._read()
         # A directory of adapters has its own settings, which determine the tokens of an image.
         folder = Path(self.name).expanduser()
         source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path

@@ -92,11 +92,15 @@ def small(kind, **of_family):
     return kind(**{**sizes, **parts})
 
 
+def configuration(name):
+    return small(CONFIG_MAPPING[name], **OF_FAMILY.get(name, {}))
+
+
 def build(name, seed=0):
     """A tiny model of a `model_type`, whose probabilities are far from uniform."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), random_weights(seed):
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_config(small(CONFIG_MAPPING[name], **OF_FAMILY.get(name, {})))
+        model = AutoModelForCausalLM.from_config(configuration(name))
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:

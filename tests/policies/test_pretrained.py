@@ -95,10 +95,11 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
-    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path)):
+    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path), "m.gguf"):
         with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
             CausalLMPolicy(name).load()
         assert name in str(caught.value)
+        assert ("gguf_file='m.gguf'" in str(caught.value)) == (name == "m.gguf")
         assert "\n" not in str(caught.value)
         assert caught.value.__suppress_context__
 
