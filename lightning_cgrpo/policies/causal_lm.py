@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.errors import UserError, expect
@@ -126,17 +126,16 @@ class CausalLMPolicy(TextPolicy):
 
     def _read_once(self) -> None:
         if self.model is None:
-            self._read()
+            self.model, self.tokenizer = self.pretrained()
             if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
                 self.origin = origin(self.name, self.model_init_kwargs.get("revision"))
                 rank_zero_info(f"Starting weights: {self.origin}.")
 
     def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
         """The model and tokenizer of this name, see `load_pretrained`."""
-        return load_pretrained(self.name, self.dtype, check=check_causal, weights=weights, **self.model_init_kwargs)
-
-    def _read(self) -> None:
-        self.model, self.tokenizer = self.pretrained()
+        return load_pretrained(
+            self.name, self.dtype, "AutoModelForCausalLM", check_causal, weights=weights, **self.model_init_kwargs
+        )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         super().train(mode)
@@ -361,10 +360,6 @@ class CausalLMPolicy(TextPolicy):
             **{PACKED: attend},
         )
         return output.last_hidden_state[0]
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of hidden states ``[..., D]``, before the temperature."""
-        return linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:

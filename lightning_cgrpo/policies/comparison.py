@@ -54,11 +54,7 @@ UNCACHED = Computation(
 
 
 def check_causal(config: Any, name: str) -> None:
-    """Refuse a model by its configuration, before weights are read.
-
-    Raises:
-        UserError: names the setting.
-    """
+    """Refuse a model by its configuration, before weights are read; the `UserError` names the setting."""
     config = config.get_text_config()
     for setting, value in NOT_CAUSAL:
         # `is_decoder` decides where layers can read another text, too; GPT-NeoX is causal without it.

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
@@ -52,7 +53,7 @@ class SharedContinuation:
 
     def read(self) -> Tensor:
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
-        return self.policy.project(hidden[self.ends])
+        return linear(hidden[self.ends], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
@@ -60,7 +61,8 @@ class SharedContinuation:
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
         self.decoding.advance()
         self.positions += 1
-        return self.policy.project(self.policy.hidden(tokens, self.positions[None], self.decoding))
+        hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
+        return linear(hidden, self.policy.output_weight)
 
 
 class PaddedContinuation:

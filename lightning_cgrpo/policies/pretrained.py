@@ -45,12 +45,7 @@ class LoRA:
 
 
 def load_pretrained(
-    name: str,
-    dtype: str | None,
-    kind: str = "AutoModelForCausalLM",
-    check: Callable[[Any, str], object] | None = None,
-    weights: bool = True,
-    **further: Any,
+    name: str, dtype: str | None, kind: str, check: Callable[[Any, str], object], *, weights: bool, **further: Any
 ) -> tuple[Any, Any]:
     """A model and its tokenizer; adapters come with their frozen base model.
 
@@ -74,8 +69,7 @@ def load_pretrained(
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         config = AutoConfig.from_pretrained(source, **options, **revision)
-        if check is not None:
-            check(config, name)
+        check(config, name)
         if not weights:
             with torch.device("meta"):
                 model = getattr(transformers, kind).from_config(config, dtype=dtype or config.dtype or "float32")

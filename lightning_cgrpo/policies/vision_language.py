@@ -75,27 +75,25 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return policy
 
     def load(self) -> None:
+        from transformers import AutoImageProcessor
+
         self._read_once()
+        if self.image_processor is None:
+            # A directory of adapters has its own settings, which determine the tokens of an image.
+            folder = Path(self.name).expanduser()
+            source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
+            self.image_processor = AutoImageProcessor.from_pretrained(source, backend="pil")
+            self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
         self.image_token = self.family.network.config.image_token_id
         self.family.prepare()
         super().load()
 
+    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
+        return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of, weights=weights)
+
     @property
     def family(self) -> QwenVL:
         return family_of(self.network.config, self.name)(self.network)
-
-    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
-        return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of, weights)
-
-    def _read(self) -> None:
-        from transformers import AutoImageProcessor
-
-        super()._read()
-        # A directory of adapters has its own settings, which determine the tokens of an image.
-        folder = Path(self.name).expanduser()
-        source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
-        self.image_processor = AutoImageProcessor.from_pretrained(source, backend="pil")
-        self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
 
     # --- prompts
 

@@ -117,14 +117,6 @@ def check(policy, exact, atol=1e-4):
                 )
 
 
-def test_a_model_that_reads_later_tokens_is_refused(tokenizer):
-    config = transformers.BertConfig(
-        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.5
-    )
-    with pytest.raises(UserError, match="depend on earlier tokens alone"):
-        CausalLMPolicy.from_model(transformers.BertLMHeadModel(config), tokenizer)
-
-
 def test_dropout_from_the_configuration_stays_off_under_checkpointing(tokenizer):
     """Falcon reads it from the configuration while its layer trains; no layer does."""
     config = transformers.FalconConfig(

@@ -43,16 +43,6 @@ def test_adapters_on_tied_embeddings_are_not_merged(targets, directory):
         written_tensors(policy.model)
 
 
-def test_adapters_on_a_weight_of_several_layers_are_not_merged(directory):
-    policy = CausalLMPolicy(str(directory), lora=LoRA(rank=2, target_modules=["q_proj"]))
-    policy._read_once()
-    one, other = (layer.self_attn.q_proj for layer in policy.network.model.layers)
-    other.weight = one.weight
-    policy.load()
-    with pytest.raises(UserError, match="whose weight other layers share"):
-        written_tensors(policy.model)
-
-
 def experts():
     return transformers.AutoModelForCausalLM.from_config(
         transformers.Qwen3MoeConfig(
