@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 
 from benchmarks.gpu.device import Place
+from benchmarks.trl.measure import Meter
 from benchmarks.trl.settings import make_tokenizer, word
 from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, FunctionTask, GenerationSampler, Objective
 from lightning_cgrpo.callbacks import LagrangianCallback
@@ -54,21 +52,7 @@ def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> Causa
         return CausalLMPolicy.from_model(model, make_tokenizer())
 
 
-def timed(function: Callable[..., Any], spent: list[float], wait: Callable[[], None]) -> Callable[..., Any]:
-    @wraps(function)
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        wait()
-        started = time.perf_counter()
-        result = function(*args, **kwargs)
-        wait()
-        spent.append(time.perf_counter() - started)
-        return result
-
-    return measured
-
-
 def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, answer: int) -> dict[str, Any]:
-    wait = (lambda: None) if where.pretended else torch.cuda.synchronize
     policy = build(sizes, vocabulary, where.device)
     module = ConstrainedGRPO(
         policy,
@@ -79,10 +63,9 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
         optimization=Optimization(kl_weight=0.02, micro_batch_size=GROUP, max_grad_norm=1.0),
         group_size=GROUP,
     )
-    rollouts: list[float] = []
-    trainings: list[float] = []
-    module.sample = timed(module.sample, rollouts, wait)  # type: ignore[method-assign]
-    module._optimize = timed(module._optimize, trainings, wait)  # type: ignore[method-assign]
+    rollouts, trainings = Meter(), Meter()
+    module.sample = rollouts.timed(module.sample)  # type: ignore[method-assign]
+    module._optimize = trainings.timed(module._optimize)  # type: ignore[method-assign]
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join(map(word, torch.randint(2, 2048, (prompt,), generator=draw).tolist())) for _ in range(64)]
     options: dict[str, Any] = {"accelerator": "pretended", "strategy": "pretended"}
@@ -102,8 +85,8 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
     answers = PROMPTS * GROUP
     result = {
         "parameters": sum(parameter.numel() for parameter in policy.parameters()),
-        "rollout_tokens_per_second": round(answers * answer * UPDATES / sum(rollouts[1:])),
-        "training_tokens_per_second": round(answers * (prompt + answer) * UPDATES / sum(trainings[1:])),
+        "rollout_tokens_per_second": round(answers * answer * UPDATES / sum(rollouts.seconds[1:])),
+        "training_tokens_per_second": round(answers * (prompt + answer) * UPDATES / sum(trainings.seconds[1:])),
         "shares_prompts": policy.shares_prompts,
     }
     if not where.pretended:

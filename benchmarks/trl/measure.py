@@ -58,7 +58,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.ticks: list[float] = []
-        self.rollouts: list[float] = []
+        self.seconds: list[float] = []
+        """Of each call of the timed function."""
         self.resident = 0
 
     def update_ended(self) -> None:
@@ -68,12 +69,12 @@ class Meter:
             self.resident = _memory(peak=False)
         self.ticks.append(_clock())
 
-    def timed_rollout(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
             started = _clock()
             result = function(*args, **kwargs)
-            self.rollouts.append(_clock() - started)
+            self.seconds.append(_clock() - started)
             return result
 
         return measured
@@ -81,7 +82,7 @@ class Meter:
     def results(self) -> dict[str, float]:
         """Medians over measured updates: seconds and megabytes."""
         updates = [after - before for before, after in zip(self.ticks, self.ticks[1:], strict=False)]
-        rollouts = self.rollouts[1:]
+        rollouts = self.seconds[1:]
         trainings = [update - rollout for update, rollout in zip(updates, rollouts, strict=True)]
         return {
             "update": median(updates),

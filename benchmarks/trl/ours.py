@@ -48,7 +48,7 @@ def make_module(folder: Path, setting: Setting) -> ConstrainedGRPO:
 
 def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
     module = make_module(folder, setting)
-    module.sample = meter.timed_rollout(module.sample)  # type: ignore[method-assign]
+    module.sample = meter.timed(module.sample)  # type: ignore[method-assign]
     trainer = Trainer(
         max_steps=1 + updates,
         accelerator="auto",

@@ -70,6 +70,6 @@ def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
 
 def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
     trainer = make_trainer(folder, setting, updates)
-    trainer._generate = meter.timed_rollout(trainer._generate)
+    trainer._generate = meter.timed(trainer._generate)
     trainer.add_callback(_Ticks(meter, setting.epochs))
     trainer.train()

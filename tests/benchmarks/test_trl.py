@@ -19,7 +19,7 @@ def test_both_sides_make_updates(side, tmp_path):
     save_model(tmp_path)
     meter = Meter()
     module.run(tmp_path, SMALL, 2, meter)
-    assert len(meter.ticks) == len(meter.rollouts) == 3
+    assert len(meter.ticks) == len(meter.seconds) == 3
     assert all(value > 0 for value in meter.results().values())
 
 
