@@ -104,7 +104,7 @@ def train(world: str, penalty: float, seed: int, steps: int) -> Run:
     signals, _ = module.score(prompts, rollouts)
     metrics = behavior_metrics(module.objective, behavior_sums(module.objective, signals, rollouts))
     ((name, constraint),) = module.objective.constraints.items()
-    reward, behavior = metrics["reward/mean"], metrics[constraint.bound.tag(name)]
+    reward, behavior = (float(metrics[tag]) for tag in ("reward/mean", constraint.bound.tag(name)))
     return Run(world, penalty, seed, model.num_timesteps, reward, behavior, seconds)
 
 
