@@ -5,7 +5,6 @@ import shlex
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.configuration import PACKAGED
 from tests.test_resume import killed_and_resumed
 
 WORLDS = ("cartpole", "pendulum", "minigrid_lava")
@@ -29,10 +28,7 @@ def fit(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_overlays_start(world, folder):
-    overlays = sorted((PACKAGED / "ablations" / world).glob("*.yaml"))
-    assert [file.stem for file in overlays] == ["fixed_weights", "group_scale", "ppo_lagrangian", "unconstrained"]
-    for overlay in overlays:
-        name = overlay.stem
+    for name in ("fixed_weights", "group_scale", "ppo_lagrangian", "unconstrained"):
         steps = "--trainer.max_steps=7" if name == "ppo_lagrangian" else "--trainer.max_steps=1"  # beyond the warm-up
         fit("-c", f"configs/{world}.yaml", "-c", f"configs/ablations/{world}/{name}.yaml", steps, *SHORT.get(world, []))
         assert list(folder.glob(f"runs/{world},*{name}*/version_0/checkpoints/last.ckpt")), name
