@@ -27,6 +27,7 @@ COMMITTED = {
     "environments/cartpole": "cartpole",
     "environments/pendulum": "pendulum",
     "environments/minigrid_lava": "minigrid_lava",
+    "environments/hopper_velocity": "hopper_velocity",
 }
 
 
