@@ -42,6 +42,8 @@ from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums
+from lightning_cgrpo.output import SUMMARY
+from lightning_cgrpo.reporting.runs import read_summary
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gymnasium import Gymnasium
 from lightning_cgrpo.user_code import imported
@@ -148,10 +150,10 @@ def play(model: PPO, environment: Gymnasium, prompts: PromptGroups) -> Rollouts:
 
 def study_steps(folder: Path) -> int:
     """Environment steps of a study's finished run, from its log."""
-    path = folder / "finished.json"
-    if not path.is_file():
+    summaries = filter(None, map(read_summary, folder.glob(f"version_*/{SUMMARY}")))
+    finished = next((summary for summary in summaries if summary["status"] == "finished"), None)
+    if finished is None:
         raise UserError(f"Expected a finished run of a study in '{folder}', but got none, try the study, or --steps.")
-    finished = json.loads(path.read_text())
     lengths: dict[int, float] = {}
     for file in sorted(folder.glob("version_*/events*")):
         events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()

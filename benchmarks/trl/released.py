@@ -1,6 +1,6 @@
 """The job of docs/released_model.md by this project and by TRL with fixed weights, judged by one evaluation.
 
-    python -m benchmarks.trl released MODEL DATA OUT.json                      # two seeds: some 4 hours of CPU time
+    python -m benchmarks.trl released MODEL DATA OUT.json                      # two seeds: some 3 hours of CPU time
     python -m benchmarks.trl released MODEL DATA OUT.json --sides ours 1,1,1,0 --seeds 0
 
 MODEL is a directory of SmolLM2-135M-Instruct, DATA the folder that examples/released_model/prepare.py wrote. A side is

@@ -8,6 +8,7 @@ import re
 import sysconfig
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_cgrpo.cli.key_check import NAMESPACES
@@ -35,13 +36,21 @@ MODULES = {"optimizer": ["torch.optim"], "lr_scheduler": ["torch.optim.lr_schedu
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def explain(error: BaseException) -> str:
-    """The innermost user error, or jsonargparse's key and first real complaint, in one line."""
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and its causes, each once: those that threads raise again, as on a full disk, may form a circle."""
+    passed: set[int] = set()
     link: BaseException | None = error
-    while link is not None:
+    while link is not None and id(link) not in passed:
+        passed.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def explain(error: BaseException) -> str:
+    """The outermost user error, or jsonargparse's key and first real complaint, in one line."""
+    for link in chain(error):
         if isinstance(link, UserError):
             return str(link)
-        link = link.__cause__ or link.__context__
     keys: list[str] = []
     lines = [line.strip(" -") for line in str(error).splitlines()]
     for number, line in enumerate(lines):
@@ -102,12 +111,7 @@ def of_a_lost_process(error: BaseException) -> str | None:
     """Message for a collective in which another process of the run is missing; None for other errors."""
     from lightning_cgrpo.distributed import world  # not at the top, because it imports torch
 
-    link: BaseException | None = error
-    passed: set[int] = set()  # Errors that threads raise again, as on a full disk, may form a circle.
-    while link is not None and not (isinstance(link, RuntimeError) and LOST.search(str(link))):
-        passed.add(id(link))
-        link = link.__cause__ or link.__context__
-        link = None if id(link) in passed else link
+    link = next((link for link in chain(error) if isinstance(link, RuntimeError) and LOST.search(str(link))), None)
     if link is None:
         return None
     (rank, size), at = world(), re.search(r"\[([^\]/]+)\]:\d+", str(link))

@@ -25,7 +25,7 @@ NOT_CAUSAL = (
     ("default_language", None),  # XMOD asks for a language
     ("model_type", "prophetnet"),  # predicts several tokens at once
 )
-"""Settings with which models of transformers' AutoModelForCausalLM read more than earlier tokens."""
+"""Settings with which a model of AutoModelForCausalLM does not predict the next token from earlier tokens alone."""
 
 
 @dataclass(frozen=True)

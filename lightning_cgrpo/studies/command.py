@@ -100,12 +100,12 @@ def telling(runs: Sequence[Run], interval: float = MINUTE) -> Iterator[None]:
 
 def progress_line(runs: Sequence[Run], before: int, seconds: float) -> str:
     """Updates done and asked of all runs, and the time left at the pace since `before` updates were done."""
-    found = [progress(run) for run in runs]
-    done, known = sum(updates for updates, _ in found), [asked for _, asked in found if asked]
-    if not known:
+    counts = [progress(run) for run in runs]
+    done, lengths = sum(updates for updates, _ in counts), [asked for _, asked in counts if asked]
+    if not lengths:
         return f"{done:,} updates, {seconds / 60:.0f} min"
     # Runs that have not begun are as long as the longest other run.
-    asked = sum(known) + (len(runs) - len(known)) * max(known)
+    asked = sum(lengths) + (len(runs) - len(lengths)) * max(lengths)
     left = f", {seconds / 60 * (asked - done) / (done - before):.0f} min left" if done > before else ""
     return f"{done:,} of {asked:,} updates, {seconds / 60:.0f} min{left}"
 

@@ -12,7 +12,9 @@ from torch.utils.tensorboard import SummaryWriter
 from benchmarks.stable_baselines import Penalized, costly, learn, play, study_steps
 from lightning_cgrpo import Gymnasium
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.rollout import PromptGroups
+from tests.reporting.conftest import summary
 from tests.tasks.gymnasium.small_worlds import Walk
 
 WALK = f"{Walk.__module__}:Walk-v0"
@@ -64,8 +66,9 @@ def test_steps_of_a_resumed_run(tmp_path):
         with SummaryWriter(tmp_path / f"version_{version}") as writer:
             for update, length in logged:
                 writer.add_scalar("rollout/length", length, update)
-    (tmp_path / "finished.json").write_text(json.dumps({"updates": 3, "answers": 12}))
+        about = summary(updates=3, answers=12, status=("interrupted", "finished")[version])
+        (tmp_path / f"version_{version}" / SUMMARY).write_text(json.dumps(about))
     assert study_steps(tmp_path) == 10 + 12 + 21
-    (tmp_path / "finished.json").write_text(json.dumps({"updates": 4, "answers": 16}))
+    (tmp_path / "version_1" / SUMMARY).write_text(json.dumps({**about, "updates": 4}))
     with pytest.raises(UserError, match="4 logged updates"):
         study_steps(tmp_path)
