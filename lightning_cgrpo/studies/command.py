@@ -18,8 +18,6 @@ from lightning_cgrpo.reporting.runs import save
 from lightning_cgrpo.studies.state import Results, check_distinct, progress, state, summary_of
 from lightning_cgrpo.studies.study import Run, Study, read_study
 
-MINUTE = 60.0
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command.
@@ -81,12 +79,12 @@ def train(study: Study, runs: Sequence[Run]) -> list[str]:
 
 
 @contextlib.contextmanager
-def telling(runs: Sequence[Run], interval: float = MINUTE) -> Iterator[None]:
-    """Print the updates of all runs now and then."""
+def telling(runs: Sequence[Run]) -> Iterator[None]:
+    """Print the updates of all runs every minute."""
     before, began, over = sum(progress(run)[0] for run in runs), time.monotonic(), threading.Event()
 
     def tell() -> None:
-        while not over.wait(interval):
+        while not over.wait(60):
             print(progress_line(runs, before, time.monotonic() - began), flush=True)
 
     thread = threading.Thread(target=tell, daemon=True)

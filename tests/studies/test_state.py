@@ -24,10 +24,7 @@ COMMITTED = {
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
     "navsim": "navsim navsim_methods navsim_critics duals_navsim",
     "calculator": "calculator",
-    "environments/cartpole": "cartpole",
-    "environments/pendulum": "pendulum",
-    "environments/minigrid_lava": "minigrid_lava",
-    "environments/hopper_velocity": "hopper_velocity",
+    **{f"environments/{world}": world for world in ("cartpole", "pendulum", "minigrid_lava", "hopper_velocity")},
 }
 
 
