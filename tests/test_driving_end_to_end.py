@@ -28,6 +28,7 @@ def command(name, *more):
 
 @pytest.mark.slow
 def test_the_main_job(folder):
+    before = set(multiprocessing.active_children())  # Other tests of this process may have left some to the collector.
     command("fit", "--trainer.max_steps=2 --callbacks.drives.every_n_updates=1")
     command("fit", "--trainer.max_steps=3 --ckpt_path=last")
     command("test", "--ckpt_path=last")
@@ -38,7 +39,7 @@ def test_the_main_job(folder):
     (whole,) = folder.glob("whole/navsim,*/version_0")
     never_stopped = torch.load(whole / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(weight, never_stopped[name]) for name, weight in checkpoint["state_dict"].items())
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
     drivers = json.loads((run / "scores.json").read_text())["drivers"]
     assert list(drivers) == ["policy", "PDM-Closed", "constant velocity", "human"]
     policy = drivers["policy"]
