@@ -10,7 +10,8 @@ Excess: the largest rate above its threshold d_k in the last quarter, relative t
 Feasible: an excess of at most 10 %. Regret: the share of the gain over the safest policy that the last quarter's policy
 misses; below 0, the policy gains from its excess. Inefficiency: the regret without the worth of unused rates at the
 program's prices; at least 0. Rates are exact expectations; the table has medians over seeds. ``Prices`` keeps the
-program's prices instead of a dual: its inefficiency is the policy gradient's own.
+program's prices instead of a dual: its inefficiency is the policy gradient's own. Where costs change, these prices
+begin with the change; ``Prices-times=10`` has tenfold prices.
 """
 
 from __future__ import annotations
@@ -212,22 +213,22 @@ def by_name() -> dict[str, Problem]:
 
 
 class Prices(Controller):
-    """No dual: the prices ``[K]`` of a linear program, as weights of the estimator's components."""
+    """No dual: the prices ``[K]`` of a linear program, as weights of the estimator's components; 0 before update `since`."""
 
-    def __init__(self, prices: Array, estimator: ScalarizedAdvantages) -> None:
+    def __init__(self, prices: Array, estimator: ScalarizedAdvantages, since: int) -> None:
         super().__init__()
-        self.prices, self.estimator = torch.from_numpy(prices), estimator
+        self.prices, self.estimator, self.since, self.updates = torch.from_numpy(prices), estimator, since, 0
 
     @property
     def weights(self) -> Tensor:
-        std = self.estimator._std
-        return normalized(self.prices if std is None else self.prices * std[1:] / std[0])
+        prices, std = self.prices * (self.updates >= self.since), self.estimator._std
+        return normalized(prices if std is None else prices * std[1:] / std[0])
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("multipliers", torch.zeros(size, dtype=torch.float64))
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        pass
+        self.updates += 1
 
 
 class Dual:
@@ -323,7 +324,8 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     estimator = ScalarizedAdvantages("group" if "group" in options else "pooled")
     safest, best, prices = problem.bounds()
     # A component that applies to a share of the answers moves the policy by its share.
-    fixed = Prices(prices / (problem.applies or 1.0), estimator)
+    fixed_prices = settings.get("times", 1.0) * prices / (problem.applies or 1.0)
+    fixed = Prices(fixed_prices, estimator, 0 if problem.before is None else problem.updates // 2)
     made = fixed if name == "Prices" else getattr(multipliers, name)(**settings)
     policies = train(problem, made, seed, estimator)
     reward = float((policies * problem.rewards).sum(-1).mean())
