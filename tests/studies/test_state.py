@@ -24,7 +24,7 @@ COMMITTED = {
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
     "navsim": "navsim navsim_methods navsim_critics duals_navsim",
     "calculator": "calculator",
-    **{f"environments/{world}": world for world in ("cartpole", "pendulum", "minigrid_lava", "hopper_velocity")},
+    **{f"environments/{world}": world for world in "cartpole pendulum minigrid_lava hopper_velocity highway".split()},
 }
 
 
