@@ -15,7 +15,7 @@ from pathlib import Path
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.runs import save
-from lightning_cgrpo.studies.state import Results, check_distinct, progress, state, summary_of
+from lightning_cgrpo.studies.state import Results, check_distinct, identity, progress, state, summary_of
 from lightning_cgrpo.studies.study import Run, Study, read_study
 
 
@@ -115,10 +115,12 @@ def report(runs: Sequence[Run], results: Results, out: Path) -> None:
 
     methods: dict[str, MethodRuns] = {}
     for run in runs:
-        read = results.read(run)
+        read, file = results.read(run), out / "runs" / f"{run.variant}_seed{run.seed}.json"
         methods.setdefault(run.variant, MethodRuns(run.variant, [])).runs.append(read)
-        if results.in_folder(run):
-            save(read, out / "runs" / f"{run.variant}_seed{run.seed}.json")
+        # A renamed variant's file takes the new name, because the run of another variant may replace the old file.
+        saved = results.files.get(identity(run), file)
+        if results.in_folder(run) or (saved != file and saved.parent == file.parent):
+            save(read, file)
     write(list(methods.values()), out, sections(list(methods.values())))
 
 

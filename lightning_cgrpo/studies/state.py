@@ -121,11 +121,13 @@ class Results:
 
     def __init__(self, results: Path, report: Path) -> None:
         self.saved: dict[str, Summary] = {}
+        self.files: dict[str, Path] = {}
         # The report's own runs come first: another report may hold the same variant with an older default of a class.
-        files = [sorted(report.glob("runs/*.json")), sorted(results.glob("**/runs/*.json"))]
-        for record in (read_summary(path) for part in files for path in part):
+        for path in [*sorted(report.glob("runs/*.json")), *sorted(results.glob("**/runs/*.json"))]:
+            record = read_summary(path)
             if record is not None and "series" in record and record["status"] == "finished":
                 self.saved.setdefault(identity_in(record), record)
+                self.files.setdefault(identity_in(record), path)
 
     def finished(self, run: Run) -> bool:
         return self.in_folder(run) or identity(run) in self.saved

@@ -11,20 +11,18 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.policies.pretrained import origin
 from lightning_cgrpo.reporting.runs import read_summary, save
+from lightning_cgrpo.studies.command import report
 from lightning_cgrpo.studies.state import Results, check_distinct, identity, note, state, weights
 from lightning_cgrpo.studies.study import Run, configuration, read_study
 from tests.reporting.conftest import made, summary
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {
-    "gridworld": (
-        "gridworld gridworld_sweep gridworld_controllers gridworld_choices gridworld_critics duals_gridworld "
-        "estimators_gridworld"
-    ),
+    "gridworld": " ".join(file.stem for file in ROOT.glob("configs/studies/*gridworld*.yaml")),
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
     "navsim": "navsim navsim_methods navsim_critics duals_navsim",
     "calculator": "calculator",
-    **{f"environments/{world}": world for world in "cartpole pendulum minigrid_lava hopper_velocity highway".split()},
+    **{f"environments/{folder.name}": folder.name for folder in sorted(ROOT.glob("docs/results/environments/*"))},
 }
 
 
@@ -121,3 +119,5 @@ def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_pat
     # The report's own runs come first: another study may have trained the variant with an older default.
     assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
     assert identity_of(configuration(run))["method"] == read_summary(tmp_path / "late/runs/other_seed0.json")["method"]
+    report([make(variant="renamed")], there, tmp_path / "late")  # Another variant may now take the file of `other`.
+    assert len({(tmp_path / "late/runs" / f"{name}_seed0.json").read_bytes() for name in ("other", "renamed")}) == 1
