@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_cgrpo.verdicts import ratio
-from lightning_cgrpo.verdicts.binomial import POWER, p_value_met, prompts_needed
+from lightning_cgrpo.verdicts.binomial import POWER, least, p_value_met, prompts_needed
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.verdicts.holm import holm_levels
-from lightning_cgrpo.verdicts.search import least
 
 REPETITIONS = 10_000
 LEVEL = 0.05

@@ -45,7 +45,7 @@ def answer_records(
         asked: Record = {"index": index}
         if "prompt" in columns:
             asked["prompt"] = prompt_text(columns["prompt"][row])
-        if "seed" in columns:
+        elif "seed" in columns:
             asked["seed"] = int(columns["seed"][row])
         yield [
             asked

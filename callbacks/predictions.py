@@ -8,27 +8,25 @@ from pathlib import Path
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.answers import answer_file, answer_records, append_records
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.rollout import PromptGroups
 
 
 class WritePredictions(Callback):
-    """Writes a line of JSON per answer in `predict`: the fields of `answer_records`.
+    """Writes ``predictions.jsonl`` in the run's folder: a line of JSON per answer, the fields of `answer_records`.
 
-    Args:
-        path: by default ``predictions.jsonl`` in the run's folder; several processes append their ranks.
+    Several processes append their ranks to the name.
     """
 
     changes_learning = False
 
-    def __init__(self, path: str | None = None) -> None:
-        self.path = None if path is None else Path(path).expanduser()
+    def __init__(self) -> None:
         self._file = Path()
         self.written = 0
 
     def on_predict_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        self._file = answer_file(self.path or run_folder(trainer) / "predictions.jsonl", trainer)
+        self._file = answer_file(run_folder(trainer) / "predictions.jsonl", trainer)
         self._file.write_text("")
         self.written = 0
 

@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.callbacks.step_budget import StepBudget
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import first_line

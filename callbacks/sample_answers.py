@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_cgrpo.callbacks.answers import Record, answer_file, answer_records, append_records
-from lightning_cgrpo.callbacks.log_writers import writers
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder, writers
 from lightning_cgrpo.errors import UserError, expect, printable
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.output import print_table
@@ -32,12 +31,11 @@ IN_TENSORBOARD = 10_000
 
 
 class SampleAnswers(Callback):
-    r"""Shows the best and the worst answer to a prompt, by advantage, with the objective's signals.
+    r"""Shows the best and the worst answer to the first prompt, by advantage, with the objective's signals.
 
     The screen and the log (``samples``) show texts shortened, with escapes for unprintable characters (``\x1b``).
 
     Args:
-        prompts: number of prompts shown.
         write: append all answers of the update to ``samples.jsonl`` in the run's folder, a line of JSON per answer:
             ``step`` (the update) and the fields of `answer_records`. Several processes append their ranks to the name.
 
@@ -47,10 +45,9 @@ class SampleAnswers(Callback):
 
     changes_learning = False
 
-    def __init__(self, every_n_updates: int = 50, prompts: int = 1, write: bool = False) -> None:
-        for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts)):
-            expect(value >= 1, name, "at least 1", value)
-        self.every_n_updates, self.prompts, self.write = every_n_updates, prompts, write
+    def __init__(self, every_n_updates: int = 50, write: bool = False) -> None:
+        expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
+        self.every_n_updates, self.write = every_n_updates, write
         self._file = Path()
 
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
@@ -65,7 +62,7 @@ class SampleAnswers(Callback):
             return
         if "text" not in outputs["rollouts"].info or "prompt" not in outputs["prompts"].columns:
             raise UserError("Expected answers in text for SampleAnswers, but got none; use Pictures, or remove it.")
-        groups = list(answer_records(outputs, pl_module.policy, None if self.write else self.prompts))
+        groups = list(answer_records(outputs, pl_module.policy, None if self.write else 1))
         if self.write:
             append_records(self._file, ({"step": update, **record} for record in chain.from_iterable(groups)))
         signals = {reward: reward for reward in pl_module.objective.rewards}
@@ -73,7 +70,7 @@ class SampleAnswers(Callback):
             # An indicator is called as in all other tables; a number keeps the name of its unit, such as tokens.
             signal = constraint.signal or name
             signals.setdefault(signal, signal if constraint.from_number or constraint.bound.of_mean else name)
-        for group in groups[: self.prompts]:
+        for group in groups[:1]:
             shown = best_and_worst(group)
             for writer in writers(trainer):
                 writer.add_text("samples", _markdown(shown, signals), update)

@@ -11,6 +11,7 @@ from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.pretrained import ADAPTERS
 from lightning_cgrpo.policies.sharding import full_weights
 
 
@@ -28,7 +29,7 @@ class SavePretrained(Callback):
 
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         """Raises:
-        UserError: no language model; or the directory is a file, the starting model's, or has the other kind of model.
+        UserError: no language model; or the directory is a file, or the starting model's.
         """
         policy = pl_module.policy
         if not isinstance(policy, CausalLMPolicy):
@@ -40,8 +41,11 @@ class SavePretrained(Callback):
             )
         if self.directory.exists() and not self.directory.is_dir():
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
-        kept = "config.json" if policy.lora is not None else "adapter_config.json"
-        if stage == "fit" and (self.directory / kept).exists():
+
+    def on_fit_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        """Raise a `UserError` if the directory has the other kind of model, by the loaded policy's kind."""
+        kept = "config.json" if hasattr(pl_module.policy.model, "merge_and_unload") else ADAPTERS
+        if (self.directory / kept).exists():
             raise UserError(
                 "Expected a directory without the other kind of model, because transformers would load adapters and "
                 f"weights together, but '{self.directory}' has {kept}, try another directory."

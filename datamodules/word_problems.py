@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split
 from lightning_cgrpo.prompts.source import PromptLoader
+from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems
 from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblemDemonstrations, WordProblems
 
 
@@ -30,6 +31,17 @@ class WordProblemsDataModule(GeneratedDataModule):
 
     def source(self, split: Split) -> WordProblems:
         return WordProblems(self.counts[split], split, self.seed)
+
+
+class CalculatorDataModule(WordProblemsDataModule):
+    """Word problems of one or two steps with numbers of two digits, for a calculator, learned within minutes.
+
+    Columns: ``prompt``, a chat, ``answer``, ``steps``, and ``completion`` for fine-tuning, a conversation with the
+    calculator. Splits share no question. The arguments are those of `WordProblemsDataModule`.
+    """
+
+    def source(self, split: Split) -> CalculatorProblems:
+        return CalculatorProblems(self.counts[split], split, self.seed)
 
 
 class WordProblemDemonstrationsDataModule(WordProblemsDataModule):

@@ -10,7 +10,7 @@ Shape letters of the package, unless a docstring defines its own:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -115,6 +115,14 @@ class Signal(_Tensors):
     count: Tensor | None = None  # like `value` or [B, G], occurrences of the behavior; by default `value`, an indicator
     opportunities: Tensor | None = None  # like `value` or [B, G], opportunities for the behavior; by default 1
     applicable: Tensor | None = None  # [B, G] bool, by default true
+
+    @classmethod
+    def of(cls, values: Sequence[float | None], rollouts: Rollouts) -> Signal:
+        """Values of B G answers in the order (b, g), float32; None does not apply."""
+        shape, device = rollouts.mask.shape[:2], rollouts.mask.device
+        applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
+        value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
+        return cls(value.view(shape), applicable=applicable.view(shape))
 
     @property
     def total(self) -> Tensor:

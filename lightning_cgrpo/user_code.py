@@ -83,6 +83,13 @@ class UserCode(ContextDecorator):
         ) from error
 
 
+def copied(value: Any) -> Any:
+    """The value with copies of its lists and dicts, because code of the user may change its arguments."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def by_signal(error: _E) -> _E:
     """Note that a signal handler raises this exception, which passes through `UserCode`."""
     global _raised_by_signal

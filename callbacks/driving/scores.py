@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.distributed import gathered, gathered_on_first
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.dialects import FIXED, Epdms

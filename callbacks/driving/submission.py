@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.distributed import gathered_on_first
 from lightning_cgrpo.navsim.command.submission import Authors, write_submission
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL

@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole

@@ -18,7 +18,7 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.objective.running_deviation import RunningDeviation
+from lightning_cgrpo.objective.units import RunningDeviation
 from lightning_cgrpo.rollout import Rollouts
 
 RELATIVE_ZERO = 1e-6

@@ -20,10 +20,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR,
 
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
-from lightning_cgrpo.modules.callback_hooks import guard
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
+from lightning_cgrpo.user_code import UserCode
 
+HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
 """Optimizer settings that a schedule does not change."""
 
@@ -232,3 +233,13 @@ def _named(argument: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise UserError(f"Expected model.{argument} to be valid, but got: {first_line(error)}.") from error
+
+
+def guard(callback: Callback) -> None:
+    """Call every hook of a callback as `UserCode`.
+
+    A StopIteration in a hook ends Lightning's loop over batches without a word, and skips the hooks of later callbacks.
+    """
+    for hook in HOOKS:
+        if getattr(type(callback), hook) is not getattr(Callback, hook) and hook not in vars(callback):
+            setattr(callback, hook, UserCode(f"{type(callback).__name__}.{hook}")(getattr(callback, hook)))

@@ -133,6 +133,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
         masks.append(by_policy)
     lengths = inputs["prompt_mask"].sum(-1).tolist()
     for number, length, row in zip(prompts.index.tolist(), lengths, rows, strict=True):
+        policy.check_tokens(row, f"the completion of prompt {number}")
         if length > policy.room(len(row)):
             raise UserError(
                 f"Expected prompt and completion to fit into the {policy.context_length} positions of '{policy.name}', "

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lightning_cgrpo.multipliers.units import standard_units
+from lightning_cgrpo.multipliers.controller import standard_units
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective

@@ -111,8 +111,9 @@ class CausalLMPolicy(TextPolicy):
             return
         self._read_once()
         stops = stop_tokens(self.model, self.tokenizer)
+        self.vocabulary_size = len(self.model.get_input_embeddings().weight)
         padding = self.tokenizer.pad_token_id
-        embedded = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
+        embedded = padding is not None and padding < self.vocabulary_size
         self.pad_token = padding if embedded else stops[0]
         self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:

@@ -6,11 +6,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.origin import Origin
 from lightning_cgrpo.rollout import Examples, Rollouts
 
 
@@ -32,6 +32,20 @@ class PolicyOutput:
 
 Reference = Callable[..., PolicyOutput]
 """A function of examples."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Source of starting weights."""
+
+    name: str  # given by the user: a directory, a name on the hub, or packaged:NAME
+    path: str  # of the directory on this machine
+    fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
+
+    def __str__(self) -> str:
+        told = self.name.startswith("packaged:") or str(Path(self.name).expanduser().resolve()) == self.path
+        where = "" if told else f" at {self.path}"
+        return f"{self.name}{where}, fingerprint {self.fingerprint}"
 
 
 class Policy(nn.Module, ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_cgrpo.errors import UserError, expect, first_line, installing
 from lightning_cgrpo.json_client import hub_answers
-from lightning_cgrpo.policies.origin import Origin, fingerprint
+from lightning_cgrpo.policies.policy import Origin
 from lightning_cgrpo.randomness import random_weights, run_seed
 
 ADAPTERS = "adapter_config.json"
@@ -74,9 +75,10 @@ def load_pretrained(
             with torch.device("meta"):
                 model = getattr(transformers, kind).from_config(config, dtype=dtype or config.dtype or "float32")
             return model.to(model.config.dtype), None
-        model = getattr(transformers, kind).from_pretrained(
-            source, dtype=dtype or "auto", use_safetensors=True, **options, **{**further, **revision}
+        model, report = getattr(transformers, kind).from_pretrained(
+            source, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **options, **further
         )
+        check_whole(report, model, name)
         tokenizer = AutoTokenizer.from_pretrained(source, **options, **revision)
     except (UserError, torch.OutOfMemoryError):
         raise
@@ -231,6 +233,16 @@ def origin(name: str, revision: str | None = None) -> Origin:
     return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 
+def fingerprint(folder: Path) -> str:
+    """12 hexadecimal digits from names and content of a directory's .safetensors files, or of one file."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]:
+        digest.update(file.name.encode())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
 def _as_saved(tokenizer: Any, file: Path) -> bool:
     """True if a tokenizer encodes a probe as its file does; AutoTokenizer keeps only the vocabulary for qwen2."""
     from tokenizers import Tokenizer
@@ -242,16 +254,25 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
     return bool(tokenizer(probe, add_special_tokens=False).input_ids == saved)
 
 
-def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Token ids that end an answer, from tokenizer and generation config."""
-    configured = model.generation_config.eos_token_id
-    named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
-    if not named:
+def check_whole(report: Mapping[str, Any], model: Any, name: str) -> None:
+    """Refuse files that lack some of a model's weights by transformers' `report`, which draws these at random."""
+    if missing := sorted(report["missing_keys"]):
         raise UserError(
-            "Expected the tokenizer or the generation config to name a token that ends an answer, but neither does, "
-            "try setting tokenizer.eos_token."
+            f"Expected '{name}' to hold all weights of a {type(model).__name__}, but it lacks {len(missing)}, such as "
+            f"{missing[0]}, which would be random, try the directory of a model of this kind."
         )
-    return tuple(sorted(named))
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Ids of the model's tokens that end an answer, from tokenizer and generation config."""
+    configured, size = model.generation_config.eos_token_id, len(model.get_input_embeddings().weight)
+    named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
+    if not (known := {token for token in named if 0 <= token < size}):
+        raise UserError(
+            f"Expected the tokenizer or the generation config to name one of the model's {size} tokens that ends an "
+            f"answer, but got {sorted(named) or 'none'}, try setting tokenizer.eos_token."
+        )
+    return tuple(sorted(known))
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

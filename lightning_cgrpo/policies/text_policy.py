@@ -10,11 +10,19 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.distributed import on_host
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError, expect, first_line
 from lightning_cgrpo.policies.policy import Policy
 
 Messages = list[dict[str, Any]]
 Tools = Sequence[dict[str, Any]]
+
+
+def complete(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without None, with which Parquet fills absent fields; calls of tools may lack a content."""
+    kept = {key: value for key, value in message.items() if value is not None}
+    if isinstance(content := kept.get("content"), list):
+        kept["content"] = [{key: value for key, value in part.items() if value is not None} for part in content]
+    return {"content": "", **kept} if "tool_calls" in kept else kept
 
 
 class TextPolicy(Policy):
@@ -43,8 +51,9 @@ class TextPolicy(Policy):
         self.model: Any = None
         self.tokenizer: Any = None
         self.pad_token = -1
+        self.vocabulary_size = 0  # tokens that the model reads
         # Packaged models were trained on texts, although their tokenizers have a chat template.
-        self._warns_of = {"two begin tokens": True, "no template": not model.startswith("packaged:")}
+        self._warns_of = {"two begin tokens": True, "end token": True, "no template": not model.startswith("packaged:")}
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +112,7 @@ class TextPolicy(Policy):
         if not self.reads_images and any(isinstance(message["content"], list) for message in prompt):
             raise UserError(
                 f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
-                "try VisionLanguagePolicy."
+                "try a text as content, or VisionLanguagePolicy."
             )
         options = {
             "add_generation_prompt": True,
@@ -111,20 +120,42 @@ class TextPolicy(Policy):
             **({"tools": list(tools)} if tools else {}),
             "tokenize": False,
         }
-        return self.tokenizer.apply_chat_template(prompt, **options)
+        try:
+            return self.tokenizer.apply_chat_template(prompt, **options)
+        except Exception as error:  # of the template's own code, or of options that exclude each other
+            raise UserError(
+                f"Expected the chat template of '{self.name}' to write prompt {number}, but it raises: "
+                f"{first_line(error)}, try messages or chat_template_kwargs that the template knows."
+            ) from error
 
     def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
         # A chat template writes the special tokens itself.
         tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
         if not tokens:
             raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
+        self.check_tokens(tokens, f"prompt {number}")
         if isinstance(prompt, str):
             self._compare_with_template(tokens, number)
         return tokens
 
+    def check_tokens(self, tokens: Sequence[int], what: str) -> None:
+        """Refuse tokens of the tokenizer that the model can't read."""
+        if (largest := max(tokens)) >= self.vocabulary_size:
+            token = self.tokenizer.convert_ids_to_tokens(largest)
+            raise UserError(
+                f"Expected {what} to be of the {self.vocabulary_size} tokens of '{self.name}', but its tokenizer gives "
+                f"{token} ({largest}), try saving the model after model.resize_token_embeddings(len(tokenizer))."
+            )
+
     def _compare_with_template(self, tokens: list[int], number: int) -> None:
-        """Warn, each once, of a text with two begin tokens, and of a text without its model's chat template."""
-        begin = self.tokenizer.bos_token_id
+        """Warn, each once, of a text with two begin tokens or an end token, or without its model's chat template."""
+        begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if len(tokens) > 1 and tokens[-1] == end and self._warns_of["end token"]:
+            self._warns_of["end token"] = False
+            rank_zero_warn(
+                f"Prompt {number} ends with the end token {self.tokenizer.eos_token}, so answers follow an end. Try "
+                f"chat messages as prompts, or a tokenizer of '{self.name}' that adds no end token to texts."
+            )
         if begin is not None and tokens[:2] == [begin, begin] and self._warns_of["two begin tokens"]:
             self._warns_of["two begin tokens"] = False
             rank_zero_warn(

@@ -103,7 +103,7 @@ class GenerationSampler(Sampler):
         """Warn once if no answer of `ENDLESS` rollouts in a row had an end token."""
         self._endless = self._endless + 1 if len(truncated) and bool(truncated.all()) else 0
         if self._endless == ENDLESS:
-            ends = ", ".join(policy.tokenizer.convert_ids_to_tokens(policy.stop_tokens))
+            ends = ", ".join(map(str, policy.tokenizer.convert_ids_to_tokens(policy.stop_tokens)))
             rank_zero_warn(
                 f"No answer of the last {ENDLESS} rollouts ended before max_new_tokens, "
                 f"{self.sampling.max_new_tokens}, with one of the end tokens {ends}. Try a larger max_new_tokens, chat "

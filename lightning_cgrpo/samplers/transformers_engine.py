@@ -13,7 +13,6 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.token_sampling import penalized, sample
 
 LOOK_EVERY = {"cpu": 1}
 """Tokens between looks at which answers have ended, by kind of device; the host waits for a GPU at each look."""
@@ -187,3 +186,29 @@ def _filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]]:
     filters: list[Any] = [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
     filters += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
     return filters + ([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else [])
+
+
+def penalized(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits ``[R, V]`` of seen tokens by `penalty`, and multiply negative ones (Keskar et al., 2019).
+
+    Example:
+        >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
+        tensor([[ 1., -4.,  2.]])
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
+    """Tokens ``[R]``, drawn by the inverse cumulative distribution of weights ``[R, V]`` at draws ``[R]`` in [0, 1).
+
+    Sums are float64, because float32 would cut the tail of a large vocabulary.
+
+    Example:
+        >>> sample(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.69]))
+        tensor([1])
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    # A draw below 1 times the total is below the total also after rounding, because rounding is monotone. NaN, which
+    # the engine reports later, must not give an index outside.
+    target = draws.double() * cumulative[:, -1]
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=cumulative.shape[1] - 1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.special import bdtr, betaincinv
 
-from lightning_cgrpo.verdicts.search import MOST, least
-
+MOST = 10_000_000
+"""Largest number of prompts that is feasible; a rate nearer to its threshold counts as undecidable."""
 POWER = 0.8
 """Probability with which `prompts_needed` prompts decide."""
 
@@ -60,3 +61,22 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
     # One more than the violations that the number of prompts must allow.
     allowed = least(lambda n: bool(bdtr(n - 1, fewest(n - 1), rate) >= power), MOST * threshold)
     return None if allowed is None else fewest(allowed - 1)
+
+
+def least(enough: Callable[[int], bool], most: float = MOST) -> int | None:
+    """The least number from 1 that is `enough`, as are all larger numbers; None if it is above about `most`.
+
+    Example:
+        >>> least(lambda number: number**2 > 50), least(lambda number: False)
+        (8, None)
+    """
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > most:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from lightning_cgrpo.verdicts.binomial import POWER
-from lightning_cgrpo.verdicts.search import least
+from lightning_cgrpo.verdicts.binomial import POWER, least
 
 Counts = NDArray[np.float64]
 

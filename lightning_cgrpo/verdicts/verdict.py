@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from lightning_cgrpo.verdicts import binomial, ratio
+from lightning_cgrpo.verdicts.binomial import least
 from lightning_cgrpo.verdicts.holm import holm_levels
-from lightning_cgrpo.verdicts.search import least
 
 Decision = Literal["certified", "refuted", "undecided"]
 

@@ -117,12 +117,14 @@ def test_each_process_writes_its_own(tmp_path, capsys):
 def test_predictions_of_any_text(tmp_path, capsys):
     """A line per answer, from which JSON gives back exactly what was answered."""
     of = outputs([HOSTILE], correct=Signal(torch.full((1, len(HOSTILE)), math.pi)))
-    callback = WritePredictions(str(tmp_path / "answers.jsonl"))
-    trainer, module = SimpleNamespace(world_size=1), SimpleNamespace(policy=None)
+    of["prompts"].columns["seed"] = [None]  # a column of the data, which is no world's seed
+    callback = WritePredictions()
+    run = {"loggers": [], "default_root_dir": tmp_path, "strategy": SimpleNamespace(broadcast=str)}
+    trainer, module = SimpleNamespace(world_size=1, **run), SimpleNamespace(policy=None)
     callback.on_predict_start(trainer, module)
     callback.on_predict_batch_end(trainer, module, of, None, 0)
     callback.on_predict_end(trainer, module)
-    written = lines(tmp_path / "answers.jsonl")
+    written = lines(tmp_path / "predictions.jsonl")
     assert [record["answer"] for record in written] == HOSTILE
     assert all(record["signals"] == {"correct": pytest.approx(math.pi)} for record in written)
     assert f"Wrote {len(HOSTILE)} answers" in capsys.readouterr().out

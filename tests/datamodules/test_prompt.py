@@ -46,7 +46,8 @@ def test_prompts_and_their_other_columns(tmp_path):
 
 def test_another_column_and_a_system_prompt(tmp_path):
     kept = [{"role": "system", "content": "Be terse."}, *CHAT]
-    path = write(tmp_path / "a.jsonl", [{"question": "Hi"}, {"question": CHAT}, {"question": kept}])
+    filled = [{**kept[0], "name": None}, *CHAT]  # as Parquet fills the fields that a message lacks
+    path = write(tmp_path / "a.jsonl", [{"question": "Hi"}, {"question": CHAT}, {"question": filled}])
     first, second, third = prompts(
         PromptDataModule(path, prompt_column="question", system_prompt="Be kind.").source("train")
     )
@@ -63,6 +64,7 @@ def test_another_column_and_a_system_prompt(tmp_path):
         ({"prompt": []}, "empty"),
         ({"prompt": ["Hi"]}, "message 1"),
         ({"prompt": [{"role": 1, "content": "Hi"}]}, "'role' in message 1"),
+        ({"prompt": [{"role": "assistant", "content": None, "tool_calls": []}]}, "'content' in message 1"),
     ],
 )
 def test_a_malformed_prompt_is_named_before_training(tmp_path, row, problem):

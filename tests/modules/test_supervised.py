@@ -30,6 +30,7 @@ from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts
 from tests.memory import flat
+from tests.policies.small_policies import with_lora
 from tests.quiet import QUIET, quiet_trainer
 
 ROWS = [
@@ -261,10 +262,17 @@ def test_what_cannot_be_saved_is_noticed_before_training(directory, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "adapters").mkdir()
     (tmp_path / "adapters" / "adapter_config.json").write_text("{}")
+    adapted = with_lora(directory)
+    adapted.load()
+    adapted.name = "adapters of the model in the directory"
     for policy, target, reason in (
         (policy_of(directory), tmp_path / "file", "is a file"),
         (torch.nn.Linear(1, 1), tmp_path / "new", "language model"),
+        (policy_of(directory), directory, "another one than that of the model"),
         (policy_of(directory), tmp_path / "adapters", "other kind"),
+        (adapted, directory, "other kind"),
     ):
+        callback, module = SavePretrained(str(target)), SimpleNamespace(policy=policy)
         with pytest.raises(UserError, match=reason):
-            SavePretrained(str(target)).setup(None, SimpleNamespace(policy=policy), "fit")
+            callback.setup(None, module, "fit")
+            callback.on_fit_start(None, module)

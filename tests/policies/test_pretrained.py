@@ -3,17 +3,22 @@
 import copy
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from lightning_cgrpo import VisionLanguagePolicy
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.pretrained import write, written_tensors
 from tests.policies import tiny_families
 from tests.policies.small_policies import perturb, ragged, with_lora
+from tests.refusals import refused
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -113,13 +118,20 @@ def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tm
     ends = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
     assert policy.stop_tokens == tuple(sorted(ends))
     model = transformers.AutoModelForCausalLM.from_pretrained(directory)
-    model.generation_config.eos_token_id = 77
+    model.generation_config.eos_token_id = [77, 10**6, -1]  # the others are none of the model's
     assert CausalLMPolicy.from_model(model, policy.tokenizer).stop_tokens == tuple(sorted({ends[1], 77}))
     model.generation_config.eos_token_id = None
     nameless = copy.deepcopy(policy.tokenizer)
     nameless.eos_token = None
-    with pytest.raises(UserError, match="name a token that ends an answer"):
-        CausalLMPolicy.from_model(model, nameless)
+    assert "that ends an answer" in refused(CausalLMPolicy.from_model, model, nameless)
+
+
+def test_a_model_that_lacks_weights_is_refused(directory, tmp_path):
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert "lacks 1, such as model.norm.weight" in refused(CausalLMPolicy(str(tmp_path)).load)
 
 
 def test_no_code_of_a_repository_is_run(directory, tmp_path):
@@ -166,3 +178,20 @@ def test_model_init_kwargs_leave_the_policys_own_settings(directory):
         CausalLMPolicy(str(directory), model_init_kwargs={"trust_remote_code": True})
     with pytest.raises(UserError, match="no_such_argument"):
         CausalLMPolicy(str(directory), model_init_kwargs={"no_such_argument": 1}).load()
+
+
+@pytest.mark.parametrize(
+    ("policy", "results"),
+    [
+        (CausalLMPolicy("packaged:word-problems"), RESULTS / "gsm8k" / "paper"),
+        (VisionLanguagePolicy("packaged:driver"), RESULTS / "navsim" / "main"),
+    ],
+    ids=["text", "vision"],
+)
+def test_a_policy_knows_its_starting_weights(policy, results):
+    """The committed runs started from the same files."""
+    assert policy.origin is None
+    policy.load()
+    assert policy.origin is not None and policy.origin.name == policy.name
+    saved = sorted((results / "runs").glob("*.json"))
+    assert saved and all(policy.origin.fingerprint in file.read_text() for file in saved)

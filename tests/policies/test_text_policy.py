@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import prompt_tokens
+from tests.refusals import refused
 
 
 def test_encode_pads_on_the_left(policy):
@@ -18,11 +18,6 @@ def test_encode_pads_on_the_left(policy):
     assert policy.decode(ids, mask) == texts
 
 
-def test_a_message_of_parts_needs_a_policy_that_reads_images(policy):
-    with pytest.raises(UserError, match="prompt 0 to be of text alone"):
-        policy.read_prompts([[{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]])
-
-
 def test_encode_applies_the_chat_template(policy):
     messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}]
     ids, mask = policy.read_prompts([messages, "x"]).values()
@@ -31,12 +26,17 @@ def test_encode_applies_the_chat_template(policy):
     assert "<|im_start|>" not in policy.decode(ids, mask)[0]
 
 
-def test_bad_prompts_are_named(policy):
-    with pytest.raises(UserError, match="Expected prompt 4711 to have at least one token"):
-        policy.read_prompts(["Tom", ""], torch.tensor([5, 4711]))
-    policy.tokenizer.chat_template = None
-    with pytest.raises(UserError, match="Expected prompt 0 to be a text, but got messages"):
-        policy.read_prompts([[{"role": "user", "content": "Tom"}]])
+def test_bad_prompts_are_named(policy, monkeypatch):
+    chat = [{"role": "user", "content": "Tom"}]
+    with monkeypatch.context() as patch:
+        patch.setattr(policy, "vocabulary_size", 100)
+        assert "of the 100 tokens" in refused(policy.read_prompts, [chat])
+    assert "write prompt 0, but it raises" in refused(policy.read_prompts, [[{"role": "judge", "content": "Tom"}]])
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]
+    assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [parts])
+    assert "prompt 4711 to have at least one" in refused(policy.read_prompts, ["Tom", ""], torch.tensor([5, 4711]))
+    monkeypatch.setattr(policy.tokenizer, "chat_template", None)
+    assert "prompt 0 to be a text, but got messages" in refused(policy.read_prompts, [chat])
 
 
 def test_variables_of_the_chat_template(policy, monkeypatch):
@@ -58,6 +58,9 @@ def test_texts_that_disagree_with_the_chat_template_are_named_once(policy, monke
         monkeypatch.setattr(policy, "_warns_of", dict.fromkeys(policy._warns_of, True))
     with pytest.warns(match="without the chat template") as messages:
         policy.read_prompts(["Tom", "Tom"])
+    assert len(messages) == 1
+    with pytest.warns(match=r"ends with the end token <\|im_end\|>") as messages:  # which some tokenizers add
+        policy.read_prompts(["Tom<|im_end|>", "Tom<|im_end|>"])
     assert len(messages) == 1
     policy.tokenizer.bos_token = begin
     with pytest.warns(match=r"holds <\|endoftext\|>") as messages:

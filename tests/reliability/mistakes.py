@@ -146,11 +146,6 @@ def script(changes: Mapping[str, str]) -> dict[str, str]:
     return {**OWN, "train.py": text}
 
 
-COPY_MODEL = (
-    "-c",
-    "import shutil, lightning_cgrpo, pathlib as p; "
-    "shutil.copytree(p.Path(lightning_cgrpo.__file__).parent / 'models' / 'word-problems', 'start')",
-)
 MAKE_SCENE = """\
 import json
 import math
@@ -240,14 +235,8 @@ MISTAKES: list[Mistake] = [
     Mistake("fewer_prompts_than_an_update", fit(*MINE, "--data.prompts_per_update=8"), "prompts_per_update", OWN),
     Mistake("validation_on_training_prompts", fit(*MINE, "--data.val_path=prompts.jsonl"), r"data\.val_path", OWN),
     # Models
-    Mistake("chat_for_a_model_without_template",
-            fit(*MINE, "--model.policy.model=start", "--data.system_prompt=Be brief."), "chat.?template", OWN,
-            before=[COPY_MODEL, ["-c", "import os; os.remove('start/chat_template.jinja')"]]),
     Mistake("lora_of_no_layer", fit(*WORDS, "--model.policy.lora.target_modules=[q_projj]"), "target_modules"),
     Mistake("lora_without_rank", fit(*WORDS, "--model.policy.lora.rank=0"), "lora.rank.*at least 1"),
-    Mistake("model_saved_over_its_start",
-            fit(*WORDS, "--model.policy.model=start", "--callbacks.save=SavePretrained",
-                "--callbacks.save.directory=start"), "directory.*start", before=[COPY_MODEL]),
     # Reward functions
     Mistake("reward_with_another_parameter", fit(*MINE), "brief.*texts|texts.*brief",
             {**OWN, "my_rewards.py": "def brief(texts):\n    return [0.0 for text in texts]\n" + SAYS_IT}),

@@ -17,8 +17,8 @@ from tests.samplers.talks import HERMES, REASONING, add, made
 class Asker:
     """A user who asks as often as the prompt says."""
 
-    def reset(self, times, **row):
-        self.left, self.heard = times, []
+    def reset(self, times, heard, **row):
+        self.left, self.heard = times, heard  # a list of the data, which each environment may change
 
     def user_message(self, turn):
         self.heard.append(turn)
@@ -35,7 +35,9 @@ def policy():
 
 def chats(times):
     prompts = [[{"role": "user", "content": text}] for text in TEXTS[: len(times)]]
-    return PromptGroups(torch.arange(len(times)), {"prompt": prompts, "times": torch.tensor(times)})
+    return PromptGroups(
+        torch.arange(len(times)), {"prompt": prompts, "times": torch.tensor(times), "heard": [[] for _ in times]}
+    )
 
 
 def rolled(policy, sampler, times=(0, 2)):

@@ -11,8 +11,7 @@ from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
-from lightning_cgrpo.samplers.token_sampling import sample
-from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
+from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, sample
 from tests.samplers.vllm_client import make_policy
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]

@@ -21,7 +21,7 @@ from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_rewar
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
-from lightning_cgrpo.user_code import UserCode, called, imported
+from lightning_cgrpo.user_code import UserCode, called, copied, imported
 
 
 class ConversationSampler(GenerationSampler):
@@ -133,10 +133,7 @@ class ConversationSampler(GenerationSampler):
         signals = event_signals(rollouts.info["turns"], self._names, rollouts.mask)
         if self._reward is not None:
             rewards = [reward for row in rollouts.info["own_reward"] for reward in row]
-            device, shape = rollouts.mask.device, rollouts.mask.shape[:2]
-            value = torch.tensor([reward or 0.0 for reward in rewards], device=device)
-            applicable = torch.tensor([reward is not None for reward in rewards], dtype=torch.bool, device=device)
-            signals[self._reward] = Signal(value.view(shape), applicable=applicable.view(shape))
+            signals[self._reward] = Signal.of(rewards, rollouts)
         return signals
 
     def _environments(self, count: int) -> list[Any]:
@@ -170,7 +167,9 @@ class ConversationSampler(GenerationSampler):
                     f"Expected the environments of a group to start with the same text, but got {first!r:.60} and "
                     "others, try to draw at random from the columns of the prompt alone."
                 )
-            if first is not None:
+            if first is not None and isinstance(asked[number], str):
+                asked[number] += template.harmless(first)
+            elif first is not None:
                 *before, last = asked[number]
                 asked[number] = [*before, {**last, "content": last["content"] + template.harmless(first)}]
         return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
@@ -185,7 +184,7 @@ class ConversationSampler(GenerationSampler):
 
 def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
     """Reset an environment; returns its text."""
-    text = called(environment.reset, row, f"{type(environment).__name__}.reset", None)
+    text = called(environment.reset, copied(row), f"{type(environment).__name__}.reset", None)
     return None if text is None else valid(text)
 
 

@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.errors import UserError, first_line, valid
+from lightning_cgrpo.policies.text_policy import complete
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class ChatTemplate:
             UserError: the messages are not single turns of the assistant with replies between, or the template begins
                 a written turn differently from a sampled turn.
         """
+        messages = [complete(message) for message in messages]
         parts = [list(part) for _, part in groupby(messages, lambda message: message["role"] == "assistant")]
         roles = [message["role"] for message in messages]
         if len(parts) % 2 == 0 or roles[0] != "assistant" or any(len(part) > 1 for part in parts[::2]):
@@ -215,7 +217,8 @@ class ChatTemplate:
             keys = {json.dumps(value): key for key, value in call.items()}
             name, arguments = keys.get(json.dumps(NAME)), keys.get(json.dumps({KEY: VALUE}))
             if name and arguments:
-                stops = [text.find(stop, end) for stop in self.tokenizer.convert_ids_to_tokens(list(self.stops))]
+                ends = filter(None, self.tokenizer.convert_ids_to_tokens(list(self.stops)))
+                stops = [text.find(stop, end) for stop in ends]
                 after = text[end : min([stop for stop in stops if stop >= 0], default=len(text))]
                 _, content, before = text[:start].rpartition(CONTENT)
                 return _JSONFormat(before.strip() if content else "", after.strip(), name, arguments)

@@ -8,7 +8,7 @@ from typing import Any
 from lightning_cgrpo.errors import UserError, installing
 
 
-def math_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float | None]:
+def math_correct(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     r"""1 where a completion's last formula equals the gold answer, as expressions: fractions, sets, intervals, units.
 
     A reward function of `FunctionTask`, by its path ``lightning_cgrpo.tasks.functions.math_correct``; the extra
@@ -17,7 +17,7 @@ def math_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
 
     Args:
         completions: texts, or chats of one message.
-        answer: column of gold answers, in LaTeX with or without dollars.
+        answer: column of gold answers: numbers, or LaTeX with or without dollars.
 
     Returns:
         1.0 or 0.0; None where the gold answer is no formula.
@@ -39,7 +39,8 @@ def math_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
     boxed_first = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     golds: dict[str, Any] = {}
     correct: list[float | None] = []
-    for completion, text in zip(completions, answer, strict=True):
+    for completion, gold in zip(completions, answer, strict=True):
+        text = "" if gold is None else str(gold)
         if text not in golds:
             latex = text if "$" in text or r"\boxed" in text else f"${text}$"
             golds[text] = parse(latex, parsing_timeout=None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lightning_cgrpo.policies.text_policy import complete
 from lightning_cgrpo.prompts.records import Record
 from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
@@ -60,12 +61,13 @@ def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
         raise record.error(f"Expected field '{column}' to be a text or messages, but got an empty list.")
     for number, message in enumerate(messages, 1):
         what = f"message {number} of field '{column}'"
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+        if not isinstance(message, dict) or not ({"role", "content"} <= message.keys() or message.get("tool_calls")):
             raise record.error(f"Expected {what} to be an object with 'role' and 'content', but got {message!r:.80}.")
-        record.check_text(message["role"], f"'role' in {what}")
-        # A list is the content of a message with images.
-        if not isinstance(message["content"], list):
-            record.check_text(message["content"], f"'content' in {what}")
-        elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in message["content"]):
+        record.check_text(message.get("role"), f"'role' in {what}")
+        # A list is the content of a message with images. Calls of tools stand beside a content, or alone.
+        if not isinstance(content := message.get("content"), list):
+            if content or not message.get("tool_calls"):
+                record.check_text(content, f"'content' in {what}")
+        elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise record.error(f"Expected every part of 'content' in {what} to be an object with a 'type'.")
-    return messages
+    return [complete(message) for message in messages]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.policies.pretrained import check_whole
 
 
 class RewardModel:
@@ -61,8 +62,8 @@ class RewardModel:
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
             try:
-                network = AutoModelForSequenceClassification.from_pretrained(
-                    self.model, dtype=self.dtype, use_safetensors=True
+                network, report = AutoModelForSequenceClassification.from_pretrained(
+                    self.model, dtype=self.dtype, use_safetensors=True, output_loading_info=True
                 )
                 tokenizer = AutoTokenizer.from_pretrained(self.model)
             except (OSError, ValueError) as error:  # ValueError for an impossible name
@@ -74,6 +75,7 @@ class RewardModel:
                     f"Expected '{self.model}' to be a reward model, with one output, "
                     f"but got a classifier with {network.config.num_labels}."
                 )
+            check_whole(report, network, self.model)
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token
             accelerator = torch.accelerator.current_accelerator(check_available=True)

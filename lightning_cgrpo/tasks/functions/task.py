@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
-import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
@@ -16,7 +15,7 @@ from lightning_cgrpo.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
-from lightning_cgrpo.user_code import UserCode
+from lightning_cgrpo.user_code import UserCode, copied
 
 RESERVED = (
     "prompts",
@@ -113,12 +112,8 @@ class FunctionTask(Task):
         return logged
 
     def _signal(self, name: str, output: Any, rollouts: Rollouts) -> Signal:
-        shape, device = rollouts.mask.shape[:2], rollouts.actions.device
         with UserCode(f"the results of signal '{name}'"):  # whose elements may be of the user's own class
-            values = _numbers(name, output, shape.numel())
-        applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
-        value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
-        return Signal(value.view(shape), applicable=applicable.view(shape))
+            return Signal.of(_numbers(name, output, rollouts.mask.shape[:2].numel()), rollouts)
 
 
 def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
@@ -157,9 +152,9 @@ def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
-    """Repeat every element, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
+    """Repeat every element as copies, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
-    return [element for element in elements for _ in range(times)]
+    return [copied(element) for element in elements for _ in range(times)]
 
 
 def _numbers(name: str, output: Any, count: int) -> list[float | None]:

@@ -13,7 +13,7 @@ RIGHT = [
     (r"\boxed{2\sqrt{5}}", r"$\sqrt{20}$"),
     (r"\boxed{(-\infty, 2]}", r"(-\infty,2]"),
     (r"First $x=7$, and therefore \boxed{9}.", "9"),
-    ([{"role": "assistant", "content": "The answer is 1,234."}], "1234"),
+    ([{"role": "assistant", "content": "The answer is 1,234."}], 1234),
 ]
 WRONG = [
     (r"\boxed{\frac{14}{4}}", r"\frac{14}{3}"),
@@ -23,19 +23,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("completion", "gold"), RIGHT)
-def test_right(completion, gold):
-    assert math_correct([completion], [gold]) == [1.0]
-
-
-@pytest.mark.parametrize(("completion", "gold"), WRONG)
-def test_wrong(completion, gold):
-    assert math_correct([completion], [gold]) == [0.0]
+@pytest.mark.parametrize(("completion", "gold"), [*RIGHT, *WRONG])
+def test_equal_formulas_are_right(completion, gold):
+    assert math_correct([completion], [gold]) == [float((completion, gold) in RIGHT)]
 
 
 def test_in_a_thread_and_without_a_gold_answer():
     results = []
-    thread = threading.Thread(target=lambda: results.append(math_correct(["$3$", "$3$"], ["3", "$$"])))
+    thread = threading.Thread(target=lambda: results.append(math_correct(["$3$"] * 3, ["3", "$$", None])))
     thread.start()
     thread.join()
-    assert results == [[1.0, None]]
+    assert results == [[1.0, None, None]]

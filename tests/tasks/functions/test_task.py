@@ -55,6 +55,15 @@ def test_functions_get_what_trl_gives_them():
     assert signal.value.tolist() == [[0, 1, 2], [3, 4, 5]] and signal.applicable.all()
 
 
+def test_functions_may_change_their_arguments():
+    def change(prompts, tags):
+        return [len(prompt.pop()) + len(of_answer.pop()) for prompt, of_answer in zip(prompts, tags, strict=True)]
+
+    prompts = make_prompts([CHAT, CHAT], tags=[["a"], ["b"]])
+    assert value(change, prompts=prompts).value.tolist() == [[3] * 3] * 2
+    assert prompts.columns == {"prompt": [[{"role": "user", "content": "Hi"}]] * 2, "tags": [["a"], ["b"]]}
+
+
 def test_a_function_without_kwargs_gets_what_it_names():
     assert value(lambda completions: [float(text) for text in completions]).value.tolist() == [[0, 1, 2], [10, 11, 12]]
     assert value(lambda *, level=7, **_: [level] * 6).value.unique().tolist() == [7]
