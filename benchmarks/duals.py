@@ -213,7 +213,7 @@ def by_name() -> dict[str, Problem]:
 
 
 class Prices(Controller):
-    """No dual: the prices ``[K]`` of a linear program, as weights of the estimator's components; 0 before update `since`."""
+    """No dual: prices ``[K]`` of a linear program, as weights of the constraints; 0 before update `since`."""
 
     def __init__(self, prices: Array, estimator: ScalarizedAdvantages, since: int) -> None:
         super().__init__()

@@ -186,10 +186,8 @@ def test_model_init_kwargs_leave_the_policys_own_settings(directory):
         (CausalLMPolicy("packaged:word-problems"), RESULTS / "gsm8k" / "paper"),
         (VisionLanguagePolicy("packaged:driver"), RESULTS / "navsim" / "main"),
     ],
-    ids=["text", "vision"],
 )
 def test_a_policy_knows_its_starting_weights(policy, results):
-    """The committed runs started from the same files."""
     assert policy.origin is None
     policy.load()
     assert policy.origin is not None and policy.origin.name == policy.name

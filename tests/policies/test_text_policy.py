@@ -28,15 +28,14 @@ def test_encode_applies_the_chat_template(policy):
 
 def test_bad_prompts_are_named(policy, monkeypatch):
     chat = [{"role": "user", "content": "Tom"}]
-    with monkeypatch.context() as patch:
-        patch.setattr(policy, "vocabulary_size", 100)
-        assert "of the 100 tokens" in refused(policy.read_prompts, [chat])
     assert "write prompt 0, but it raises" in refused(policy.read_prompts, [[{"role": "judge", "content": "Tom"}]])
     parts = [{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [parts])
     assert "prompt 4711 to have at least one" in refused(policy.read_prompts, ["Tom", ""], torch.tensor([5, 4711]))
     monkeypatch.setattr(policy.tokenizer, "chat_template", None)
     assert "prompt 0 to be a text, but got messages" in refused(policy.read_prompts, [chat])
+    monkeypatch.setattr(policy, "vocabulary_size", 20)
+    assert "of the 20 tokens" in refused(policy.read_prompts, ["Tom"])
 
 
 def test_variables_of_the_chat_template(policy, monkeypatch):
@@ -56,12 +55,10 @@ def test_texts_that_disagree_with_the_chat_template_are_named_once(policy, monke
         warnings.simplefilter("error")
         policy.read_prompts([[{"role": "user", "content": "Tom"}], "<|im_start|>user\nTom<|im_end|>\n"])
         monkeypatch.setattr(policy, "_warns_of", dict.fromkeys(policy._warns_of, True))
-    with pytest.warns(match="without the chat template") as messages:
-        policy.read_prompts(["Tom", "Tom"])
-    assert len(messages) == 1
-    with pytest.warns(match=r"ends with the end token <\|im_end\|>") as messages:  # which some tokenizers add
-        policy.read_prompts(["Tom<|im_end|>", "Tom<|im_end|>"])
-    assert len(messages) == 1
+    for words, text in (("without the chat template", "Tom"), ("with the end token <.im_end.>", "Tom<|im_end|>")):
+        with pytest.warns(match=words) as messages:
+            policy.read_prompts([text, text])
+        assert len(messages) == 1
     policy.tokenizer.bos_token = begin
     with pytest.warns(match=r"holds <\|endoftext\|>") as messages:
         policy.read_prompts([2 * begin + "Tom", 2 * begin + "Tom"])

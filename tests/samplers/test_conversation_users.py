@@ -35,9 +35,8 @@ def policy():
 
 def chats(times):
     prompts = [[{"role": "user", "content": text}] for text in TEXTS[: len(times)]]
-    return PromptGroups(
-        torch.arange(len(times)), {"prompt": prompts, "times": torch.tensor(times), "heard": [[] for _ in times]}
-    )
+    columns = {"prompt": prompts, "times": torch.tensor(times), "heard": [[] for _ in times]}
+    return PromptGroups(torch.arange(len(times)), columns)
 
 
 def rolled(policy, sampler, times=(0, 2)):
