@@ -192,13 +192,13 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
             "range:; this was no look."
         )
     threshold = (constraint.bound.target - least) / width
-    counts = Counts(violations, opportunities, threshold, 1.0 if constraint.bound.of_mean else float(longest or 1))
-    if constraint.bound.of_mean:
-        return counts
-    if not counts.single and (longest is None or opportunities.max() > longest):
+    # Of numbers by step, as of rates of steps, longer answers stake more.
+    by_answer = constraint.bound.of_mean and bool((opportunities <= 1).all())
+    counts = Counts(violations, opportunities, threshold, 1.0 if by_answer else float(longest or 1))
+    if not (by_answer or counts.single) and (longest is None or opportunities.max() > longest):
         raise UserError(
             f"Expected at most {longest or 1} opportunities per answer for '{name}', the sampler's longest answer, but "
-            f"got {opportunities.max():g}, try a rate of whole answers; this was no look."
+            f"got {opportunities.max():g}, try a signal of whole answers; this was no look."
         )
     return counts
 

@@ -33,9 +33,10 @@ def test_decisions_and_bounds_are_in_the_signals_unit(word: str) -> None:
     assert verdict(Constraint(**{word: 20.0}, range=[0, 80]), values)[0] == "undecided"
 
 
-def certified(constraint: Constraint, values: np.ndarray) -> bool:
-    """As `verdict` decides, without its bounds, which take time."""
-    rows = {"violations/c": values, "opportunities/c": np.ones(len(values)), "faults/c": np.zeros(1), "answers": values}
+def certified(constraint: Constraint, values: np.ndarray, steps: np.ndarray | None = None) -> bool:
+    """As `verdict` decides, without its bounds, which take time; of sums over steps, if they are given."""
+    opportunities = np.ones(len(values)) if steps is None else steps
+    rows = {"violations/c": values, "opportunities/c": opportunities, "faults/c": np.zeros(1), "answers": values}
     counts = _counts(Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80)
     return counts.p_values()[0] <= 0.05
 
@@ -48,6 +49,14 @@ def test_false_certificates_are_rare() -> None:
     constraint, easier = (Constraint(mean_at_most=factor * bound, range=[0, 80]) for factor in (1, 1.25))
     assert sum(certified(constraint, values) for values in looks) <= 400 * (0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5)
     assert sum(certified(easier, values) for values in looks) > 350
+
+
+def test_a_mean_over_steps_counts_long_answers_by_their_steps() -> None:
+    """A mean of 0.64, since bad answers are twice as long: without their steps, 0.5 was certified in every look."""
+    bad = np.random.default_rng(2).random(300) < 0.3
+    constraint, easier = (Constraint(mean_at_most=bound, range=[0, 1]) for bound in (0.5, 0.8))
+    rows = np.where(bad, 80, 40 * 0.35), np.where(bad, 80.0, 40.0)
+    assert not certified(constraint, *rows) and certified(easier, *rows)
 
 
 def test_a_mean_needs_a_range() -> None:
