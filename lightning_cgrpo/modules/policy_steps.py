@@ -30,17 +30,10 @@ from lightning_cgrpo.grpo.minibatches import (
 from lightning_cgrpo.grpo.own_signals import MEASURED, RECORDED, own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
-from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.policy import Reference
 from lightning_cgrpo.policies.precision import casts_weights, keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
-
-
-def without_dropout(policy: Policy) -> None:
-    """Set dropout to 0, because answers are sampled without it and ratios compare the same policy."""
-    for module in policy.modules():
-        if isinstance(module, _DropoutNd):
-            module.p = 0.0
 
 
 def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) -> None:
@@ -76,7 +69,9 @@ class PolicySteps(RolloutModule):
     def configure_model(self) -> None:
         """Load the policy and the reference."""
         self.load_policy()
-        without_dropout(self.policy)
+        for module in self.policy.modules():
+            if isinstance(module, _DropoutNd):
+                module.p = 0.0  # Answers are sampled without dropout, and ratios compare the same policy.
         if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
             takes_reference = "reference" in inspect.signature(self.policy.forward).parameters

@@ -56,16 +56,19 @@ class ActionDistribution(ABC):
 
 
 class Categorical(ActionDistribution):
-    """Discrete actions; the outputs are logits."""
+    """Discrete actions; the outputs are logits, -inf for masked actions."""
 
     def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
-        # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
-        return (outputs.softmax(-1).cumsum(-1)[..., :-1] <= draws[..., None]).sum(-1)
+        # Inverse cumulative distribution; the last action that has a share takes the rest that rounding leaves.
+        sums = outputs.softmax(-1).cumsum(-1)
+        before, total = sums[..., :-1], sums[..., -1:]
+        return ((before <= draws[..., None]) & (before < total)).sum(-1)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
         log_probs = outputs.log_softmax(-1)
         taken = log_probs.gather(-1, actions[..., None]).sum(-1)  # FSDP would warn about a view
-        return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
+        finite = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)  # 0 times -inf would be NaN
+        return PolicyOutput(taken, -(log_probs.exp() * finite).sum(-1))
 
     def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
         return kl_divergence(outputs, reference)
