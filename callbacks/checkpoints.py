@@ -52,6 +52,7 @@ class Checkpoints(ModelCheckpoint):
 
     _began = 0.0
     _validation_due = False
+    _ranked_by = ""
     _unranked = False
     """True while this update's checkpoint waits for its validation."""
 
@@ -67,6 +68,8 @@ class Checkpoints(ModelCheckpoint):
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
+        if isinstance(pl_module, RolloutModule) and self.monitor == f"{VALIDATION}{MERIT}":
+            self._ranked_by = repr(pl_module.objective)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
@@ -85,10 +88,16 @@ class Checkpoints(ModelCheckpoint):
             return set()  # that callback asks without the user's request
         raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
 
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "ranked_by": self._ranked_by}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
-        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
         self.current_score = state_dict.get("current_score")
+        if state_dict.get("ranked_by", self._ranked_by) == self._ranked_by:
+            # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
+            super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+        elif path := state_dict["best_model_path"]:
+            rank_zero_info(f"The objective has changed, so {path}, the best before, is not compared with what follows.")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)

@@ -63,6 +63,8 @@ class RunSummary(Callback):
         here = run_folder(trainer)
         self.path = here / SUMMARY
         before, there = _resumed(trainer)
+        if before and not getattr(trainer.checkpoint_callback, "best_model_path", ""):  # of another objective
+            before = {**before, "best": None, "measured": {k: v for k, v in before["measured"].items() if k != "best"}}
         best = before.get("best")
         self._spent = {key: before.get(key) or 0 for key in SPENT}
         self._faults: Counter[str] = Counter(before.get("faults"))

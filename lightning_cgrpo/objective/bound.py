@@ -73,7 +73,7 @@ class Bound:
         """A rate of violation in the user's orientation."""
         if not self.lower:
             return violation
-        return -violation if self.of_mean else 1.0 - violation
+        return (0.0 if self.of_mean else 1.0) - violation
 
     def shown_interval(self, least: float, largest: float) -> tuple[float, float]:
         """The interval in the user's orientation, from an interval of the rate of violation."""

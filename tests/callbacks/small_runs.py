@@ -31,10 +31,10 @@ class Stop(Callback):
             raise ChildProcessError
 
 
-def trained(*callbacks, name="run", ckpt_path=None, prompts=12, **options):
+def trained(*callbacks, name="run", ckpt_path=None, prompts=12, at_most=0.01, **options):
     """A run to its end; four prompts are an update."""
     task = GridworldTask(cost="sum", rate="steps")
-    module = grid_module({"lava": Constraint(at_most=0.01)}, max_steps=20, lr=1e-2, task=task)
+    module = grid_module({"lava": Constraint(at_most=at_most)}, max_steps=20, lr=1e-2, task=task)
     usual = {"max_steps": STEPS, "val_check_interval": 2, "check_val_every_n_epoch": None, "limit_val_batches": None}
     usual |= {"logger": CSVLogger("runs", name), "enable_checkpointing": True, "num_sanity_val_steps": 0}
     trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam(lr=0.1)), *callbacks, **{**usual, **options})

@@ -166,6 +166,14 @@ def test_every_validation_ranks_its_own_policy_whatever_the_interval_of_checkpoi
     assert best.stem == f"step={max(scores, key=scores.get)}"
 
 
+def test_merits_by_another_threshold_rank_no_checkpoint():
+    """The first policy meets its loose threshold, so its merit is above all that miss a strict one."""
+    trained(Checkpoints(**MERIT, every_n_train_steps=2), at_most=0.9, max_steps=2)
+    trained(Checkpoints(**MERIT, every_n_train_steps=2), ckpt_path="last", max_steps=4)
+    (before, *_), (after, *_) = (ranks(Path(f"runs/run/version_{number}/checkpoints")) for number in (0, 1))
+    assert [name for _, name in before + after] == ["step=2.ckpt", "step=4.ckpt"] and before[0][0] > 0 > after[0][0]
+
+
 def test_without_validation_the_newest_checkpoint_is_kept_and_none_is_the_best():
     trained(Checkpoints(**MERIT, every_n_train_steps=2, save_top_k=1), limit_val_batches=0)
     folder = Path("runs/run/version_0/checkpoints")

@@ -106,3 +106,6 @@ def test_a_resumed_run_adds_up(fit):
     assert second["answers"] == first["answers"] + 8 * (8 - first["updates"]) == 64, "an interrupt leaves a checkpoint"
     assert (Path("runs/second/version_0") / second["best"]["checkpoint"]).exists()
     assert second["seconds"] > first["seconds"] and second["measured"]["before"] == first["measured"]["before"]
+    loose = ["--model.objective.constraints.lava.at_most=0.02", "--trainer.max_steps=9"]
+    third = fit("--ckpt_path=runs/second/version_0/checkpoints/last.ckpt", *loose, name="third")
+    assert third["updates"] == 9 and third["best"] is None and "best" not in third["measured"], "by another threshold"
