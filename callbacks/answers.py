@@ -40,7 +40,7 @@ def answer_records(
     extra = {n.removeprefix(EXTRA): values for n, values in rollouts.info.items() if n.startswith(EXTRA)}
     texts, actions = rollouts.info.get("text"), rollouts.actions
     if isinstance(policy, NetworkPolicy):
-        actions = policy.distribution.applied(actions)
+        actions = rollouts.info.get("action", policy.distribution.applied(actions))
     for row, index in enumerate(outputs["prompts"].index.tolist()[:prompts]):
         asked: Record = {"index": index}
         if "prompt" in columns:

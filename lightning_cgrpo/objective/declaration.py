@@ -34,16 +34,14 @@ def _types(of: Constraint) -> Iterator[str]:
             yield f"{key}: as a number, but got '{value}'"
     if of.signal is not None and not isinstance(of.signal, str):
         yield f"signal: as a signal's name, but got {of.signal} ({type(of.signal).__name__}), try quotes"
-    if of.range is not None and not (_are_numbers(of.range) and len(of.range) == 2):
+    if of.range is not None and not (
+        isinstance(of.range, list) and len(of.range) == 2 and all(map(_is_number, of.range))
+    ):
         yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _are_numbers(values: object) -> bool:
-    return isinstance(values, list) and all(map(_is_number, values))
 
 
 def _choices(of: Constraint) -> Iterator[str]:

@@ -89,13 +89,10 @@ def test_a_method_survives_json():
     assert key({f"{CONTROLLER}.init_args.lr": 1.0}) == key({f"{CONTROLLER}.init_args.lr": 1})
 
 
-def test_seed():
+def test_an_identity_has_seed_and_length_too():
     assert seed_of(changed(seed=5)) == 5
     assert seed_of(changed({"seed_everything": True}, seed=5)) == 5
     assert seed_of({"seed_everything": None}) is None
-
-
-def test_an_identity_has_seed_and_length_too():
     same = identity_of(changed(seed=5))
     assert (same["seed"], same["length"]) == (5, {"max_steps": 100}) and same["method"] == method_of(changed())
     assert identity_of(changed({"trainer.max_steps": 7}))["length"] == {"max_steps": 7}

@@ -108,21 +108,14 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
 
 
 def test_inputs_that_redrawn_prompts_lack_stay():
-    """Images, where no redrawn prompt has one."""
+    """Images, where no redrawn prompt has one. A group in which a component of weight 0 varies is drawn again."""
     draw, prompts, images = Scripted(), PromptGroups(torch.tensor([0, 1])), torch.ones(2, 9, 3)
     rollouts = drawn(2, 4, 0)
     rollouts.inputs["patches"] = images
     got, _, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, draw.score(prompts, rollouts), 1)
     assert sampled == 1 and got.actions[:, 0, 0].tolist() == [0, 1] and got.inputs["patches"] is images
-
-
-def test_groups_that_vary_without_an_advantage_are_drawn_again():
-    """A component of weight 0 varies and teaches nothing."""
-    draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1]))
-    rollouts = drawn(2, 4, 0)
-    signals = draw.score(prompts, rollouts)
-    _, _, sampled = redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, signals, 1)
-    assert draw.calls == [([0, 1], 0)] and sampled == 2
+    redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, draw.score(prompts, rollouts), 1)
+    assert draw.calls == [([1], 0), ([0, 1], 0)]
 
 
 def test_no_round_of_any_update_shares_its_randomness(monkeypatch):

@@ -177,12 +177,7 @@ def test_setup(make) -> None:
     assert_same(flat(controller.state_dict()), before)
     with pytest.raises(ValueError, match="3 constraints"):
         controller.setup(2)
-
-
-@each_controller
-def test_state_is_float64(make) -> None:
-    controller = run(make(), batches(3))
-    for name, tensor in flat(controller.state_dict()).items():
+    for name, tensor in before.items():
         # Adam counts its steps in float32, exact up to 2^24; stalls are counted in integers.
         assert tensor.dtype in (torch.float64, torch.bool) or name.endswith(("step", "stall.count"))
 

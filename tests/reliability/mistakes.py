@@ -226,8 +226,6 @@ MISTAKES: list[Mistake] = [
     Mistake("function_by_its_file", fit(*MINE, "--model.task.signals.brief=my_rewards.py:brief"),
             "try my_rewards.brief", OWN),
     # Data files
-    Mistake("record_with_a_key_twice", fit(*MINE), "prompts.jsonl:1.*'wanted' twice",
-            {**OWN, "prompts.jsonl": PROMPTS.replace("{", '{"wanted": "no", ', 1)}),
     Mistake("constraint_with_a_key_twice",
             fit(*GRID, "--model.objective.constraints.lava={at_most: 0.1, at_most: 0.2}"), "constraints.lava.*at_most"),
     Mistake("record_without_its_column", fit(*MINE), "(column|field|record).*wanted",

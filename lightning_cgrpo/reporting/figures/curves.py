@@ -149,17 +149,14 @@ def _limits(methods: Sequence[MethodRuns], column: Panels) -> tuple[float, float
         if all(bound.lower for bound in bounds):
             # A rate that a run raised long ago, or that is only monitored, would pin the axis at 0.
             allowed = max(bound.target for bound in bounds)
-            late = [_late(method, tag) for method in methods for tag in column.of(method) if _enforced(method, tag)]
+            enforced = [(method, bound.tag(name)) for method in methods for name, bound in method.enforced.items()]
+            late = [_late(method, tag) for method, tag in enforced if tag in column.of(method)]
             low = max(min([1 - ZOOM * allowed, *late]), 0.0)
             return low - 0.03 * (1 - low), 1 + 0.04 * (1 - low)
     if low < 0 or high > 1.05:
         margin = 0.05 * (high - low)
         return low - margin, high + margin
     return (-0.02, 1.04) if high > 0.5 else (-0.02 * high, 1.08 * high or 1.0)
-
-
-def _enforced(method: MethodRuns, tag: str) -> bool:
-    return any(bound.tag(name) == tag for name, bound in method.enforced.items())
 
 
 def _late(method: MethodRuns, tag: str) -> float:

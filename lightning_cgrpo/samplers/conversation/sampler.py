@@ -159,7 +159,8 @@ class ConversationSampler(GenerationSampler):
             return prompts
         asked = list(prompts.column("prompt", "ConversationSampler"))
         for number in range(len(asked)):
-            row = {name: _element(column, number) for name, column in prompts.columns.items()}
+            row = {name: column[number] for name, column in prompts.columns.items()}
+            row |= {name: value.tolist() for name, value in row.items() if isinstance(value, Tensor)}
             of_group = environments[number * group_size : (number + 1) * group_size]
             first, *others = [_start(environment, row) for environment in of_group]
             if any(other != first for other in others):
@@ -186,7 +187,3 @@ def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
     """Reset an environment; returns its text."""
     text = called(environment.reset, copied(row), f"{type(environment).__name__}.reset", None)
     return None if text is None else valid(text)
-
-
-def _element(column: Any, row: int) -> Any:
-    return column[row].tolist() if isinstance(column, Tensor) else column[row]

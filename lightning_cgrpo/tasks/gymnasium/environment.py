@@ -120,7 +120,13 @@ class Gymnasium(Environment, Renderer):
         return episodes
 
     def _check(self, episodes: GymnasiumEpisodes) -> None:
-        """Replay an episode in a spare world that played another."""
+        """Look for entries of ``info`` that no step reported, and replay an episode in a world that played another."""
+        for name in sorted(episodes.unseen) if self._resets == 1 else ():
+            warnings.warn(
+                f"No step of the first episodes of '{self.id}' had info['{name}'], which counts as 0, so that a bound "
+                "on it may always be met. Try another name in environment.infos.",
+                stacklevel=3,
+            )
         if self._warned:
             return
         spare, device = self._new_worlds(), episodes.start.device
@@ -157,7 +163,7 @@ class Gymnasium(Environment, Renderer):
 
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
         """Draw at most four answers as film strips, by `gymnasium.Env.render` of a new world."""
-        return film_strips(self.make, prompts, rollouts, row, self._recording.actions)
+        return film_strips(self.make, prompts, rollouts, row)
 
     def _observations(self, world: World) -> Box:
         space = world.observation_space

@@ -52,6 +52,7 @@ class GymnasiumEpisodes:
         self.worlds, self.seeds, self.options = worlds, seeds, options
         self._recording, self._device, self._finished = recording, device, finished
         self._moments, self._running = recording.max_steps + 1, len(seeds)
+        self.unseen = set(recording.infos)  # entries that no step has had so far
         size, dtype = len(seeds) * self._moments, torch.get_default_dtype()
         space = recording.space
         image = space.dtype == np.uint8 and len(space.shape) > 1
@@ -100,6 +101,8 @@ class GymnasiumEpisodes:
         written["reward"][states] = self._numbers(rows, "reward", [moment.reward for moment in moments])
         for name, column in self._columns:
             values = [moment.info.get(name, 0.0) for moment in moments]
+            if name in self.unseen and any(name in moment.info for moment in moments):
+                self.unseen.remove(name)
             written[column][states] = self._numbers(rows, column, values)
         written["terminated"][states] = [moment.terminated for moment in moments]
         written["truncated"][states] = [moment.truncated for moment in moments]
@@ -108,12 +111,13 @@ class GymnasiumEpisodes:
         self._running -= int(over.sum())
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
-        """Facts about steps; the observation reached is a fact if it is a vector."""
+        """Facts about steps, with the world's own actions; the observation reached is a fact if it is a vector."""
         here = reached.cpu()
         facts = {name: values[here].to(self._device) for name, values in (self._facts | self._flags).items()}
         if self._observations.dim() == 2:
             facts["observation"] = self.observe(reached)
-        return facts | {"action": actions}
+        chosen = torch.from_numpy(self._recording.actions.of_world(actions.cpu().numpy()))
+        return facts | {"action": chosen.to(self._device)}
 
     def recorded(self, row: int) -> dict[str, Tensor]:
         """All that was recorded of an episode that has ended, by name: ``[L + 1, ...]``, the reset's moment first.

@@ -9,7 +9,6 @@ import numpy as np
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.worlds import World
 
 if TYPE_CHECKING:
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 EPISODES, FRAMES = 4, 6
 
 
-def film_strips(
-    make: Callable[..., World], prompts: PromptGroups, rollouts: Rollouts, row: int, actions: Actions
-) -> Figure:
+def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rollouts, row: int) -> Figure:
     """Frames of the first answers to prompt `row`, replayed in a new world from the prompt's seed.
 
     Args:
@@ -44,7 +41,7 @@ def film_strips(
                 for values in (rollouts.info["action"], rollouts.inputs["observations"])
             )
             moments = np.unique(np.linspace(0, len(chosen), FRAMES).round().astype(int)).tolist()
-            frames, replayed = _replay(world, start, actions.of_world(chosen), moments)
+            frames, replayed = _replay(world, start, chosen, moments)
             same = same and np.array_equal(np.asarray(replayed, dtype=seen.dtype), seen)
             for axis in axes:
                 axis.set_axis_off()

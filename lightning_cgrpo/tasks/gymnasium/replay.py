@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
-from lightning_cgrpo.tasks.gymnasium.worlds import Moment, World, reset_world, step_world
+from lightning_cgrpo.tasks.gymnasium.worlds import World, reset_world, step_world
 
 REPLAYED = 4
 """Episodes that are replayed."""
@@ -64,25 +64,17 @@ def guilty(makes: Sequence[Callable[[], World]], infos: Sequence[str]) -> int | 
             first, *others = (_played(world, infos) for _ in range(3))
         finally:
             world.close()
-        if any(not _equal(first, other) for other in others):
+        if any(first != other for other in others):
             return number
     return None
 
 
-def _played(world: World, infos: Sequence[str]) -> list[Moment]:
-    moments = [_copied(reset_world(world, infos, 0, None))]
+def _played(world: World, infos: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Moments, whose observations are bytes, because the world may overwrite its arrays."""
+    played, moment = [], reset_world(world, infos, 0, None)
     world.action_space.seed(0)
-    while len(moments) <= STEPS and not (moments[-1].terminated or moments[-1].truncated):
-        moments.append(_copied(step_world(world, infos, world.action_space.sample())))
-    return moments
-
-
-def _copied(moment: Moment) -> Moment:
-    return moment._replace(observation=moment.observation.copy())
-
-
-def _equal(one: list[Moment], other: list[Moment]) -> bool:
-    return len(one) == len(other) and all(
-        np.array_equal(first.observation, second.observation) and first[1:] == second[1:]
-        for first, second in zip(one, other, strict=True)
-    )
+    while True:
+        played.append((moment.observation.tobytes(), *moment[1:]))
+        if len(played) > STEPS or moment.terminated or moment.truncated:
+            return played
+        moment = step_world(world, infos, world.action_space.sample())
