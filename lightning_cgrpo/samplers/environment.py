@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.action_distributions import Gaussian
+from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
 from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
@@ -100,16 +100,18 @@ class EnvironmentSampler(Sampler):
 
     def rollout(self, policy: NetworkPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(prompts, group_size)
-        size = policy.action_size
+        size, known = policy.action_size, type(policy.distribution) in (Categorical, Gaussian)
         shape = (group_size, self.environment.max_steps, *(() if size is None else (size,)))
-        return play(policy, episodes, noise(*shape))
+        expected = self.environment.actions if size is None else 2 * size
+        return play(policy, episodes, noise(*shape), expected if known else None)
 
 
-def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor) -> Rollouts:
+def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int | None = None) -> Rollouts:
     """Act until all episodes end or the draws in [0, 1), one per step and number of an action, are used up.
 
     Args:
         draws: ``[B, G, T]``, or ``[B, G, T, D]`` for continuous actions.
+        expected: outputs of the network; missing ones would be actions that are never taken, or widths shared.
     """
     actor, distribution = policy.actor(), policy.distribution
     shape, horizon = draws.shape[:3], draws.shape[2]
@@ -132,6 +134,8 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor) -> Rollouts:
                 outputs = actor(observations)
             else:
                 outputs, memory = actor(observations, memory)
+            if expected not in (None, outputs.shape[-1]):
+                raise UserError(f"Expected {expected} outputs of the policy's network, but got {outputs.shape[-1]}.")
             actions = distribution.sample(outputs, coming[step])
             reached = episodes.step(states, distribution.applied(actions))
             steps.append((rows, states, actions, outputs, reached))

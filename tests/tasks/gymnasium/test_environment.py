@@ -10,6 +10,7 @@ import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gymnasium, NetworkPolicy, RecurrentPolicy
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.action_distributions import Gaussian
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.gymnasium.worlds import WorldsApart, WorldsHere
@@ -188,8 +189,12 @@ def test_images_stay_bytes_and_networks_get_numbers():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     net[1].weight.data *= 1e-3
-    policy = NetworkPolicy(net)
-    rollouts = rollout(policy, Gymnasium(f"{small_worlds.__name__}:Bright-v0"))
+    policy, bright = NetworkPolicy(net), Gymnasium(f"{small_worlds.__name__}:Bright-v0")
+    rollouts = rollout(policy, bright)
+    with pytest.raises(UserError, match="Expected 3 outputs of the policy's network, but got 2"):
+        rollout(NetworkPolicy(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))), bright)
+    with pytest.raises(UserError, match="Expected 2 outputs of the policy's network, but got 1"):
+        rollout(NetworkPolicy(torch.nn.Linear(2, 1), Gaussian(1, -0.5, 2.0)), Gymnasium(WALK, {"continuous": True}))
     images = rollouts.inputs["observations"]
     assert images.dtype == torch.uint8 and len(images.unique()) > 5
     expected = net(images[rollouts.mask].float()).log_softmax(-1)
