@@ -1,16 +1,14 @@
 """Tables keep their columns on narrow screens, and files are whole."""
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from lightning_cgrpo.output import print_table, write_whole
 
 
 def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
-    table = Table()
     heads = [f"measure_{number}" for number in range(6)]
-    for head in heads:
-        table.add_column(head, no_wrap=True, min_width=len(head))
+    table = Table(*(Column(head, no_wrap=True, min_width=len(head)) for head in heads))
     table.add_row(*(f"{number}.123456" for number in range(6)))
     print_table(table)
     shown = capsys.readouterr().out
@@ -21,5 +19,4 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     path = tmp_path / "file.json"
     for text in ("first", "second"):
         write_whole(path, text)
-        assert path.read_text() == text
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "second" and list(tmp_path.iterdir()) == [path]
