@@ -22,7 +22,10 @@ COMMITTED = {
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
     "navsim": "navsim navsim_methods navsim_critics duals_navsim",
     "calculator": "calculator",
-    **{f"environments/{folder.name}": folder.name for folder in sorted(ROOT.glob("docs/results/environments/*"))},
+    **{
+        f"environments/{world}": " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{world}.yaml"))
+        for world in ("cartpole", "highway", "hopper_velocity", "minigrid_lava", "pendulum")
+    },
 }
 
 
