@@ -14,19 +14,21 @@ from lightning_cgrpo.rollout import PromptGroups
 
 
 class WritePredictions(Callback):
-    """Writes ``predictions.jsonl`` in the run's folder: a line of JSON per answer, the fields of `answer_records`.
+    """Writes a line of JSON per answer in `predict`: the fields of `answer_records`.
 
-    Several processes append their ranks to the name.
+    Args:
+        path: by default ``predictions.jsonl`` in the run's folder; several processes append their ranks.
     """
 
     changes_learning = False
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | None = None) -> None:
+        self.path = None if path is None else Path(path).expanduser()
         self._file = Path()
         self.written = 0
 
     def on_predict_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        self._file = answer_file(run_folder(trainer) / "predictions.jsonl", trainer)
+        self._file = answer_file(self.path or run_folder(trainer) / "predictions.jsonl", trainer)
         self._file.write_text("")
         self.written = 0
 
