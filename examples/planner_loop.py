@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from lightning_cgrpo import Constraint, Objective, ScalarizedAdvantages
 from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.multipliers import Controller, DampedAscent
-from lightning_cgrpo.multipliers import standard_units
+from lightning_cgrpo.multipliers import Controller, DampedAscent, standard_units
 from lightning_cgrpo.rollout import Signal
 
 
