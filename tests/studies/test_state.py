@@ -22,10 +22,8 @@ COMMITTED = {
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
     "navsim": "navsim navsim_methods navsim_critics duals_navsim",
     "calculator": "calculator",
-    **{
-        f"environments/{world}": " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{world}.yaml"))
-        for world in ("cartpole", "highway", "hopper_velocity", "minigrid_lava", "pendulum")
-    },
+    **{f"environments/{world}": world for world in ("cartpole", "highway", "hopper_velocity", "pendulum")},
+    "environments/minigrid_lava": "minigrid_lava estimators_minigrid_lava",
 }
 
 

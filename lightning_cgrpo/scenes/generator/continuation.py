@@ -79,7 +79,7 @@ class Continuation:
         faster, acceleration = rng.uniform(0.75, 1.2), rng.normal(0, 0.3)
         for size in np.linspace(1, 0, TRIES):
             start = self._perturbed(size * forward, size * left, size * heading, faster**size, size * acceleration)
-            if self._can_go_on(start):
+            if not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any()):
                 break
         return start
 
@@ -102,9 +102,6 @@ class Continuation:
         # The car's front stays within the same bounds.
         out = np.clip(left + FRONT_LENGTH * np.sin(heading), min(-room - middle, left), max(room - middle, left))
         return Start(s, (speed, acceleration), left, float(np.arcsin((out - left) / FRONT_LENGTH)))
-
-    def _can_go_on(self, start: Start) -> bool:
-        return not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any())
 
     def _touches(self, start: Start) -> bool:
         ego: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()
