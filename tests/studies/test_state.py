@@ -113,8 +113,7 @@ def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
 def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):
     run = make()
     for name, reward in (("early", 0.25), ("late", 0.5)):
-        record = made(final={"reward/mean": reward}, config=configuration(run))
-        save(record, tmp_path / name / "runs" / "other_seed0.json")
+        save(made(final={"reward/mean": reward}, config=configuration(run)), tmp_path / name / "runs/other_seed0.json")
     there = Results(tmp_path, tmp_path / "late")
     assert there.finished(run) and there.finished(make(variant="renamed")) and not there.finished(make(updates=20))
     # The report's own runs come first: another study may have trained the variant with an older default.
