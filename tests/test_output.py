@@ -18,4 +18,4 @@ def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     for text in ("first", "second"):
         write_whole(path := tmp_path / "file.json", text)
-    assert path.read_text() == "second" and list(tmp_path.iterdir()) == [path]
+        assert path.read_text() == text and list(tmp_path.iterdir()) == [path]

@@ -114,8 +114,8 @@ def test_inputs_that_redrawn_prompts_lack_stay():
     rollouts.inputs["patches"] = images
     got, _, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, draw.score(prompts, rollouts), 1)
     assert sampled == 1 and got.actions[:, 0, 0].tolist() == [0, 1] and got.inputs["patches"] is images
-    redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, draw.score(prompts, rollouts), 1)
-    assert draw.calls == [([1], 0), ([0, 1], 0)]
+    *_, sampled = redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, draw.score(prompts, rollouts), 1)
+    assert draw.calls == [([1], 0), ([0, 1], 0)] and sampled == 2
 
 
 def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
