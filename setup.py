@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 (VERSION,) = re.findall(r'__version__ = "(.+)"', (ROOT / "lightning_cgrpo" / "__init__.py").read_text(encoding="utf-8"))
 
+PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
 EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
@@ -45,8 +46,12 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     # callbacks, datamodules and configs are links to the folders at the top; setuptools follows them.
-    packages=find_packages(include=["lightning_cgrpo", "lightning_cgrpo.*"]),
-    package_data={"lightning_cgrpo": ["py.typed", "*.pyi", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
+    packages=find_packages(include=[f"{package}{inside}" for package in PACKAGES for inside in ("", ".*")]),
+    package_data={
+        "driving_scenes": ["py.typed"],
+        "navsim_score": ["py.typed", "*.md"],
+        "lightning_cgrpo": ["py.typed", "*.pyi", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"],
+    },
     install_requires=[
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=4.2",

@@ -38,11 +38,11 @@ from torch import Tensor
 
 from lightning_cgrpo import multipliers
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller
 from lightning_cgrpo.multipliers.controller import normalized
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.rollout import Rollouts, Signal
 
 CONTROLLERS = ("DampedAscent", "SoftmaxAdam", "ExponentiatedGradient", "ProjectedAscent", "PID", "NuPI")
 """``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller; see `Prices`."""

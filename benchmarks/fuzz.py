@@ -29,19 +29,19 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.json_fields import SceneError
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import read_scene, scene_to_json
 from lightning_cgrpo.checkpoints.files import damage
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
-from lightning_cgrpo.prompts.records import RecordError, read_records
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.records import RecordError, read_records
 from lightning_cgrpo.samplers.vllm.requests import read_turn
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.json_fields import SceneError
-from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
 from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat
 from lightning_cgrpo.tasks.functions import prompts as any_prompts
 from lightning_cgrpo.tasks.gsm8k import prompts as gsm8k_prompts
 from lightning_cgrpo.tasks.gsm8k.scoring import gold_answer, read_number, score_completion
+from navsim_score.command.trajectory_file import Candidate, read_candidates
 
 JUNK: list[Any] = [
     *(None, True, False, 0, -1, 1.5, 10**30, 1e308, float("nan"), float("inf"), "", "a", "\ud800", "é" * 70, [], {}),

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_cgrpo.verdicts import ratio
-from lightning_cgrpo.verdicts.binomial import POWER, least, p_value_met, prompts_needed
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
-from lightning_cgrpo.verdicts.holm import holm_levels
+from lightning_cgrpo.objective.verdicts import ratio
+from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.holm import holm_levels
 
 REPETITIONS = 10_000
 LEVEL = 0.05

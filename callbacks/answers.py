@@ -10,11 +10,11 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from lightning_cgrpo.core.rollout import EXTRA, Signal
 from lightning_cgrpo.modules.constrained_grpo import UpdateOutput
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.policies.network_policy import NetworkPolicy
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.rollout import EXTRA, Signal
 
 Record = dict[str, Any]
 

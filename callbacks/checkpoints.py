@@ -17,11 +17,11 @@ from torch import Tensor
 from lightning_cgrpo.checkpoints.files import UNFINISHED, is_remote, newest, put, remove, remove_unfinished
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
 from lightning_cgrpo.checkpoints.termination import Termination
-from lightning_cgrpo.errors import UserError, did_you_mean, expect
+from lightning_cgrpo.core.errors import UserError, did_you_mean, expect
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
-from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.user_code import by_signal
 
 FOLDER = "checkpoints"
 VALIDATION = "val/"

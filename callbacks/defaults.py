@@ -11,7 +11,7 @@ from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.tensorboard import TensorBoardLayout
-from lightning_cgrpo.output import quiet
+from lightning_cgrpo.core.output import quiet
 
 
 def default_callbacks(every_n_updates: int = 100) -> list[Callback]:

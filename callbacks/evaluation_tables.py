@@ -9,11 +9,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.output import print_table
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 

@@ -7,7 +7,7 @@ import math
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 

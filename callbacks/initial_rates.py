@@ -8,13 +8,13 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.output import print_table
+from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
-from lightning_cgrpo.output import print_table
-from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 SOME_ANSWER = Constraint(at_least=0.5, role="monitor")
 """Shows the share of prompts with an answer that meets all thresholds."""

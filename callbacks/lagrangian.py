@@ -10,8 +10,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from lightning_cgrpo.callbacks.fixed_weights import WeightSetter
-from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import UserError, expect, expect_instances
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector, WeightBounds

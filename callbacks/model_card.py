@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.errors import printable
+from lightning_cgrpo.core.errors import printable
 from lightning_cgrpo.objective.bound import Bound
 
 CARD = "README.md"

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.answers import answer_file, answer_records, append_records
 from lightning_cgrpo.callbacks.log_writers import run_folder
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
-from lightning_cgrpo.rollout import PromptGroups
 
 
 class WritePredictions(Callback):

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.merit import unit
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.output import print_table
 
 TABLES, FEWEST = 10, 10
 """Tables of a run, and the fewest updates between two tables."""

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 

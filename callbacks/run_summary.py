@@ -21,12 +21,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.callbacks.step_budget import StepBudget
-from lightning_cgrpo.distributed import world
-from lightning_cgrpo.errors import first_line
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.errors import first_line
+from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT, write_whole
 
 END = 1 / 8
 """Share of the updates over which the values at the end of training are means."""

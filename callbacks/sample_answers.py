@@ -15,9 +15,9 @@ from rich.text import Text
 
 from lightning_cgrpo.callbacks.answers import Record, answer_file, answer_records, append_records
 from lightning_cgrpo.callbacks.log_writers import run_folder, writers
-from lightning_cgrpo.errors import UserError, expect, printable
+from lightning_cgrpo.core.errors import UserError, expect, printable
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
-from lightning_cgrpo.output import print_table
 
 FILE = "samples.jsonl"
 ON_SCREEN = 300

@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.model_card import write_card
 from lightning_cgrpo.callbacks.run_summary import RunSummary
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import ADAPTERS

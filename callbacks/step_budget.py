@@ -6,8 +6,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 
 

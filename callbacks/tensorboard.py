@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from lightning_cgrpo.callbacks.log_writers import writers
 from lightning_cgrpo.callbacks.run_summary import RunSummary
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT

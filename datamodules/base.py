@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.prompts.inventory import Pieces
-from lightning_cgrpo.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
-from lightning_cgrpo.randomness import Stream, generator, run_seed
-from lightning_cgrpo.user_code import UserCode
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.prompts.inventory import Pieces
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
+from lightning_cgrpo.core.randomness import Stream, generator, run_seed
+from lightning_cgrpo.core.user_code import UserCode
 
 Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_cgrpo.core.prompts.records import Record
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
-from lightning_cgrpo.prompts.records import Record
 from lightning_cgrpo.tasks.gsm8k import prompts
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from functools import cached_property
 from typing import Any
 
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene import Scene
+from driving_scenes.source import SceneSource
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.inventory import Pieces
+from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.datamodules.base import SPLITS, GeneratedDataModule, Split, evenly_spaced
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompts.inventory import Pieces
-from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
     SCENES_KEPT,
@@ -91,7 +92,8 @@ class NavsimDataModule(GeneratedDataModule):
             )
 
     def inventory(self, split: Split) -> list[Pieces]:
-        return self.scenes.inventory(split) or super().inventory(split)
+        pieces = [Pieces(*astuple(kind)) for kind in self.scenes.inventory(split)]
+        return pieces or super().inventory(split)
 
     def prepare_data(self) -> None:
         """Have one process of each machine read new files, before all processes do."""

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.prompts.inventory import Pieces
+from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records
+from lightning_cgrpo.core.prompts.source import PromptSource, identities
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, evenly_spaced
-from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.prompts.inventory import Pieces
-from lightning_cgrpo.prompts.records import SUFFIXES, Record, RecordError, read_records
-from lightning_cgrpo.prompts.source import PromptSource, identities
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 
 Rows = list[dict[str, Any]]

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import NUMBERS, GeneratedDataModule, Split
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
 
 
 class Seeds(PromptSource):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split
-from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems
 from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblemDemonstrations, WordProblems
 

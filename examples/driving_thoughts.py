@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.json_client import JSONClient
+    from lightning_cgrpo.core.json_client import JSONClient
     from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 
 INSTRUCTION = (
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ConfigError(f"Expected {what}, but got {value}.")
     config, _ = read_arguments("fit", rest)
     # Imported here, because --help must not wait for torch.
-    from lightning_cgrpo.json_client import JSONClient
+    from lightning_cgrpo.core.json_client import JSONClient
 
     client = JSONClient(options.server, TIMEOUT, "a server of chat completions", os.environ.get(KEY))
     request = {"model": options.writer, "max_tokens": options.max_tokens}
@@ -170,7 +170,7 @@ def _continued(out: Path) -> set[str]:
         with out.open("r+b") as file:
             file.truncate(sum(map(len, lines[:-1])))
         lines = lines[:-1]
-    from lightning_cgrpo.prompts.records import read_records
+    from lightning_cgrpo.core.prompts.records import read_records
 
     return {record.text("scene") for record in read_records(out)} if lines else set()
 

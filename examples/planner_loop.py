@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo import Constraint, Objective, ScalarizedAdvantages
-from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import Controller, DampedAscent, standard_units
-from lightning_cgrpo.rollout import Signal
 
 
 class ConstrainedAdvantages:

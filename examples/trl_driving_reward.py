@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.scorer import Scorer, Scores
-from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.scenes.scene import Scene
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
+from navsim_score.batch.scene_batch import ExpertPlan
+from navsim_score.expert.pdm_closed import plan
+from navsim_score.scorer import Scorer, Scores
+from navsim_score.traffic.traffic import TrafficPolicy
 
 NO_PLANS: Mapping[str, ExpertPlan] = MappingProxyType({})
 

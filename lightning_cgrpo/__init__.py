@@ -6,7 +6,10 @@ Names are imported at first use, because Lightning takes seconds to import.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
+
+from lightning_cgrpo.moved import MovedModules
 
 __version__ = "0.1.0"
 
@@ -18,8 +21,8 @@ _EXPORTS = {
     "ConstrainedGRPO": "lightning_cgrpo.modules.constrained_grpo",
     "Constraint": "lightning_cgrpo.objective.constraint",
     "Controller": "lightning_cgrpo.multipliers.controller",
-    "Critic": "lightning_cgrpo.critic.critic",
-    "CriticAdvantages": "lightning_cgrpo.critic.critic_advantages",
+    "Critic": "lightning_cgrpo.grpo.critic.critic",
+    "CriticAdvantages": "lightning_cgrpo.grpo.critic.critic_advantages",
     "DrivingTask": "lightning_cgrpo.tasks.driving.task",
     "Environment": "lightning_cgrpo.samplers.environment",
     "EnvironmentSampler": "lightning_cgrpo.samplers.environment",
@@ -29,7 +32,7 @@ _EXPORTS = {
     "Gaussian": "lightning_cgrpo.policies.action_distributions",
     "GaussianMLP": "lightning_cgrpo.policies.gaussian_mlp",
     "GDPO": "lightning_cgrpo.grpo.advantages",
-    "GeneratedScenes": "lightning_cgrpo.scenes.generator",
+    "GeneratedScenes": "driving_scenes.generator",
     "ConversationSampler": "lightning_cgrpo.samplers.conversation.sampler",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
     "GroupDataModule": "lightning_cgrpo.datamodules.base",
@@ -37,13 +40,13 @@ _EXPORTS = {
     "Gymnasium": "lightning_cgrpo.tasks.gymnasium",
     "GymnasiumTask": "lightning_cgrpo.tasks.gymnasium",
     "IPCPush": "lightning_cgrpo.samplers.vllm.ipc_push",
-    "LagrangianGAE": "lightning_cgrpo.critic.critic_advantages",
-    "LanguageCritic": "lightning_cgrpo.critic.language_critic",
+    "LagrangianGAE": "lightning_cgrpo.grpo.critic.critic_advantages",
+    "LanguageCritic": "lightning_cgrpo.grpo.critic.language_critic",
     "LeaveOneOut": "lightning_cgrpo.grpo.advantages",
     "load": "lightning_cgrpo.cli.loading",
-    "LogReplay": "lightning_cgrpo.navsim.traffic.log_replay",
-    "MLPCritic": "lightning_cgrpo.critic.mlp_critic",
-    "NavsimDevkit": "lightning_cgrpo.scenes.devkit",
+    "LogReplay": "navsim_score.traffic.log_replay",
+    "MLPCritic": "lightning_cgrpo.grpo.critic.mlp_critic",
+    "NavsimDevkit": "driving_scenes.devkit",
     "NCCLPush": "lightning_cgrpo.samplers.vllm.nccl_push",
     "NetworkPolicy": "lightning_cgrpo.policies.network_policy",
     "NormalizedObservations": "lightning_cgrpo.policies.normalized_observations",
@@ -53,20 +56,20 @@ _EXPORTS = {
     "Optimization": "lightning_cgrpo.grpo.minibatches",
     "SamplingCorrection": "lightning_cgrpo.grpo.sampling_correction",
     "Policy": "lightning_cgrpo.policies.policy",
-    "PromptGroups": "lightning_cgrpo.rollout",
-    "Reactive": "lightning_cgrpo.navsim.traffic.reactive",
+    "PromptGroups": "lightning_cgrpo.core.rollout",
+    "Reactive": "navsim_score.traffic.reactive",
     "RecurrentPolicy": "lightning_cgrpo.policies.network_policy",
     "ReturnsToGo": "lightning_cgrpo.grpo.returns_to_go",
     "RewardModel": "lightning_cgrpo.tasks.functions",
-    "Rollouts": "lightning_cgrpo.rollout",
+    "Rollouts": "lightning_cgrpo.core.rollout",
     "Sampler": "lightning_cgrpo.samplers.sampler",
     "SAPO": "lightning_cgrpo.grpo.surrogates",
     "ScalarizedAdvantages": "lightning_cgrpo.grpo.advantages",
-    "ScalarizedGAE": "lightning_cgrpo.critic.critic_advantages",
+    "ScalarizedGAE": "lightning_cgrpo.grpo.critic.critic_advantages",
     "ScalarizedRewards": "lightning_cgrpo.grpo.advantages",
-    "SceneFiles": "lightning_cgrpo.scenes.files",
-    "SceneSource": "lightning_cgrpo.scenes.source",
-    "Signal": "lightning_cgrpo.rollout",
+    "SceneFiles": "driving_scenes.files",
+    "SceneSource": "driving_scenes.source",
+    "Signal": "lightning_cgrpo.core.rollout",
     "SupervisedFineTuning": "lightning_cgrpo.modules.supervised",
     "Task": "lightning_cgrpo.tasks.task",
     "VisionLanguagePolicy": "lightning_cgrpo.policies.vision_language",
@@ -74,6 +77,9 @@ _EXPORTS = {
     "WrittenThoughts": "lightning_cgrpo.tasks.driving.thoughts",
 }
 __all__ = [*_EXPORTS, "__version__"]
+
+
+sys.meta_path.append(MovedModules())
 
 
 def __getattr__(name: str) -> Any:

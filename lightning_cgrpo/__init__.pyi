@@ -1,18 +1,25 @@
 """Types of the names that `__init__.py` imports at first use; `tests/test_packaging.py` compares both lists."""
 
+from driving_scenes.devkit import NavsimDevkit as NavsimDevkit
+from driving_scenes.files import SceneFiles as SceneFiles
+from driving_scenes.generator import GeneratedScenes as GeneratedScenes
+from driving_scenes.source import SceneSource as SceneSource
 from lightning_cgrpo.cli.loading import load as load
-from lightning_cgrpo.critic.critic import Critic as Critic
-from lightning_cgrpo.critic.critic_advantages import CriticAdvantages as CriticAdvantages
-from lightning_cgrpo.critic.critic_advantages import LagrangianGAE as LagrangianGAE
-from lightning_cgrpo.critic.critic_advantages import ScalarizedGAE as ScalarizedGAE
-from lightning_cgrpo.critic.language_critic import LanguageCritic as LanguageCritic
-from lightning_cgrpo.critic.mlp_critic import MLPCritic as MLPCritic
+from lightning_cgrpo.core.rollout import PromptGroups as PromptGroups
+from lightning_cgrpo.core.rollout import Rollouts as Rollouts
+from lightning_cgrpo.core.rollout import Signal as Signal
 from lightning_cgrpo.datamodules.base import GroupDataModule as GroupDataModule
 from lightning_cgrpo.grpo.advantages import GDPO as GDPO
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator as AdvantageEstimator
 from lightning_cgrpo.grpo.advantages import LeaveOneOut as LeaveOneOut
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages as ScalarizedAdvantages
 from lightning_cgrpo.grpo.advantages import ScalarizedRewards as ScalarizedRewards
+from lightning_cgrpo.grpo.critic.critic import Critic as Critic
+from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages as CriticAdvantages
+from lightning_cgrpo.grpo.critic.critic_advantages import LagrangianGAE as LagrangianGAE
+from lightning_cgrpo.grpo.critic.critic_advantages import ScalarizedGAE as ScalarizedGAE
+from lightning_cgrpo.grpo.critic.language_critic import LanguageCritic as LanguageCritic
+from lightning_cgrpo.grpo.critic.mlp_critic import MLPCritic as MLPCritic
 from lightning_cgrpo.grpo.minibatches import Optimization as Optimization
 from lightning_cgrpo.grpo.returns_to_go import ReturnsToGo as ReturnsToGo
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection as SamplingCorrection
@@ -21,8 +28,6 @@ from lightning_cgrpo.grpo.surrogates import SAPO as SAPO
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO as ConstrainedGRPO
 from lightning_cgrpo.modules.supervised import SupervisedFineTuning as SupervisedFineTuning
 from lightning_cgrpo.multipliers.controller import Controller as Controller
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay as LogReplay
-from lightning_cgrpo.navsim.traffic.reactive import Reactive as Reactive
 from lightning_cgrpo.objective.constraint import Constraint as Constraint
 from lightning_cgrpo.objective.constraint import ObjectiveError as ObjectiveError
 from lightning_cgrpo.objective.objective import Objective as Objective
@@ -36,9 +41,6 @@ from lightning_cgrpo.policies.normalized_observations import NormalizedObservati
 from lightning_cgrpo.policies.policy import Policy as Policy
 from lightning_cgrpo.policies.sharding import FSDP2Strategy as FSDP2Strategy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy as VisionLanguagePolicy
-from lightning_cgrpo.rollout import PromptGroups as PromptGroups
-from lightning_cgrpo.rollout import Rollouts as Rollouts
-from lightning_cgrpo.rollout import Signal as Signal
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler as ConversationSampler
 from lightning_cgrpo.samplers.environment import Environment as Environment
 from lightning_cgrpo.samplers.environment import EnvironmentSampler as EnvironmentSampler
@@ -48,10 +50,6 @@ from lightning_cgrpo.samplers.vllm.folder_push import FolderPush as FolderPush
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush as IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush as NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
-from lightning_cgrpo.scenes.devkit import NavsimDevkit as NavsimDevkit
-from lightning_cgrpo.scenes.files import SceneFiles as SceneFiles
-from lightning_cgrpo.scenes.generator import GeneratedScenes as GeneratedScenes
-from lightning_cgrpo.scenes.source import SceneSource as SceneSource
 from lightning_cgrpo.tasks.driving.observations import Observations as Observations
 from lightning_cgrpo.tasks.driving.task import DrivingTask as DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts as WrittenThoughts
@@ -61,5 +59,7 @@ from lightning_cgrpo.tasks.gsm8k import GSM8KTask as GSM8KTask
 from lightning_cgrpo.tasks.gymnasium import Gymnasium as Gymnasium
 from lightning_cgrpo.tasks.gymnasium import GymnasiumTask as GymnasiumTask
 from lightning_cgrpo.tasks.task import Task as Task
+from navsim_score.traffic.log_replay import LogReplay as LogReplay
+from navsim_score.traffic.reactive import Reactive as Reactive
 
 __version__: str

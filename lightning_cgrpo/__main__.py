@@ -12,7 +12,7 @@ from typing import NoReturn
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.run_folders import find_checkpoint
-from lightning_cgrpo.errors import UserError, did_you_mean, printable
+from lightning_cgrpo.core.errors import UserError, did_you_mean, names_a_remedy, printable
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
@@ -25,13 +25,16 @@ TOOLS = {
     "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
     "data": ("lightning_cgrpo.cli.data", "list what a configuration's data needs and what is missing, before a run"),
     "plan": ("lightning_cgrpo.cli.plan", "count the bytes of weights, optimizer, cache and logits before a run"),
-    "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
-    "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
+    "study": ("lightning_cgrpo.cli.study.command", "train variants with several seeds, compare and report them"),
+    "report": (
+        "lightning_cgrpo.cli.report.command",
+        "draw figures and tables of runs by configuration",
+    ),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
-    "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
+MOVED = {"score": "python -m navsim_score score", "think": "python -m examples.driving_thoughts"}
 SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
 """Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
@@ -58,7 +61,6 @@ examples:
   python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --out models/mine
-  python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
 """
 
 RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [--KEY=VALUE]...
@@ -104,8 +106,8 @@ def main(arguments: list[str]) -> None:
         print(__version__)
         return
     command, rest = arguments[0], arguments[1:]
-    if command == "think":
-        raise ConfigError("Expected a command, but think has moved, try python -m examples.driving_thoughts.")
+    if command in MOVED:
+        raise ConfigError(f"Expected a command, but {command} has moved, try {MOVED[command]}.")
     if command not in commands:
         hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
@@ -149,6 +151,8 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if names_a_remedy(error):
+            _end(str(error), 2)
         from lightning_cgrpo.cli.messages import of_a_lost_process, of_the_disk, of_wandb, unexpected
 
         library = of_a_lost_process(error) or of_wandb(error)

@@ -11,7 +11,7 @@ from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_folders import find_checkpoint
-from lightning_cgrpo.distributed import on_host
+from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.samplers.engine import Sampling

@@ -35,15 +35,15 @@ from lightning_cgrpo import (
     SupervisedFineTuning,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.critic.value_learning import ValueLearning
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.datamodules import CalculatorDataModule, GridworldDataModule, PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.distributed import world
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.grpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.sharding import whole
-from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory

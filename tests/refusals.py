@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 
 
 def refused(call: Callable[..., Any], *arguments: Any) -> str:

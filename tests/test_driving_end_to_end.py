@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.studies.study import read_study
+from lightning_cgrpo.cli.study.study import read_study
+from lightning_cgrpo.core.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 SMALL = (

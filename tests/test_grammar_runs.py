@@ -11,9 +11,9 @@ from lightning.pytorch import Callback
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.callbacks.progress import progress_table
+from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
 from lightning_cgrpo.objective.measurement import RunningSums
-from lightning_cgrpo.randomness import Stream
 from tests import process_worker
 from tests.memory import Memory
 from tests.quiet import quiet_trainer

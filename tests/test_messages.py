@@ -19,10 +19,10 @@ from lightning_cgrpo import (
     Optimization,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.objective.measurement import RunningSums
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.rollout import PromptGroups
 from tests.grids import grid_module
 from tests.process_worker import even
 from tests.quiet import quiet_trainer

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene_file import write_scene
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene_file import write_scene
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "your_problem"

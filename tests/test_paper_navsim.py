@@ -8,8 +8,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from driving_scenes.errors import InputError
 from lightning_cgrpo.__main__ import main, read_arguments
-from lightning_cgrpo.errors import UserError
 from tests.examples.test_covla import clip
 from tests.examples.test_covla import write as write_clip
 from tests.policies.tiny_vision import make_tiny_vision_model
@@ -80,7 +80,7 @@ def test_all_stages(model):
 
 def test_what_is_missing_is_said_first():
     """No trust in pickles."""
-    with pytest.raises(UserError, match="Expected `allow_pickles` to be true"):
+    with pytest.raises(InputError, match="Expected `allow_pickles` to be true"):
         main(["fit", "-c", RL, "--trainer.accelerator=cpu"])
 
 

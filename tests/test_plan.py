@@ -12,8 +12,8 @@ from lightning_cgrpo import CausalLMPolicy
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.plan import Setting, build, critic_network, gathered, language_parts, nbytes, plan, standing
-from lightning_cgrpo.critic.language_critic import LanguageCritic
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.grpo.critic.language_critic import LanguageCritic
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model

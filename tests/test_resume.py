@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.kill_loop import different
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from tests.forked import forked
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer

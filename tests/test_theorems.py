@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
+from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import with_targets
 from lightning_cgrpo.objective.objective import Components, Constraint, Objective
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
-from lightning_cgrpo.rollout import Rollouts, Signal
 
 NO_STEPS = torch.zeros(0)
 ROLLOUTS = Rollouts(NO_STEPS, NO_STEPS, {})

@@ -8,11 +8,11 @@ import torch
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import GSM8KDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
 from tests.gsm8k_records import write_records
 from tests.memory import Memory, flat

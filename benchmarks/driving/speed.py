@@ -20,13 +20,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene import Scene
 from examples.scene_sources.argoverse2 import Argoverse2
-from lightning_cgrpo.navsim.scorer import Scorer
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene import Scene
+from navsim_score.scorer import Scorer
+from navsim_score.traffic.log_replay import LogReplay
+from navsim_score.traffic.reactive import Reactive
+from navsim_score.traffic.traffic import TrafficPolicy
 
 SCENES, CANDIDATES = 32, 16
 BATCHES = (1, 16, 64, 128, 512)

@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.device import Place
 from benchmarks.gpu.waits import counting
 from lightning_cgrpo import VisionLanguagePolicy
-from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.core.rollout import Rollouts
 
 FAMILIES = ("qwen3_vl", "internvl")
 

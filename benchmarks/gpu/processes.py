@@ -21,9 +21,9 @@ from torch import Tensor
 from benchmarks.gpu.device import Place
 from benchmarks.gpu.throughput import TINY, build
 from lightning_cgrpo import IPCPush, NCCLPush
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.exchange import Exchange, group_tokens
 from lightning_cgrpo.grpo.minibatches import Share, partition
-from lightning_cgrpo.rollout import Examples
 from lightning_cgrpo.samplers.vllm.nccl_push import UNIQUE_ID
 from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.weights import named_weights

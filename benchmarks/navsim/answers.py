@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
+from driving_scenes.source import SceneSource
 from lightning_cgrpo import GenerationSampler, VisionLanguagePolicy
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)

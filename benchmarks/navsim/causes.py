@@ -15,12 +15,12 @@ import torch
 
 from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo import GeneratedScenes
-from lightning_cgrpo.navsim.columns import SHORT
-from lightning_cgrpo.navsim.explanation import explain
-from lightning_cgrpo.navsim.scorer import Scorer
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
+from navsim_score.columns import SHORT
+from navsim_score.explanation import explain
+from navsim_score.scorer import Scorer
+from navsim_score.traffic.log_replay import LogReplay
 
 SCENES = 1000
 AGENT = re.compile(r"hits the (\w[\w ]*?) \S+ \(([\d.]+) m/s\)")

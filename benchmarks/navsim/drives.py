@@ -18,9 +18,9 @@ from PIL import Image
 from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo import GeneratedScenes
 from lightning_cgrpo.callbacks.driving.pictures import picture
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.task import DrivingTask, ScoredAnswers
+from navsim_score.traffic.reactive import Reactive
 
 SCENES, ANSWERS, SHOWN = 100, 4, 5
 

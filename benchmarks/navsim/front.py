@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from benchmarks.navsim.scores import START
-from lightning_cgrpo.reporting.figures.style import DPI, METHODS, RC
+from lightning_cgrpo.cli.report.figures.style import DPI, METHODS, RC
 
 NAMES = {
     "cgrpo_pooled_scale": "Constrained GRPO",

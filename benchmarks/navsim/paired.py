@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from lightning_cgrpo.studies.comparison import difference
+from lightning_cgrpo.cli.study.comparison import difference
 
 STAGES = ("first stage", "both stages")
 

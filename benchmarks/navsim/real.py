@@ -16,18 +16,18 @@ from typing import Any
 import torch
 
 from benchmarks.navsim.answers import Driver, test_prompts
+from driving_scenes.source import SceneSource
 from examples.scene_sources.argoverse2 import Argoverse2
-from lightning_cgrpo.navsim.dialects import EPDMS
-from lightning_cgrpo.navsim.evaluation import BASELINES, drives, planned_drives
-from lightning_cgrpo.navsim.scorer import Scorer
-from lightning_cgrpo.navsim.tables import SHOWN
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.two_stage import Drive, summary
-from lightning_cgrpo.scenes.source import SceneSource
-from lightning_cgrpo.studies.comparison import difference
+from lightning_cgrpo.cli.study.comparison import difference
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.dialects import EPDMS
+from navsim_score.evaluation import BASELINES, drives, planned_drives
+from navsim_score.scorer import Scorer
+from navsim_score.tables import SHOWN
+from navsim_score.traffic.reactive import Reactive
+from navsim_score.two_stage import Drive, summary
 
 ANSWERS = 4
 Scores = dict[str, float]  # EPDMS by scene

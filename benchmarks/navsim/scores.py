@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from lightning_cgrpo.navsim.dialects import same_dialect
+from navsim_score.dialects import same_dialect
 
 COLUMNS = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 STAGES = {"stage_one": "S1", "stage_two": "S2"}

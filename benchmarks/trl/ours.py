@@ -20,8 +20,8 @@ from lightning_cgrpo import (
     Optimization,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.tasks.functions.prompts import Prompts
 
 

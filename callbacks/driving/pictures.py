@@ -8,9 +8,9 @@ import numpy as np
 from lightning.pytorch import Callback, Trainer
 from numpy.typing import NDArray
 
+from driving_scenes.scene import Scene
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.log_writers import writers
-from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
 from lightning_cgrpo.tasks.driving.task import ScoredAnswers
 
@@ -66,7 +66,7 @@ class DrivePictures(Callback):
 
 def picture(scene: Scene, prompt: list[dict[str, Any]], answers: ScoredAnswers) -> Figure:
     """Draw a scene with the G answers and the prompt's last images."""
-    from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
+    from navsim_score.render.draw import draw  # slow to import matplotlib
 
     scores = answers.scores
     tags = [f"WAT {value:.2f}" for value in scores.weighted_average.nan_to_num(0).tolist()]

@@ -10,17 +10,17 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.distributed import gathered, gathered_on_first
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.dialects import FIXED, Epdms
-from lightning_cgrpo.navsim.evaluation import BASELINES, drives, planned_drives
-from lightning_cgrpo.navsim.scorer import Scorer, Scores
-from lightning_cgrpo.navsim.tables import scores_table
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.two_stage import Drive, summaries, summary
-from lightning_cgrpo.output import print_table
+from lightning_cgrpo.core.distributed import gathered, gathered_on_first
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.dialects import FIXED, Epdms
+from navsim_score.evaluation import BASELINES, drives, planned_drives
+from navsim_score.scorer import Scorer, Scores
+from navsim_score.tables import scores_table
+from navsim_score.traffic.reactive import Reactive
+from navsim_score.two_stage import Drive, summaries, summary
 
 POLICY = "policy"
 

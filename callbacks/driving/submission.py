@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.distributed import gathered_on_first
-from lightning_cgrpo.navsim.command.submission import Authors, write_submission
+from lightning_cgrpo.core.distributed import gathered_on_first
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
+from navsim_score.command.submission import Authors, write_submission
 
 EVERY = round(0.5 / POSE_INTERVAL)
 POSES = 8

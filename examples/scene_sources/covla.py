@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from driving_scenes.json_fields import Field, SceneError
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import ego_to_json, scene_from_json
+from driving_scenes.source import Scenes, SceneSource, Split
 from examples.scene_sources.argoverse2.log import Array, relative, rotate
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.json_fields import Field, SceneError
-from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.scene_file import ego_to_json, scene_from_json
-from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
+from lightning_cgrpo.core.errors import UserError
 
 INTERVAL, FRAMES = 0.5, 10
 """Seconds and frames (at 20 Hz) of a step; other frames are not read."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from pickle import Unpickler, UnpicklingError
 from typing import Any
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line
 
 UNFINISHED = ".unfinished"
 FORMER = f".former{UNFINISHED}"

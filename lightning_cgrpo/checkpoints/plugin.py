@@ -22,7 +22,7 @@ from lightning_cgrpo.checkpoints.files import (
     is_remote,
     put,
 )
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line
 
 
 class CheckpointFiles(TorchCheckpointIO):

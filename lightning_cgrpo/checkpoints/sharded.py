@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line
 
 DESCRIPTION = ".metadata"
 METADATA = "torch.distributed.checkpoint.metadata"

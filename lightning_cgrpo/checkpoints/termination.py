@@ -17,8 +17,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.user_code import by_signal
+from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.user_code import by_signal
 
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 GRACE = 600

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import print_table
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 from lightning_cgrpo.objective.measurement import IDENTITY
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.output import print_table
-from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.verdicts.verdict import Counts, fewest_prompts, overall, verdicts
+from lightning_cgrpo.objective.verdicts.verdict import Counts, fewest_prompts, overall, verdicts
 
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")

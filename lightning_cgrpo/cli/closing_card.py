@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
-from lightning_cgrpo.output import SUMMARY, print_table
+from lightning_cgrpo.core.output import SUMMARY, print_table
 
 Record = dict[str, Any]
 

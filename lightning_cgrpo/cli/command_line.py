@@ -29,8 +29,8 @@ from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
-from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.user_code import UserCode
+from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.user_code import UserCode
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 GRACE = 10.0

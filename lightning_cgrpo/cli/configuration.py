@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.environment import EnvironmentValues
-from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.core.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError, names_a_remedy
 
 if TYPE_CHECKING:
+    from lightning_cgrpo.core.prompts.inventory import Pieces
     from lightning_cgrpo.datamodules.base import GroupDataModule
-    from lightning_cgrpo.prompts.inventory import Pieces
 
 SHOWN = 20
 """Lines of faults on the screen, for each kind of pieces."""
@@ -66,13 +66,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _pieces(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     """A split's pieces; a split that can't be read is a piece with the error."""
-    from lightning_cgrpo.prompts.inventory import Pieces
+    from lightning_cgrpo.core.prompts.inventory import Pieces
 
     try:
         pieces = data.inventory(split)
         if pieces and all(kind.enough for kind in pieces):
             pieces += _lengths(data, module, split)
-    except UserError as error:
+    except ValueError as error:
+        if not names_a_remedy(error):
+            raise
         return [Pieces("sources", 1, (str(error),))]
     return pieces
 
@@ -81,8 +83,8 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     """Tokens of the prompts for a language model: of all rows in memory, else of the first prompt."""
     import torch
 
+    from lightning_cgrpo.core.prompts.inventory import Pieces
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-    from lightning_cgrpo.prompts.inventory import Pieces
 
     policy = getattr(module, "policy", None)
     if not isinstance(policy, CausalLMPolicy):
@@ -108,8 +110,8 @@ def _show(every: dict[str, list[Pieces]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from lightning_cgrpo.errors import printable
-    from lightning_cgrpo.output import print_table
+    from lightning_cgrpo.core.errors import printable
+    from lightning_cgrpo.core.output import print_table
 
     table = Table(box=SIMPLE_HEAD, title="Data")
     table.title_justify = "left"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import Config, get, short_class
 from lightning_cgrpo.cli.run_folders import find_checkpoint
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.output import SUMMARY
 
 
 def main(argv: Sequence[str] | None = None) -> None:

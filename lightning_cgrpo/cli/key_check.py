@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
-from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.core.errors import did_you_mean
+from lightning_cgrpo.moved import new_path
 
+PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
+"""Packages whose classes are checked."""
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 NAMESPACES = (
     "lightning_cgrpo",
@@ -126,6 +129,8 @@ def _section_of(key: str, config: Config) -> str | None:
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
     path = str(value.get("class_path") if isinstance(value, Mapping) else value)
+    if (new := new_path(path)) is not None:
+        raise ConfigError(f"Expected {where} to be a class, but {path} has moved, try {new}.")
     if path in MOVED or (path.startswith("lightning_cgrpo.") and short_class(path) in MOVED):
         moved = MOVED[short_class(path)]
         raise ConfigError(f"Expected {where} to be {moved}, because {path} has moved there, try the new path.")
@@ -174,7 +179,7 @@ def _check_class(where: str, class_path: str) -> None:
     module_name, _, name = class_path.rpartition(".")
     if name in REMOVED:
         raise ConfigError(f"There is no class '{class_path}' for {where}. Try {REMOVED[name]}.")
-    module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
+    module = _module(module_name) if module_name.partition(".")[0] in PACKAGES else None
     if module is not None and _locate(class_path) is None:
         raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, module.names)}")
 
@@ -191,7 +196,7 @@ def signature_of(class_path: str) -> Signature | None:
             arguments = [*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs][1:]
             parameters = {a.arg: _parameter(a.annotation, module) for a in arguments}
             # Other packages have several base classes.
-            base = _base(module, node) if module.name.startswith("lightning_cgrpo") and _passes_on(item) else None
+            base = _base(module, node) if module.name.startswith(PACKAGES) and _passes_on(item) else None
             if base is None:
                 return Signature(parameters, item.args.kwarg is not None)
             return Signature(parameters | {n: p for n, p in base.parameters.items() if n not in parameters}, base.open)
@@ -308,7 +313,7 @@ def _alternatives(annotation: ast.expr | None) -> Iterator[ast.expr]:
 
 def _dataclass_path(name: str, module: _Module) -> str | None:
     path = module.names.get(name, "")
-    located = _locate(path) if path.startswith("lightning_cgrpo.") else None
+    located = _locate(path) if path.startswith(PACKAGES) else None
     return path if located is not None and _is_dataclass(located[1]) else None
 
 

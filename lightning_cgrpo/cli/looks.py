@@ -13,8 +13,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.output import write_whole
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import write_whole
 
 FILE = "certificates.json"
 

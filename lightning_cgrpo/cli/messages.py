@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_cgrpo.cli.key_check import NAMESPACES
-from lightning_cgrpo.errors import UserError, did_you_mean, first_line, installing
+from lightning_cgrpo.core.errors import did_you_mean, first_line, installing, names_a_remedy
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -49,7 +49,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def explain(error: BaseException) -> str:
     """The outermost user error, or jsonargparse's key and first real complaint, in one line."""
     for link in chain(error):
-        if isinstance(link, UserError):
+        if names_a_remedy(link):
             return str(link)
     keys: list[str] = []
     lines = [line.strip(" -") for line in str(error).splitlines()]
@@ -109,7 +109,7 @@ def of_wandb(error: Exception) -> str | None:
 
 def of_a_lost_process(error: BaseException) -> str | None:
     """Message for a collective in which another process of the run is missing; None for other errors."""
-    from lightning_cgrpo.distributed import world  # not at the top, because it imports torch
+    from lightning_cgrpo.core.distributed import world  # not at the top, because it imports torch
 
     link = next((link for link in chain(error) if isinstance(link, RuntimeError) and LOST.search(str(link))), None)
     if link is None:

@@ -211,7 +211,7 @@ def critic_network(critic: Any, components: int, setting: Setting) -> Any:
     """A critic's network, with its value heads in place of the output layer."""
     import torch
 
-    from lightning_cgrpo.critic.language_critic import LanguageCritic
+    from lightning_cgrpo.grpo.critic.language_critic import LanguageCritic
 
     if not isinstance(critic, LanguageCritic):
         critic.load(components)
@@ -265,7 +265,7 @@ def show(heading: str, phases: dict[str, Parts]) -> None:
     """Print the phases as columns, and what they leave out."""
     from rich.table import Table
 
-    from lightning_cgrpo.output import print_table
+    from lightning_cgrpo.core.output import print_table
 
     table = Table(show_edge=False, header_style="")
     for name in ("GB on one GPU", *phases):

@@ -14,8 +14,8 @@ from lightning_cgrpo.checkpoints.files import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
-from lightning_cgrpo.errors import MissingExtraError
-from lightning_cgrpo.output import quiet
+from lightning_cgrpo.core.errors import MissingExtraError
+from lightning_cgrpo.core.output import quiet
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 

@@ -14,8 +14,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.cli.environment import EnvironmentValues
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.output import write_whole
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import write_whole
 
 HEADER = b"# lightning"
 """First bytes of configurations that Lightning's parser saves."""

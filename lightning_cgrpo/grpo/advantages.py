@@ -14,12 +14,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.objective.units import RunningDeviation
-from lightning_cgrpo.rollout import Rollouts
 
 RELATIVE_ZERO = 1e-6
 """Standard deviations of a sum of components below this, relative to its terms, are residue."""

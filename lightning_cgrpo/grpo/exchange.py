@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lightning_cgrpo.distributed import gathered, on_host, world
+from lightning_cgrpo.core.distributed import gathered, on_host, world
+from lightning_cgrpo.core.rollout import Examples, read
 from lightning_cgrpo.grpo.minibatches import Share
-from lightning_cgrpo.rollout import Examples, read
 
 INPUTS, SHARED, TARGETS = "inputs/", "shared/", "targets/"
 Shape = tuple[torch.dtype, tuple[int, ...]]

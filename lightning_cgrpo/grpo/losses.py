@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]

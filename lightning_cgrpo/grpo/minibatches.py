@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_cgrpo.distributed import gather_counts, gather_rows, on_host, world
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.distributed import gather_counts, gather_rows, on_host, world
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import Examples, Rollouts, read
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import Examples, Rollouts, read
 
 OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]

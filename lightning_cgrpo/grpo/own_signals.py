@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
 from lightning_cgrpo.grpo.losses import k3
-from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
 RECORDED = "entropy", "kl"
 """Signals of `PolicyOutput`, which the passes of the first epoch record."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.rollout import Rollouts
 
 
 class ReturnsToGo(AdvantageEstimator):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 
 class Surrogate(ABC):

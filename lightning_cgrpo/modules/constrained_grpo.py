@@ -7,10 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
-from lightning_cgrpo.distributed import means
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.distributed import means
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.randomness import Stream
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
+from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
 from lightning_cgrpo.modules.collapse import CollapseDetector
 from lightning_cgrpo.modules.dynamic_sampling import redraw, varying
@@ -23,12 +27,8 @@ from lightning_cgrpo.objective.objective import Components, Objective, over_prom
 from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
-from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
-from lightning_cgrpo.user_code import UserCode
 
 
 class UpdateOutput(ScoredPrompts):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 
 Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
 """Samples and scores answers to prompts, with a round's randomness."""

@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
-from lightning_cgrpo.user_code import UserCode
 
 HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
 SCHEDULED = ("initial_lr", "weight_decay", "eps")

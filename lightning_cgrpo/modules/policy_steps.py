@@ -11,8 +11,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from lightning_cgrpo.distributed import world
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
 from lightning_cgrpo.grpo.exchange import Exchange
 from lightning_cgrpo.grpo.losses import DRIFT_SIGNALS, aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
@@ -33,7 +34,6 @@ from lightning_cgrpo.modules.update_report import UpdateReport
 from lightning_cgrpo.policies.policy import Reference
 from lightning_cgrpo.policies.precision import casts_weights, keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
-from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
 
 def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) -> None:

@@ -10,25 +10,25 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.plugin import check_resumable, check_weights
-from lightning_cgrpo.distributed import means
-from lightning_cgrpo.errors import UserError, expect, expect_instances
+from lightning_cgrpo.core.distributed import means
+from lightning_cgrpo.core.errors import UserError, expect, expect_instances
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import check_columns
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import cast_once
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
-from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.randomness import Stream, run_seed, uniform
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task, TrainerState
-from lightning_cgrpo.user_code import UserCode
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
 """Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""

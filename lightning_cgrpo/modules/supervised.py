@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.policies.text_policy import Tools
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
-from lightning_cgrpo.user_code import UserCode
 
 
 class SupervisedFineTuning(RolloutModule):

@@ -10,15 +10,15 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named, world
+from lightning_cgrpo.core.distributed import all_sum_named, world
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.losses import LossTerms
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.objective.group_statistics import GroupStatistics
 from lightning_cgrpo.objective.measurement import behavior_metrics, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Examples
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
 SAMPLING_TERMS = ("ratio", "capped", "log_prob_gap")

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 SMALLEST = 1e-3
 """Threshold whose unit serves smaller thresholds, because the unit of a threshold of 0 would be 0."""

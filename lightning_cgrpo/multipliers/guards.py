@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import UserError, did_you_mean, expect
+from lightning_cgrpo.core.errors import UserError, did_you_mean, expect
 
 SURE = 3.0
 """Standard errors that make a violation, or progress, more than noise."""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller
 
 

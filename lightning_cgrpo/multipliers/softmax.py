@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller
 
 SMALLEST = 1e-12

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.verdicts.clustered import ClusteredRate
+    from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 ROUNDING = 1e-6
 """Tolerance of a measurement at a threshold, because Lightning keeps metrics in float32."""

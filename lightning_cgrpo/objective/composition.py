@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.core.errors import did_you_mean
 from lightning_cgrpo.objective.constraint import ObjectiveError, as_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import Signal, Signals
+    from lightning_cgrpo.core.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
 
@@ -77,7 +77,7 @@ def check_indicators(signals: Signals, users: Mapping[str, str]) -> None:
     Args:
         users: by signal, the constraint or composition that needs an indicator.
     """
-    from lightning_cgrpo.distributed import on_host
+    from lightning_cgrpo.core.distributed import on_host
 
     wrong = {name: _no_indicator(signals[name]) for name in users}
     for (name, flags), some in zip(wrong.items(), on_host(*(flags.any() for flags in wrong.values())), strict=True):
@@ -160,7 +160,7 @@ def composed(expression: Expression, signals: Signals) -> Signal:
     """
     import torch
 
-    from lightning_cgrpo.rollout import Signal
+    from lightning_cgrpo.core.rollout import Signal
 
     if isinstance(expression, str):
         return _whole(expression, signals)

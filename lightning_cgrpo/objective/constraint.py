@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.objective.bound import Bound
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import Signal
+    from lightning_cgrpo.core.rollout import Signal
 
 Role = Literal["constrain", "monitor"]
 Cost = Literal["signal", "excess"]
@@ -124,7 +124,7 @@ class Constraint:
     def _indicator(self, signal: Signal) -> Signal:
         if not self.from_number:
             return signal
-        from lightning_cgrpo.rollout import Signal, over_steps
+        from lightning_cgrpo.core.rollout import Signal, over_steps
 
         value, every = signal.value, None
         if value.dim() == 3:

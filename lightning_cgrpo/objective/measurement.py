@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
+from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
+from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.prompts.source import identities
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
-from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 
 EVERY = "every threshold"
 """Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""

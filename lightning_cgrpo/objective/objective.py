@@ -27,7 +27,7 @@ from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import PromptGroups, Signal, Signals
+    from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 
 
 @dataclass(frozen=True, eq=False)  # by identity, because `group_statistics` keeps those of the last update
@@ -255,7 +255,7 @@ class Objective:
     def components(self, signals: Signals) -> Components:
         import torch
 
-        from lightning_cgrpo.rollout import over_steps
+        from lightning_cgrpo.core.rollout import over_steps
 
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]

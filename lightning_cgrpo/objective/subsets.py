@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.prompts.source import PromptSource
-    from lightning_cgrpo.rollout import PromptGroups, Signal
+    from lightning_cgrpo.core.prompts.source import PromptSource
+    from lightning_cgrpo.core.rollout import PromptGroups, Signal
 
 SEEN = 256
 """Prompts of a source without rows in memory whose columns are looked at."""
@@ -51,7 +51,7 @@ def with_subsets(
     """The signals, and those of constraints with `where`, which apply to the answers of the subset alone."""
     import torch
 
-    from lightning_cgrpo.distributed import on_host
+    from lightning_cgrpo.core.distributed import on_host
 
     every = dict(signals)
     for name, constraint in constraints.items():

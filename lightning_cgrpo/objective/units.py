@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.multipliers.controller import standard_units
 from lightning_cgrpo.objective.group_statistics import divide, group_statistics
 from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.rollout import Signals, over_steps
 
 MEMORY = 0.95
 """Weight of the past per update: the estimate covers about the last 20 updates."""

@@ -10,7 +10,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.token_log_probs import kl_divergence
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.policies.network_policy import Actor, NetworkPolicy
 from lightning_cgrpo.policies.normalized_observations import NormalizedObservations
-from lightning_cgrpo.rollout import Examples
 
 
 class CategoricalMLP(NetworkPolicy):

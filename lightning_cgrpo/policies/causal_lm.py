@@ -13,8 +13,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zer
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lightning_cgrpo.distributed import on_host
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.rollout import NO_INPUTS, Examples, Rollouts, read
 from lightning_cgrpo.policies.comparison import check_causal, choose
 from lightning_cgrpo.policies.continuation import (
     Continuation,
@@ -42,7 +43,6 @@ from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import kl_divergence, token_log_probs
-from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts, read
 
 if TYPE_CHECKING:
     from transformers import DynamicCache

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.policies.shared_prefix.support import obstacle, output_obstacle, share_attention
-from lightning_cgrpo.rollout import Examples
 
 LENGTHS, ANSWERS = (5, 7), (4, 2, 3, 4)
 """Tokens of the made-up prompts and of two answers to each. Images are put before the third token of a row."""

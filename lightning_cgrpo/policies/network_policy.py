@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.policies.action_distributions import ActionDistribution, Categorical
 from lightning_cgrpo.policies.policy import Policy, PolicyOutput
-from lightning_cgrpo.rollout import Examples, Rollouts
 
 Actor = Callable[..., Any]
 """Outputs ``[M, outputs]`` of observations ``[M, ...]``; with a memory ``[M, H]``, the outputs and the next memory."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import expect
-from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.rollout import Rollouts
 
 SMALLEST = 1e-8
 """Added to variances, as in stable-baselines3's VecNormalize."""

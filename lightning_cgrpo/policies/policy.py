@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Examples, Rollouts
 
 
 @dataclass(frozen=True)

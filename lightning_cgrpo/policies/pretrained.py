@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_cgrpo.errors import UserError, expect, first_line, installing
-from lightning_cgrpo.json_client import hub_answers
+from lightning_cgrpo.core.errors import UserError, expect, first_line, installing
+from lightning_cgrpo.core.json_client import hub_answers
+from lightning_cgrpo.core.randomness import random_weights, run_seed
 from lightning_cgrpo.policies.policy import Origin
-from lightning_cgrpo.randomness import random_weights, run_seed
 
 ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."

@@ -21,8 +21,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from lightning_cgrpo.distributed import gather_counts
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.distributed import gather_counts
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.policy import Policy
 
 TIMEOUT = timedelta(minutes=30)

@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.distributed import on_host
-from lightning_cgrpo.errors import UserError, expect, first_line
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.policies.policy import Policy
 
 Messages = list[dict[str, Any]]

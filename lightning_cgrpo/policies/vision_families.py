@@ -15,7 +15,7 @@ from transformers.vision_utils import (
     get_vision_window_index,
 )
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.distributed import on_host
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import NO_INPUTS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
@@ -21,7 +22,6 @@ from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.policies.text_policy import Messages, Tools
 from lightning_cgrpo.policies.vision_families import QwenVL, family_of
-from lightning_cgrpo.rollout import NO_INPUTS
 
 if TYPE_CHECKING:
     from transformers import DynamicCache

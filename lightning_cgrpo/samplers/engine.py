@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 if TYPE_CHECKING:
+    from lightning_cgrpo.core.rollout import Rollouts
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-    from lightning_cgrpo.rollout import Rollouts
 
 
 class Replies(Protocol):

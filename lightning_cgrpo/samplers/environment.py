@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
 from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 
 CHECK_EVERY = 4

@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.distributed import gather_counts, on_host, world
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.distributed import gather_counts, on_host, world
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine

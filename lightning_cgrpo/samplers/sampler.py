@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 
 class Noise(Protocol):

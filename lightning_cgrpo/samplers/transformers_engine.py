@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import on_host
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 
 LOOK_EVERY = {"cpu": 1}

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import Rollouts, Signal
 
 LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "number", "truncated": "indicator"}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from benchmarks.navsim.real import report, table
-from lightning_cgrpo.navsim.evaluation import BASELINES, planned_drives
-from lightning_cgrpo.navsim.scorer import Scorer
-from tests.scenes.scenes import straight_road
+from navsim_score.evaluation import BASELINES, planned_drives
+from navsim_score.scorer import Scorer
+from tests.driving_scenes.scenes import straight_road
 
 
 def test_differences_are_paired_by_scene_and_leave_out_each_log():

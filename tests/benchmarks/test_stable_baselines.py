@@ -11,10 +11,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.stable_baselines import Penalized, costly, learn, play, study_steps
 from lightning_cgrpo import Gymnasium
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.output import SUMMARY
-from lightning_cgrpo.rollout import PromptGroups
-from tests.reporting.conftest import summary
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.core.rollout import PromptGroups
+from tests.cli.report.conftest import summary
 from tests.tasks.gymnasium.small_worlds import Walk
 
 WALK = f"{Walk.__module__}:Walk-v0"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.quiet import CSV, GRIDWORLD
 
 COMMON = [*GRIDWORLD, *CSV, "--callbacks.checkpoints.every_n_train_steps=4"]

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from lightning_cgrpo.callbacks import InitialRates, ObjectiveProgressBar, progress
 from lightning_cgrpo.cli.preparation import quiet
-from lightning_cgrpo.output import print_table
+from lightning_cgrpo.core.output import print_table
 from tests.callbacks.small_runs import trained
 from tests.forked import forked
 

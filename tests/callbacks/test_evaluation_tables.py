@@ -10,10 +10,10 @@ from scipy.stats import binomtest
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.measurement import Evaluation
-from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 

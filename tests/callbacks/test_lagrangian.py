@@ -8,8 +8,8 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector
 from lightning_cgrpo.objective.objective import Constraint, Objective

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.checkpoints.files import best_of
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.callbacks.small_runs import STEPS, Stop, trained
 
 

@@ -8,7 +8,7 @@ import torch
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import ReferenceSync
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.quiet import CSV, GRIDWORLD
 

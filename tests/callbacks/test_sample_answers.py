@@ -18,7 +18,7 @@ from lightning_cgrpo import GaussianMLP, Objective
 from lightning_cgrpo.callbacks import SampleAnswers, WritePredictions
 from lightning_cgrpo.callbacks.answers import answer_records
 from lightning_cgrpo.callbacks.sample_answers import _table, best_and_worst
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 
 HOSTILE = [
     "[bold]x[/bold] [/] [link=file:///etc/passwd]y[/link]",

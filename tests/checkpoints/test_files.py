@@ -18,7 +18,7 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, newest, put, remove_unfinished
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.cli.run_folders import find_checkpoint, last_checkpoint
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room
 from tests.quiet import CSV, GRIDWORLD
 

@@ -21,7 +21,7 @@ from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.checkpoints.files import check_checkpoint, damage
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.checkpoints.sharded import _Descriptions
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room
 
 WORKER = Path(__file__).with_name("full_disk_worker.py")

@@ -13,9 +13,9 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
 from lightning_cgrpo.cli.looks import identity, record
+from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.verdicts import ratio
+from lightning_cgrpo.objective.verdicts import ratio
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 

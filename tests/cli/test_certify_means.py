@@ -6,9 +6,9 @@ import torch
 
 from lightning_cgrpo.cli.certificate import _counts, _range
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.verdicts.verdict import verdicts
+from lightning_cgrpo.objective.verdicts.verdict import verdicts
 
 
 def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):

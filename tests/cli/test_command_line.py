@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 
@@ -96,7 +96,7 @@ QUICK = {
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
     **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),
     "fit -c configs/gridworld.yaml --ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",
-    "score --scenes nowhere --trajectories nowhere": "there is no 'nowhere'",
+    "score --scenes nowhere": "score has moved, try python -m navsim_score score",
     **{f"{name} --help": "usage: python -m" for name in ("", *sorted({*RUNS, *TOOLS}, key=lambda name: name in LIGHT))},
 }
 HEAVY = """\

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo import errors
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.errors import MissingExtraError, UserError, installing
+from lightning_cgrpo.core import errors
+from lightning_cgrpo.core.errors import MissingExtraError, UserError, installing
 
 
 def test_every_configuration_is_listed_with_its_purpose(capsys, monkeypatch):
@@ -48,7 +48,7 @@ def test_a_missing_extra_stops_only_who_names_its_classes(monkeypatch):
 def test_a_wheel_s_user_is_told_what_its_extra_requires(monkeypatch, tmp_path):
     """A wheel has no checkout for `pip install -e`, and no index has a release."""
     assert installing("data") == 'pip install -e ".[data]"'
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "lightning_cgrpo/errors.py"))
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "lightning_cgrpo/core/errors.py"))
     requires = ["torch>=2.13", 'datasets>=5.2; extra == "data"', 'pyarrow>=26.0; extra == "data"']
     monkeypatch.setattr(metadata, "requires", lambda name: requires)
     assert installing("data") == 'pip install "datasets>=5.2" "pyarrow>=26.0"'

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from driving_scenes.errors import InputError
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
-from tests.scenes.fake_devkit import (
+from lightning_cgrpo.core.errors import UserError
+from tests.driving_scenes.fake_devkit import (
     TOWN,
     install,
     synthetic,
@@ -142,7 +143,7 @@ def test_a_run_refuses_what_the_command_lists(tree, capsys):
     (tree / "data" / "navsim_logs" / "trainval" / f"{TRAIN[2]}.pkl").unlink()
     with pytest.raises(UserError, match="logs of train are missing or corrupt, so that a run refuses to start"):
         main(["data", *PAPER, *WHOLE])
-    with pytest.raises(UserError, match=r"but got 13 of 14 logs .* try `python -m lightning_cgrpo data"):
+    with pytest.raises(InputError, match=r"but got 13 of 14 logs .* try `python -m lightning_cgrpo data"):
         main(["fit", *PAPER, *WHOLE, "--trainer.accelerator=cpu", "--trainer.strategy=auto", "--trainer.devices=1"])
 
 

@@ -11,11 +11,11 @@ import torch
 import transformers
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from tests.refusals import refused
 

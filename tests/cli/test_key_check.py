@@ -54,11 +54,25 @@ def test_classes_and_what_they_take(overrides: list[str], words: str) -> None:
     assert words in refused(*overrides)
 
 
-@pytest.mark.parametrize("path", ["Argoverse2", "lightning_cgrpo.CoVLA", "lightning_cgrpo.scenes.covla.CoVLA"])
+@pytest.mark.parametrize("path", ["Argoverse2", "lightning_cgrpo.CoVLA"])
 def test_moved_classes_name_their_new_path(path: str) -> None:
     name = path.rpartition(".")[2]
     with pytest.raises(ConfigError, match=f"examples.scene_sources.{name.lower()}.{name}"):
         check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("lightning_cgrpo.scenes.generator.GeneratedScenes", "driving_scenes.generator.GeneratedScenes"),
+        ("lightning_cgrpo.rollout.Signal", "lightning_cgrpo.core.rollout.Signal"),
+    ],
+)
+def test_paths_of_moved_modules_name_the_new_one(path: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=f"{path} has moved, try {new}"):
+        check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
+    with pytest.raises(ImportError, match=f"has moved, try {new.rpartition('.')[0]}"):
+        importlib.import_module(path.rpartition(".")[0])
 
 
 def test_unset_keys_in_the_configuration_of_an_earlier_run_are_dropped() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_cgrpo import callbacks
 from lightning_cgrpo.cli.method import identity_of, key_of, method_of, only_shows, seed_of
-from tests.reporting.conftest import changed, fixed
+from tests.cli.report.conftest import changed, fixed
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}

@@ -11,7 +11,7 @@ from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.run_folders import last_checkpoint
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.quiet import GRIDWORLD
 
 GRID = "-c configs/gridworld.yaml"

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_cgrpo.core.prompts import source
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.prompts import source
-from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.rollout import PromptGroups
 
 
 class Numbers(PromptSource):

@@ -3,19 +3,20 @@
 import pytest
 import torch
 
+from driving_scenes.errors import InputError
+from driving_scenes.files import SceneFiles
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene_file import write_scene
 from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import NavsimDataModule
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.scenes.files import SceneFiles
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene_file import write_scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.expert.pdm_closed import plan
+from tests.driving_scenes.scenes import straight_road
 from tests.policies.tiny_vision import make_tiny_vision_model
-from tests.scenes.scenes import straight_road
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=False)
 COUNTS = {"train_prompts": 6, "val_prompts": 3, "test_prompts": 4}
@@ -70,12 +71,12 @@ def test_follow_ups_and_pairs_of_frames_in_training():
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
         assert [scene.previous for scene in following] == [scene.name for scene in first]
-    with pytest.raises(UserError, match="frame_pairs"):
+    with pytest.raises(InputError, match="frame_pairs"):
         NavsimDataModule(2, SceneFiles("."), SMALL, 4, frame_pairs=True).source("train")
 
 
 def test_what_is_missing_is_said_at_once(tmp_path):
-    with pytest.raises(UserError, match="Expected a scene file or a folder"):
+    with pytest.raises(InputError, match="Expected a scene file or a folder"):
         NavsimDataModule(1, SceneFiles(tmp_path)).setup("fit")
     write_scene(straight_road(), tmp_path / "a.scene.json")
     data = NavsimDataModule(1, SceneFiles(tmp_path, 0, 0))

@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.records import RecordError
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompts.records import RecordError
 
 CHAT = [{"role": "user", "content": "Hi"}]
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driving_scenes.generator import GeneratedScenes
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import NavsimDemonstrationsDataModule
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations

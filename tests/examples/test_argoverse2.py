@@ -9,12 +9,12 @@ import pytest
 import torch
 from pyarrow import feather
 
+from driving_scenes.json_fields import SceneError
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import read_scene, scene_to_json
 from examples.scene_sources.argoverse2 import Argoverse2
 from examples.scene_sources.argoverse2.log import TimedPoses
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.json_fields import SceneError
-from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
+from lightning_cgrpo.core.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
 
 @pytest.mark.slow
 def test_means_of_the_real_scenes_are_the_official_ones(real: dict[str, Scene]) -> None:
-    from lightning_cgrpo.navsim.evaluation import constant_velocity
-    from lightning_cgrpo.navsim.expert.pdm_closed import plan
-    from lightning_cgrpo.navsim.scorer import Scorer
+    from navsim_score.evaluation import constant_velocity
+    from navsim_score.expert.pdm_closed import plan
+    from navsim_score.scorer import Scorer
 
     scenes = list(real.values())
     plans = plan(scenes)

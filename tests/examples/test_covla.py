@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from examples.scene_sources.covla import CoVLA
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import NavsimDemonstrationsDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, messages
 

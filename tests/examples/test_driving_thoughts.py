@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from examples.driving_thoughts import main
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts
 

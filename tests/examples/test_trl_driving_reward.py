@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from examples.trl_driving_reward import TrajectoryReward
-from lightning_cgrpo.navsim.dialects import EPDMS
-from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
-from tests.scenes.scenes import agent, straight_road
+from navsim_score.dialects import EPDMS
+from navsim_score.scorer import Scorer
+from tests.driving_scenes.scenes import agent, straight_road
 
 SCENES = {"free": straight_road(), "wall": straight_road([agent("wall", 24.0, -1.75)], human_trajectory=None)}
 STRAIGHT = "[8.0,0.0], [16.0,0.0], [24.0,0.0], [32.0,0.0]"

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.rollout import Rollouts
 
 ESTIMATORS = [ScalarizedAdvantages("group"), ScalarizedRewards(), LeaveOneOut(), GDPO()]
 by_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo import exchange as module
 from lightning_cgrpo.grpo import minibatches as cutting
 from lightning_cgrpo.grpo.exchange import Exchange, assign, group_tokens
 from lightning_cgrpo.grpo.minibatches import Share, minibatches, partition
-from lightning_cgrpo.rollout import Examples
 
 GROUP_SIZE = 2
 

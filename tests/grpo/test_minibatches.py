@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.grpo import minibatches as optimization
 from lightning_cgrpo.grpo.minibatches import (
     Share,
@@ -20,7 +21,6 @@ from lightning_cgrpo.grpo.minibatches import (
     with_targets,
 )
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
-from lightning_cgrpo.rollout import Examples, Rollouts
 
 
 def steps(count: int) -> Examples:

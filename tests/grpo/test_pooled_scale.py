@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.rollout import Rollouts
 
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 

@@ -6,10 +6,10 @@ import statistics
 import pytest
 import torch
 
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.returns_to_go import ReturnsToGo, step_deviations
 from lightning_cgrpo.objective.objective import Components
-from lightning_cgrpo.rollout import Rollouts
 
 LENGTHS = torch.tensor([[5, 1, 3, 5], [4, 2, 0, 4]])
 MASK = torch.arange(5) < LENGTHS[..., None]

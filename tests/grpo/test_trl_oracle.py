@@ -14,12 +14,12 @@ import torch
 
 from lightning_cgrpo import CISPO, SAPO, CausalLMPolicy, ConstrainedGRPO, Objective, Optimization
 from lightning_cgrpo.callbacks import ReferenceSync
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.generation import GenerationSampler
 
 TEMPERATURE, LONGEST = 0.7, 9

@@ -9,8 +9,8 @@ import torch
 import lightning_cgrpo.modules.constrained_grpo
 from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.policy_steps import check_sampling
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.tasks.gridworld import GridworldTask

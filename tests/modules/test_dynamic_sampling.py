@@ -5,12 +5,12 @@ import torch
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.randomness import Stream
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, everywhere, redraw, varying, with_groups
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.group_statistics import group_statistics
-from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 from tests.grids import grid_module
 from tests.memory import Memory

@@ -4,7 +4,7 @@ import pytest
 from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from tests.cli.test_run_folders import NAMED
 
 

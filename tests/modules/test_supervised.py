@@ -22,12 +22,12 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import SavePretrained
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import WordProblemsDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.supervised import demonstrated
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.prompts.source import PromptLoader
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts
 from tests.memory import flat
 from tests.policies.small_policies import with_lora

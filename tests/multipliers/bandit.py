@@ -12,10 +12,10 @@ import torch
 from scipy.optimize import linprog
 
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller, StallDetector, WeightBounds
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.rollout import Rollouts, Signal
 from tests.dual_run import DualRun
 
 ENTROPY = 0.1

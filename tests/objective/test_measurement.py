@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.measurement import (
     EVERY,
     Evaluation,
@@ -25,8 +26,7 @@ from lightning_cgrpo.objective.measurement import (
     prompt_sums,
 )
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 NAN, INF = math.nan, math.inf
 

@@ -5,7 +5,7 @@ import pytest
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.merit import merit, too_few
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "polite": Constraint(at_least=0.95)})
 

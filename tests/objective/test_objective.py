@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError, over_prompts
-from lightning_cgrpo.rollout import PromptGroups, Signal
 
 
 class TestThresholds:

@@ -8,11 +8,11 @@ import torch
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import ProjectedAscent
 from lightning_cgrpo.objective.measurement import RunningSums, prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from tests.dual_run import DualRun
 
 BY = Constraint(at_least=0.8, by={"steps": [1, 2, 3]})

@@ -8,7 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from lightning_cgrpo.randomness import random_weights
+from lightning_cgrpo.core.randomness import random_weights
 
 SIZES = {
     "vocab_size": 300,

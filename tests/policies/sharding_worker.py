@@ -31,15 +31,15 @@ from lightning_cgrpo import (
     VisionLanguagePolicy,
 )
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, ReferenceSync, SavePretrained
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups
 from tests.policies.tiny_vision import make_tiny_vision_model
 from tests.quiet import quiet_trainer
 

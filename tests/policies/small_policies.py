@@ -2,8 +2,8 @@
 
 import torch
 
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
-from lightning_cgrpo.rollout import Rollouts
 
 TEMPERATURE = 0.7
 PROMPT_LENGTHS, ANSWER_LENGTHS = (5, 1, 3), ((4, 1, 6), (2, 6, 3), (1, 5, 5))

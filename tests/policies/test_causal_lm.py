@@ -9,10 +9,10 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
-from lightning_cgrpo.rollout import Examples
 from tests.policies.causal_families import SIZES, small
 from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
 

@@ -5,10 +5,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.comparison import Sample
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies.causal_families import build

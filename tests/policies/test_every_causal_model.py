@@ -10,7 +10,7 @@ import pytest
 from transformers import GenerationConfig
 
 from lightning_cgrpo.cli import plan
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from tests.policies.causal_families import NAMES, build, configuration

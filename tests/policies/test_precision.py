@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_cgrpo import GenerationSampler
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.precision import cast_once, keep_cast
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.rollout import PromptGroups
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from lightning_cgrpo import VisionLanguagePolicy
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.pretrained import write, written_tensors
 from tests.policies import tiny_families
@@ -89,7 +89,7 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
 
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
+    monkeypatch.setattr("lightning_cgrpo.core.json_client.getproxies", dict)
     for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path), "m.gguf"):
         with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
             CausalLMPolicy(name).load()
@@ -150,7 +150,7 @@ def test_no_code_of_a_repository_is_run(directory, tmp_path):
 def test_model_init_kwargs_choose_the_revision(directory, tmp_path, monkeypatch):
     """Two revisions in the hub's cache, told apart by their weights; the tokenizer and the origin follow."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
+    monkeypatch.setattr("lightning_cgrpo.core.json_client.getproxies", dict)
     cache = tmp_path / "cache" / "models--some--model"
     for number, revision in enumerate(("main", "v2"), 1):
         commit = str(number) * 40

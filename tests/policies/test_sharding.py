@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
 from lightning_cgrpo.checkpoints.sharded import read_weights
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.sharding import full_weights, in_turn, shard, unsharded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from lightning_cgrpo.rollout import prompt_tokens
+from lightning_cgrpo.core.rollout import prompt_tokens
 from tests.refusals import refused
 
 

@@ -13,10 +13,10 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
-from lightning_cgrpo.rollout import Rollouts, prompt_tokens
 from tests.policies import tiny_families
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")

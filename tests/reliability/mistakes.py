@@ -150,8 +150,8 @@ MAKE_SCENE = """\
 import json
 import math
 
-from lightning_cgrpo.scenes.scene_file import write_scene
-from lightning_cgrpo.scenes.generator import GeneratedScenes
+from driving_scenes.scene_file import write_scene
+from driving_scenes.generator import GeneratedScenes
 
 scene = GeneratedScenes(seed=0).scenes("test")[104]  # a right turn
 write_scene(scene, "turn.scene.json")

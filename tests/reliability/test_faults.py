@@ -24,8 +24,8 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from benchmarks import fuzz
-from lightning_cgrpo.prompts.records import RecordError, read_records
-from lightning_cgrpo.scenes.json_fields import SceneError, load_json
+from driving_scenes.json_fields import SceneError, load_json
+from lightning_cgrpo.core.prompts.records import RecordError, read_records
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.gsm8k.scoring import score_completion
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import torch
 
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import schema

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 from tests.samplers.talks import BARE, HERMES, REASONING, TOOLS, made

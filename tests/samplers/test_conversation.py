@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Examples, prompt_tokens, read
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Examples, prompt_tokens, read
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations

@@ -5,10 +5,10 @@ import time
 import pytest
 import torch
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups, read
 from lightning_cgrpo.policies.tiny.text import TEXTS
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups, read
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from tests.samplers.talks import HERMES, REASONING, add, made

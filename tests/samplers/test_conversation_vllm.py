@@ -2,7 +2,7 @@
 
 import torch
 
-from lightning_cgrpo.rollout import read
+from lightning_cgrpo.core.rollout import read
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from tests.samplers.talks import Scripted, add, made, rolled
 

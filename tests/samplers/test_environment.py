@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
+from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.policies.network_policy import NetworkPolicy
-from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.tasks.gridworld import Gridworld, Layouts
 
 HORIZON, GROUP = 25, 4

@@ -4,11 +4,11 @@ import pytest
 import torch
 import transformers
 
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, sample

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks import kill_loop
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling

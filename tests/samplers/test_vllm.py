@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization, json_client
+from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization
+from lightning_cgrpo.core import json_client
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import prompt_tokens, read
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import prompt_tokens, read
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.server import VLLMServer

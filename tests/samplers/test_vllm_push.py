@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.vllm import ipc_push, server

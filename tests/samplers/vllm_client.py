@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from tests.samplers.fake_transfer import FilePush, GlooPush

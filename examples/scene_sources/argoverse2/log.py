@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_cgrpo.errors import UserError, installing
-from lightning_cgrpo.scenes.json_fields import SceneError
+from driving_scenes.json_fields import SceneError
+from lightning_cgrpo.core.errors import UserError, installing
 
 Array = npt.NDArray[np.float64]
 

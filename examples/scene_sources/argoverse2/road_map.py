@@ -11,10 +11,10 @@ import shapely
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from driving_scenes.json_fields import Field, SceneError, load_json
+from driving_scenes.scene import RoadMap
+from driving_scenes.scene_file import map_from_json
 from examples.scene_sources.argoverse2.log import MAPS, Array
-from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
-from lightning_cgrpo.scenes.scene import RoadMap
-from lightning_cgrpo.scenes.scene_file import map_from_json
 
 SPACING = 1.0
 """Meters between the points of a centerline."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import shapely
 
+from driving_scenes.scene import RoadMap
 from examples.scene_sources.argoverse2.log import Array, TimedPoses, wrapped
-from lightning_cgrpo.scenes.scene import RoadMap
 
 INTERVAL = 0.1
 MOST_SUCCESSORS = 12

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from driving_scenes.logs import ALL, LogSource, Part
+from driving_scenes.scene import RoadMap, Scene
+from driving_scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
 from examples.scene_sources.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, relative, wrapped
 from examples.scene_sources.argoverse2.road_map import read_map
 from examples.scene_sources.argoverse2.router import Router
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
-from lightning_cgrpo.scenes.scene import RoadMap, Scene
-from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
+from lightning_cgrpo.core.errors import UserError
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
 AGENT_RADIUS = 100.0

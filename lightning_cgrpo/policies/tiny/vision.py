@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_cgrpo.core.randomness import random_weights
 from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TURN_END
-from lightning_cgrpo.randomness import random_weights
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import on_host
-from lightning_cgrpo.errors import UserError, expect, valid
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.errors import UserError, expect, valid
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
+from lightning_cgrpo.core.user_code import UserCode, called, copied, imported
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
-from lightning_cgrpo.user_code import UserCode, called, copied, imported
 
 
 class ConversationSampler(GenerationSampler):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import UserError, first_line, valid
+from lightning_cgrpo.core.errors import UserError, first_line, valid
 from lightning_cgrpo.policies.text_policy import complete
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.user_code import UserCode, called, described
+from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.user_code import UserCode, called, described
 
 Tool = Callable[..., Any]
 NO_TOOLS = ("reset", "get_reward", "user_message")

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import valid
+from lightning_cgrpo.core.errors import valid
+from lightning_cgrpo.core.rollout import Signal
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCodeError, described
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, call_tool, user_message
-from lightning_cgrpo.user_code import TimeLimitError, UserCodeError, described
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from lightning_cgrpo.distributed import world
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush

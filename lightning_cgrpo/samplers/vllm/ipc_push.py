@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from lightning_cgrpo.distributed import gathered
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.distributed import gathered
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
 from lightning_cgrpo.samplers.vllm.weights import named_weights

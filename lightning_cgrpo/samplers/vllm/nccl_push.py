@@ -20,13 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its stubs
 
-from lightning_cgrpo.distributed import world
-from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.json_client import JSONClient
+from lightning_cgrpo.core.user_code import started
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
 from lightning_cgrpo.samplers.vllm.weights import named_weights
-from lightning_cgrpo.user_code import started
 
 UNIQUE_ID = "0"
 """The store's key of the id that torch mints for a group, a detail of torch on which vLLM's example relies, too."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 
 Send = Callable[[JSONClient], None]

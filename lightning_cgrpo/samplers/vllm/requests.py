@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError, printable
+from lightning_cgrpo.core.errors import UserError, printable
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.engine import Replies, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.json_client import JSONClient
+from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import without_text
-from lightning_cgrpo.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from lightning_cgrpo.samplers.vllm.push import WeightPush

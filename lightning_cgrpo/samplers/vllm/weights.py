@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.base_weights import fingerprint
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import written_tensors
 from lightning_cgrpo.policies.sharding import is_sharded
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.vllm.requests import ROUNDING, Turn
 
 PROBE_TOKENS = 16

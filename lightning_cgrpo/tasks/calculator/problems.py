@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.calculator.functions import calculator
 from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblems
 from lightning_cgrpo.tasks.gsm8k.word_problems import GAIN, LOSS, NAMES, QUESTION, START, THINGS, Problem, Step, problem

@@ -16,7 +16,7 @@ import torch
 from scipy.interpolate import CubicSpline
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 
 SCORED_SECONDS = 4.0
 POSE_INTERVAL = 0.25

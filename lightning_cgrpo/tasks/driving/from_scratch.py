@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.randomness import run_seed
 from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny.vision import (
     CHAT_TEMPLATE,
@@ -18,9 +21,6 @@ from lightning_cgrpo.policies.tiny.vision import (
     image_processor,
 )
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
-from lightning_cgrpo.randomness import run_seed
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.observations import Observations
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead
-from lightning_cgrpo.scenes.scene import Scene
+from driving_scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import number
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
+from navsim_score.route.lane_ahead import LaneAhead, lane_ahead
 
 LANE_POINTS = (10.0, 20.0, 30.0)
 """Meters along the lane."""

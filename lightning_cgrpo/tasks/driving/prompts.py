@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
-from lightning_cgrpo.navsim.simulation.interpolation import in_ego
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
-from lightning_cgrpo.scenes.json_fields import SceneError
-from lightning_cgrpo.scenes.scene import Scene
+from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
+from driving_scenes.json_fields import SceneError
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
+from navsim_score.route.lane_ahead import lane_ahead
+from navsim_score.simulation.interpolation import in_ego
 
 INTENTS = ("left", "straight", "right")
 TURN = math.pi / 6

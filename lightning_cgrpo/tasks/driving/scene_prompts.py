@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, overridden
-from lightning_cgrpo.navsim.evaluation import human, pdm_closed
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups
-from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.source import Scenes
+from driving_scenes.scene import Scene
+from driving_scenes.source import Scenes
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
+from navsim_score.batch.scene_batch import ExpertPlan, overridden
+from navsim_score.evaluation import human, pdm_closed
+from navsim_score.expert.pdm_closed import plan
 
 SCENES_KEPT = 512
 """Scenes in the cache, because evaluations repeat scenes."""

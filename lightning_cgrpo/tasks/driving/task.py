@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
-from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
-from lightning_cgrpo.navsim.evaluation import average_displacement
-from lightning_cgrpo.navsim.scorer import Scorer, Scores
-from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
-from lightning_cgrpo.navsim.scoring.motion import take
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.completions import length_signals, texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.task import Task
+from navsim_score.batch.scene_batch import ExpertPlan
+from navsim_score.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
+from navsim_score.evaluation import average_displacement
+from navsim_score.scorer import Scorer, Scores
+from navsim_score.scoring.comfort import extended_comfort
+from navsim_score.scoring.motion import take
+from navsim_score.traffic.log_replay import LogReplay
+from navsim_score.traffic.traffic import TrafficPolicy
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompts.records import read_records
-from lightning_cgrpo.scenes.scene import Scene
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.records import read_records
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 
 SAMPLE = "[0.0,0.0], [0.0,0.0]"

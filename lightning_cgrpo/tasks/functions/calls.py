@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.user_code import TimeLimitError, UserCode, begun, imported, within
+from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, begun, imported, within
 
 RewardFunction = Callable[..., Any]
 

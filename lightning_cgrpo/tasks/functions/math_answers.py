@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_cgrpo.errors import UserError, installing
+from lightning_cgrpo.core.errors import UserError, installing
 
 
 def math_correct(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:

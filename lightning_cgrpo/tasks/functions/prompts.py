@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from lightning_cgrpo.core.prompts.records import Record
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.text_policy import complete
-from lightning_cgrpo.prompts.records import Record
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups
 
 Chat = list[dict[str, Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.policies.pretrained import check_whole
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.samplers.environment import Environment
 
 ACTIONS = ("up", "down", "left", "right", "stay")

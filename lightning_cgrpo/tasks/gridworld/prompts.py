@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import PromptGroups
 
 
 class Layouts(PromptSource):

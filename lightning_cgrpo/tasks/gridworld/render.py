@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.tasks.gridworld.environment import moves
 from lightning_cgrpo.tasks.task import Renderer
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.task import Task
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lightning_cgrpo.core.randomness import run_seed
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny.text import build_model
-from lightning_cgrpo.randomness import run_seed
 from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners, demonstrate
 from lightning_cgrpo.tasks.gsm8k.word_problems import problem
 

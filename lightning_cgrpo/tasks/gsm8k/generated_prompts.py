@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lightning_cgrpo.prompts.source import PromptSource
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate
 from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_cgrpo.prompts.records import Record
+from lightning_cgrpo.core.prompts.records import Record
 from lightning_cgrpo.tasks.gsm8k.demonstrations import gold_completion
 from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK, gold_answer, read_number
 

@@ -14,7 +14,7 @@ import re
 from decimal import Decimal
 from typing import Literal, get_args
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 Profile = Literal["robust", "authors"]
 

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
-from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.core.randomness import Stream, generator
 
 LARGEST = 99
 SPLITS = {"train": range(2, 16), "val": range(1), "test": range(1, 2)}

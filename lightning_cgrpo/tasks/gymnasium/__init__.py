@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from lightning_cgrpo import errors
+from lightning_cgrpo.core import errors
 
 if find_spec("gymnasium") is None:
     raise errors.MissingExtraError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
 
 MOST = 10_000
 """Largest number of combined discrete actions."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.spaces import Box
 
-from lightning_cgrpo.errors import UserError, expect, first_line
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
+from lightning_cgrpo.core.errors import UserError, expect, first_line
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
+from lightning_cgrpo.core.user_code import UserCode, imported
 from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
@@ -19,7 +20,6 @@ from lightning_cgrpo.tasks.gymnasium.render import film_strips
 from lightning_cgrpo.tasks.gymnasium.replay import difference, guilty
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
-from lightning_cgrpo.user_code import UserCode, imported
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gymnasium.worlds import World
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
 

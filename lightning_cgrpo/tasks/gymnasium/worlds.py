@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium
 import numpy as np
 
-from lightning_cgrpo.child_process import ChildProcess
-from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.user_code import UserCode
+from lightning_cgrpo.core.child_process import ChildProcess
+from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.user_code import UserCode
 
 World: TypeAlias = gymnasium.Env[Any, Any]
 

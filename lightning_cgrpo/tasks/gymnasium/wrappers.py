@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Discrete
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.core.errors import expect
 
 
 class FirstActions(gymnasium.ActionWrapper[Any, Any, Any]):

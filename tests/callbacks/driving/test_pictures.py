@@ -11,14 +11,14 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo.callbacks import DrivePictures
 from lightning_cgrpo.callbacks.driving.pictures import last_images, picture
-from lightning_cgrpo.navsim.render import style
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.render import style
 
 TURN = GeneratedScenes(0).scenes("test")[104]
 FORM = PromptFormat(frames=2, cameras=("CAM_F0", "CAM_L0"), height=16, width=32)

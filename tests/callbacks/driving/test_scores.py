@@ -5,18 +5,18 @@ import json
 import pytest
 import torch
 
+from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
+from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.navsim.evaluation import constant_velocity, evaluate
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
-from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.evaluation import constant_velocity, evaluate
 from tests.quiet import quiet_trainer
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=16, width=32, system=False)
@@ -135,7 +135,7 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
 
     def share(rank):
         callback = DrivingScores(references=False, path=str(tmp_path / "b.json"))
-        monkeypatch.setattr("lightning_cgrpo.prompts.source.world", lambda: (rank, 2))
+        monkeypatch.setattr("lightning_cgrpo.core.prompts.source.world", lambda: (rank, 2))
         monkeypatch.setattr(
             "lightning_cgrpo.callbacks.driving.scores.gathered_on_first", lambda value: parts.append(value) or parts
         )

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Observations, VisionLanguagePolicy
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
 from lightning_cgrpo.policies.pretrained import PACKAGED
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from lightning_cgrpo.scenes.generator import GeneratedScenes
+from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.observations import Observations
 from lightning_cgrpo.tasks.driving.thoughts import thought_first
-from tests.scenes.scenes import straight_road
+from tests.driving_scenes.scenes import straight_road
 
 TEXT = re.compile(
     r"Lane: (\S+) (\S+), (\S+) (\S+), (\S+) (\S+)\. Ahead: (none|[0-9]+)\. Light: (?:none|(red) ([0-9]+))\."

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.scenes.cameras.camera_views import CameraViews
-from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.json_fields import SceneError
+from driving_scenes.cameras.camera_views import CameraViews
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
-from tests.scenes.scenes import crossing, moved, straight_road
+from tests.driving_scenes.scenes import crossing, moved, straight_road
 
 PLAIN = PromptFormat(system=False)
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.scorer import Scorer
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.scenes.generator import GeneratedScenes
+from driving_scenes.generator import GeneratedScenes
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from tests.scenes.scenes import agent, crossing, straight, straight_road
+from navsim_score.columns import MULTIPLIERS, WEIGHTS
+from navsim_score.expert.pdm_closed import plan
+from navsim_score.scorer import Scorer
+from navsim_score.traffic.log_replay import LogReplay
+from navsim_score.traffic.reactive import Reactive
+from tests.driving_scenes.scenes import agent, crossing, straight, straight_road
 
 MALFORMED = "I would rather walk."
 

@@ -14,8 +14,8 @@ from transformers import (
     Qwen2Config,
 )
 
+from lightning_cgrpo.core.randomness import random_weights
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.randomness import random_weights
 from lightning_cgrpo.tasks.functions import RewardModel
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"

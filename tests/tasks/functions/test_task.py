@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.functions import FunctionTask
 from lightning_cgrpo.tasks.task import Task
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgba
 
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gridworld import GridworldRenderer, GridworldTask
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)

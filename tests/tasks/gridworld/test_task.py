@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 
 PROMPTS = PromptGroups(torch.tensor([0]))

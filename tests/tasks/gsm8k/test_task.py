@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from lightning_cgrpo.prompts.records import Record, RecordError
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.prompts.records import Record, RecordError
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask, chat
 from lightning_cgrpo.tasks.gsm8k.prompts import columns
 from lightning_cgrpo.tasks.task import Task

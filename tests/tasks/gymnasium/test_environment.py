@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gymnasium, NetworkPolicy, RecurrentPolicy
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.randomness import Stream, uniform
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.action_distributions import Gaussian
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.gymnasium.worlds import WorldsApart, WorldsHere
 from tests.tasks.gymnasium import small_worlds
 

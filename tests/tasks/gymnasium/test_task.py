@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lightning_cgrpo import GymnasiumTask, Objective
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
 
 MASK = torch.tensor([[[1, 1, 1], [1, 1, 0]]], dtype=torch.bool)
 ROLLOUTS = Rollouts(

@@ -1,0 +1,280 @@
+"""An index of a split: where each token's frames lie, and faults of the split's files, kept between runs.
+
+Reading navtrain's logs takes minutes, and their contents more memory than a process should use. So a log is read into
+the index once, and again only if the log or its folders of images change. A scene reads its own log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from driving_scenes.cache import remember, remembered, state
+from driving_scenes.damage import fault, faults
+from driving_scenes.devkit.installation import Folders, OfficialSplit
+from driving_scenes.errors import first_line
+from driving_scenes.inventory import Pieces
+
+LOGS_KEPT = 4
+"""Unpickled logs in memory, because neighboring scenes are of one log."""
+PRIVATE_FRAMES = 5
+"""Frames of a scene of the private test, which make two overlapping histories."""
+Entry: TypeAlias = dict[str, Any]
+"""A file's part of the index, as JSON: `state`, `folders` of its images, `error` or None, `places` (of its tokens, see
+`frames`), `ends` (tokens of last frames), `town`, `images` (their number), `faults` by path, `broken` tokens, whose
+images have faults, and of synthetic scenes `log` and `after`, the token of the last frame before."""
+
+
+class SplitIndex:
+    """Tokens of an official split's logs and synthetic scenes.
+
+    Args:
+        folders: of the data.
+        split: the official split.
+        cameras: cameras whose images a scene needs.
+        moments: number of last frames of the history whose images a scene needs.
+    """
+
+    def __init__(self, folders: Folders, split: OfficialSplit, cameras: Sequence[str], moments: int) -> None:
+        self.folders, self.split, self.cameras, self.moments = folders, split, cameras, moments
+        self.history = int(split.filter.get("num_history_frames", 4))
+        self.future = int(split.filter.get("num_future_frames", 10))
+        self.logs_folder = folders.data / "navsim_logs" / split.data
+        self.images = folders.data / "sensor_blobs" / split.data
+        self.synthetic_images = folders.data / split.name / "sensor_blobs"
+        self.listed: set[str] | None = None if (some := split.filter.get("tokens")) is None else set(some)
+        key = json.dumps([str(folders.data), split.name, split.state, list(cameras), moments])
+        self._name = f"navsim/{split.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        self.logs: Sequence[str] = ()
+        self.entries: dict[Path, Entry] = {}  # of the logs
+        self.synthetic: dict[Path, Entry] = {}
+        self._files: dict[str, Path] = {}
+
+    def read(self, logs: Sequence[str], fresh: bool = False) -> None:
+        """Index logs, and in two stages the synthetic scenes that follow them.
+
+        Args:
+            fresh: read all files, as if none were indexed.
+        """
+        known = remembered(self._name)
+        before = dict(known)
+
+        def indexed(path: Path, content: Callable[[Any, Entry], None]) -> Entry:
+            entry = known.get(str(path))
+            if fresh or entry is None or entry["state"] != state(path, *map(Path, entry["folders"])) or _mended(entry):
+                entry = known[str(path)] = self._entry(path, content)
+            return entry
+
+        self.logs = logs
+        paths = [self.logs_folder / f"{log}.pkl" for log in logs]
+        self.entries = {path: indexed(path, self._index_log) for path in paths}
+        self._files = {token: path for path, entry in self.entries.items() for token in entry["places"]}
+        if self.split.filter.get("include_synthetic_scenes"):
+            ends = {token for entry in self.entries.values() for token in entry["ends"]}
+            for path in sorted(self.synthetic_folder.glob("*.pkl")):
+                entry = indexed(path, self._index_synthetic)
+                if self._belongs(entry, ends):
+                    self.synthetic[path] = entry
+                    self._files |= dict.fromkeys(entry["places"], path)
+        if known != before:
+            remember(self._name, known)
+
+    @property
+    def synthetic_folder(self) -> Path:
+        """The devkit's synthetic scenes, of which the private test has the frames alone."""
+        folder = self.folders.data / self.split.name
+        scenes = folder / "synthetic_scene_pickles"
+        return scenes if scenes.is_dir() else folder / "openscene_meta_datas"
+
+    @property
+    def tokens(self) -> list[str]:
+        """Tokens of scenes that can be built: with their images and their town's map."""
+        towns = {town for town in self._towns if self._map_fault(town)}
+        left_out: set[str] = set()
+        for entry in (*self.entries.values(), *self.synthetic.values()):
+            left_out.update(entry["places"] if entry["town"] in towns else entry["broken"])
+        return sorted(self._files.keys() - left_out)[: self.split.filter.get("max_scenes")]
+
+    def frames(self, token: str) -> list[dict[str, Any]] | None:
+        """A scene's frames in its log; None for a synthetic scene with annotations, which the devkit reads itself."""
+        path = self._files[token]
+        place = (self.entries.get(path) or self.synthetic[path])["places"][token]
+        if place is None:
+            return None
+        log = _unpickled(path)
+        return log[place : place + self.history + self.future] if isinstance(place, int) else [log[i] for i in place]
+
+    def file(self, token: str) -> Path:
+        """The log or the synthetic scene's file."""
+        return self._files[token]
+
+    def image_paths(self, token: str) -> dict[str, list[str]]:
+        """Paths of each camera's images, the oldest first."""
+        frames = self.frames(token)
+        folder = self.images if self._files[token] in self.entries else self.synthetic_images
+        frames = _unpickled(self._files[token])["frames"] if frames is None else frames
+        return {camera: [_image(folder, frame, camera) for frame in frames[: self.history]] for camera in self.cameras}
+
+    @cached_property
+    def caches(self) -> dict[str, Path]:
+        """Metric caches by token, from the list that the devkit writes beside them."""
+        folder = self.folders.metric_cache
+        lists = [] if folder is None else sorted((folder / "metadata").glob("*.csv"))
+        paths = [Path(line) for line in lists[0].read_text().splitlines()[1:]] if lists else []
+        return {path.parent.name: path for path in paths}
+
+    def inventory(self) -> list[Pieces]:
+        """Pieces that the indexed logs need."""
+        every = (*self.entries.items(), *self.synthetic.items())
+        images = tuple(f"{path}: {why}" for _, entry in every for path, why in entry["faults"].items())
+        pieces = [
+            Pieces("logs", len(self.entries), _errors(self.entries)),
+            self._tokens_found(),
+            Pieces("images", sum(entry["images"] for _, entry in every), images),
+            self._maps_found(),
+        ]
+        if self.folders.metric_cache is not None:
+            pieces.append(self._caches_found(self.folders.metric_cache))
+        if self.split.filter.get("include_synthetic_scenes"):
+            pieces.append(Pieces("synthetic files", len(self.synthetic), _errors(self.synthetic)))
+            pieces.append(self._synthetic_found())
+        return pieces
+
+    def _tokens_found(self) -> Pieces:
+        """Tokens of logs that can't be read are unknown, unless the logs are all of the split."""
+        tokens = {token for entry in self.entries.values() for token in entry["places"]}
+        whole = self.listed is not None and set(self.logs) == set(self.split.filter.get("log_names") or self.logs)
+        lost = sorted((self.listed or set()) - tokens) if whole else []
+        return Pieces("tokens", len(tokens) + len(lost), tuple(f"{self.logs_folder}: no token {name}" for name in lost))
+
+    def _maps_found(self) -> Pieces:
+        table = self.folders.maps / f"{self.folders.map_version}.json"
+        wrong = {str(table): fault(table)} | {str(self.folders.maps / t): self._map_fault(t) for t in self._towns}
+        return Pieces("maps", len(wrong), tuple(f"{path}: {why}" for path, why in wrong.items() if why))
+
+    def _caches_found(self, folder: Path) -> Pieces:
+        wrong = faults(str(path) for token, path in self.caches.items() if token in self._files)
+        lines = [f"{folder / 'metadata'}: no cache of {token}" for token in sorted(self._files.keys() - self.caches)]
+        return Pieces("metric caches", len(self._files), (*(f"{path}: {why}" for path, why in wrong.items()), *lines))
+
+    def _synthetic_found(self) -> Pieces:
+        """Synthetic scenes that the split's pairs or lists name."""
+        named = {token for _, _, after in self.split.pairs for pair in after for token in pair}
+        for key in ("synthetic_scene_tokens", "reactive_synthetic_initial_tokens"):
+            named |= set(self.split.filter.get(key) or ())
+        present = {token for entry in self.synthetic.values() for token in entry["places"]}
+        lost = tuple(f"{self.synthetic_folder}: no synthetic scene {token}" for token in sorted(named - present))
+        return Pieces("synthetic scenes", len(named | present), lost)
+
+    @property
+    def _towns(self) -> set[str]:
+        return {entry["town"] for entry in (*self.entries.values(), *self.synthetic.values()) if entry["town"]}
+
+    def _map_fault(self, town: str) -> str | None:
+        maps = sorted((self.folders.maps / town).glob("*/map.gpkg"))
+        return fault(maps[-1]) if maps else "missing"
+
+    def _belongs(self, entry: Entry, ends: set[str]) -> bool:
+        """As in the devkit: scenes of the listed tokens, else of the indexed logs."""
+        named = self.split.filter.get("synthetic_scene_tokens")
+        if entry["error"] is not None or entry["log"] is None:
+            return True
+        chosen = entry["after"] in ends if named is None else not entry["places"].keys().isdisjoint(named)
+        return chosen and self.logs_folder / f"{entry['log']}.pkl" in self.entries
+
+    def _entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
+        entry: Entry = {"folders": [], "error": None, "places": {}, "ends": [], "town": None, "images": 0, "faults": {}}
+        entry |= {"broken": [], "log": None, "after": None, "state": state(path)}
+        try:
+            content(_unpickled.__wrapped__(path), entry)
+        except FileNotFoundError:
+            entry["error"] = "missing"
+        except Exception as error:  # damaged pickles raise errors of all kinds
+            entry |= {"places": {}, "error": f"corrupt ({type(error).__name__}: {first_line(error)})"}
+        entry["state"] = state(path, *map(Path, entry["folders"]))
+        return entry
+
+    def _index_log(self, log: list[dict[str, Any]], entry: Entry) -> None:
+        if "anns" not in log[0]:
+            return self._index_private(log, self.images, entry)
+        entry["town"] = log[0]["map_location"]
+        length = self.history + self.future
+        for start in range(0, len(log) - length + 1, self.split.filter.get("frame_interval") or length):
+            now = log[start + self.history - 1]
+            routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
+            if routed and (self.listed is None or now["token"] in self.listed):
+                entry["places"][now["token"]] = start
+                entry["ends"].append(log[start + length - 1]["token"])
+        shown = {token: range(start, start + self.history) for token, start in entry["places"].items()}
+        self._index_images(log, self.images, shown, entry)
+        return None
+
+    def _index_synthetic(self, scene: Any, entry: Entry) -> None:
+        if isinstance(scene, list):
+            return self._index_private(scene, self.synthetic_images, entry)
+        about = scene["scene_metadata"]
+        entry |= {"places": {about["initial_token"]: None}, "town": about["map_name"], "log": about["log_name"]}
+        entry["after"] = about["corresponding_original_scene"]
+        shown = {about["initial_token"]: range(self.history)}
+        return self._index_images(scene["frames"], self.synthetic_images, shown, entry)
+
+    def _index_private(self, frames: list[dict[str, Any]], images: Path, entry: Entry) -> None:
+        """Histories without annotations: of each scene's five frames, the first four and the last four."""
+        scenes: dict[str, list[int]] = defaultdict(list)
+        for number, frame in enumerate(frames):
+            scenes[frame["scene_token"]].append(number)
+        for rows in scenes.values():
+            rows.sort(key=lambda row: frames[row].get("frame_idx", row))
+            for place in (rows[:-1], rows[1:]) if len(rows) == PRIVATE_FRAMES else ():
+                entry["places"][frames[place[self.history - 1]]["token"]] = place
+        wanted = (self.listed or set()) | set(self.split.filter.get("reactive_synthetic_initial_tokens") or ())
+        entry["places"] = {token: place for token, place in entry["places"].items() if not wanted or token in wanted}
+        self._index_images(frames, images, entry["places"], entry)
+
+    def _index_images(
+        self, frames: Sequence[dict[str, Any]], folder: Path, shown: Mapping[str, Sequence[int]], entry: Entry
+    ) -> None:
+        """Look at the images of each token's history."""
+        needed = {
+            token: [_image(folder, frames[row], name) for row in rows[-self.moments :] for name in self.cameras]
+            for token, rows in shown.items()
+        }
+        images = {image for some in needed.values() for image in some}
+        entry["folders"] = sorted({str(Path(image).parent) for image in images})
+        entry["images"], entry["faults"] = len(images), faults(sorted(images))
+        entry["broken"] = [name for name, some in needed.items() if not entry["faults"].keys().isdisjoint(some)]
+
+
+@lru_cache(LOGS_KEPT)
+def _unpickled(path: Path) -> Any:
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+def read_cache(path: Path) -> Any:
+    """The devkit's `MetricCache` of a file."""
+    with lzma.open(path) as file:
+        return pickle.load(file)
+
+
+def _mended(entry: Entry) -> bool:
+    """True if a damaged image has changed; a file that is written in place leaves its folder's time as it was."""
+    damaged = {path: why for path, why in entry["faults"].items() if why != "missing"}
+    return bool(damaged) and faults(damaged) != damaged
+
+
+def _errors(entries: dict[Path, Entry]) -> tuple[str, ...]:
+    return tuple(f"{path}: {entry['error']}" for path, entry in entries.items() if entry["error"])
+
+
+def _image(folder: Path, frame: dict[str, Any], camera: str) -> str:
+    """The path of a frame's image; synthetic scenes write cameras in lower case."""
+    cameras = frame.get("cams") or frame["camera_dict"]
+    return str(folder / (cameras.get(camera) or cameras[camera.lower()])["data_path"])

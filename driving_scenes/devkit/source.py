@@ -1,0 +1,167 @@
+"""NAVSIM's scenes as a source."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from driving_scenes.devkit.convert import plan_content, private_content, scene_content
+from driving_scenes.devkit.index import SplitIndex, read_cache
+from driving_scenes.devkit.installation import (
+    DATA,
+    EXPERIMENTS,
+    Folders,
+    OfficialSplit,
+    find_folders,
+    load_classes,
+    read_split,
+)
+from driving_scenes.errors import InputError
+from driving_scenes.inventory import Pieces, check_enough
+from driving_scenes.logs import ALL, Part, checked_part, deal, in_part
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import scene_from_json
+from driving_scenes.source import Scenes, SceneSource, Split
+
+
+class NavsimDevkit(SceneSource):
+    """NAVSIM's scenes, read by the official devkit. Not run on the real data.
+
+    An index of the logs is kept in the user's cache, see `SplitIndex`. Scenes that lack an image or a map are left out.
+
+    Environment variables of the devkit: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT, NUPLAN_MAP_VERSION
+    (default nuplan-maps-v1.0), and for `metric_caches` NAVSIM_EXP_ROOT. Logs and caches are pickles, which can run any
+    code, so set `allow_pickles` only for trusted files.
+
+    Args:
+        train: official split for training and validation.
+        test: official split for tests, with its synthetic scenes. None holds out training logs.
+        val_share: share of training logs for validation, and with `test` None also for tests.
+        allow_pickles: unpickle logs and caches.
+        metric_caches: use plan and centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has a cache (written
+            by the devkit's run_metric_caching.sh).
+        cameras: cameras with images, such as CAM_F0.
+        train_part: part of the logs not held out that is for training, see `in_part`.
+        moments: number of last frames, 0.5 s apart, whose images are needed; others may be missing.
+        partial: go without pieces of the data, even if more than 1 % are missing.
+
+    Raises:
+        InputError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, a variable isn't set, or
+            pieces of the data are missing.
+    """
+
+    def __init__(
+        self,
+        train: str = "navtrain",
+        test: str | None = "navtest",
+        val_share: float = 0.1,
+        allow_pickles: bool = False,
+        metric_caches: bool = False,
+        cameras: Sequence[str] = (),
+        train_part: Part = ALL,
+        moments: int = 4,
+        partial: bool = False,
+    ) -> None:
+        self.train, self.test, self.val_share = train, test, val_share
+        self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
+        self.train_part, self.moments, self.partial = checked_part(train_part), moments, partial
+        self._read: dict[Split, Sequence[Scene]] = {}
+
+    def scenes(self, split: Split) -> Sequence[Scene]:
+        if split not in self._read:
+            index = self._index(split)
+            pieces = index.inventory()
+            if not self.partial:
+                check_enough(pieces, f"{index.split.name}'s {split} scenes", "data.scenes.partial=true")
+            tokens = index.tokens
+            if lacking := [kind for kind in pieces if kind.faults]:
+                counts = ", ".join(f"{kind.present:,} of {kind.expected:,} {kind.kind}" for kind in lacking)
+                warnings.warn(f"{len(tokens):,} {split} scenes of {index.split.name}, with {counts}.", stacklevel=2)
+            self._read[split] = Scenes(tokens, _Builder(index, load_classes(), set(tokens)).scene)
+        return self._read[split]
+
+    def inventory(self, split: Split) -> list[Pieces]:
+        """Read all files of a split, and list the pieces, with those that are missing or corrupt."""
+        return self._index(split, fresh=True).inventory()
+
+    def _index(self, split: Split, fresh: bool = False) -> SplitIndex:
+        if not self.allow_pickles:
+            raise InputError(
+                f"Expected `allow_pickles` to be true: NAVSIM's logs (${DATA}) and metric caches (${EXPERIMENTS}) are "
+                "pickles, which can run any code when they are read, try allow_pickles=true if you trust them."
+            )
+        load_classes()
+        folders = find_folders(self.metric_caches)
+        official = read_split(self.train)
+        logs = _logs(official, folders)
+        if self.test is None:
+            logs = deal(logs, self.val_share, self.val_share)[split]
+        else:
+            tests = read_split(self.test)
+            test_logs = _logs(tests, folders)
+            both = sorted(set(logs) & set(test_logs))
+            if both:
+                raise InputError(
+                    f"Expected splits without a common log, but '{self.train}' and '{self.test}' share {len(both)}, "
+                    f"such as {both[0]}, try test=null to hold out training logs."
+                )
+            official, logs = (tests, test_logs) if split == "test" else (official, deal(logs, self.val_share, 0)[split])
+        if split == "train":
+            logs = in_part(logs, self.train_part)
+        index = SplitIndex(folders, official, self.cameras, self.moments)
+        index.read(logs, fresh)
+        return index
+
+
+class _Builder:
+    """Builds the scenes of an index; `present` are the tokens of all of them."""
+
+    def __init__(self, index: SplitIndex, classes: dict[str, Any], present: set[str]) -> None:
+        self.index, self.classes = index, classes
+        self.related = _related(index.split.pairs, present)
+
+    def scene(self, token: str) -> Scene:
+        frames = self.index.frames(token)
+        if frames is not None and len(frames) == self.index.history:
+            content = private_content(token, frames)
+        else:
+            content = self._annotated(token, frames)
+        if token in self.index.caches:
+            content["overrides"] = plan_content(read_cache(self.index.caches[token]))
+        if self.index.cameras:
+            content["cameras"] = self.index.image_paths(token)
+        return scene_from_json({**content, **self.related.get(token, {})}, f"NAVSIM scene {token}")
+
+    def _annotated(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
+        index, kind, sensors = self.index, self.classes["Scene"], self.classes["SensorConfig"].build_no_sensors()
+        official = (
+            kind.load_from_disk(index.file(token), index.synthetic_images, sensors)
+            if frames is None
+            else kind.from_scene_dict_list(frames, index.images, index.history, index.future, sensors)
+        )
+        scenario = self.classes["NavSimScenario"](official, str(index.folders.maps), index.folders.map_version)
+        return scene_content(token, official, scenario, self.classes["SemanticMapLayer"])
+
+
+def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
+    """A split's list of logs, or all in its folder."""
+    listed: list[str] | None = split.filter.get("log_names")
+    if listed is not None:
+        return listed
+    folder: Path = folders.data / "navsim_logs" / split.data
+    names = sorted(path.stem for path in folder.glob("*.pkl"))
+    if not names:
+        raise InputError(f"Expected logs (*.pkl) of the split '{split.name}' in {folder}, but got none.")
+    return names
+
+
+def _related(pairs: list[Any], present: set[str]) -> dict[str, dict[str, Any]]:
+    """The fields `previous` and `follow_ups`, by token, of present scenes."""
+    fields: dict[str, dict[str, Any]] = {}
+    for now, previous, after in pairs:
+        fields[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after if pair[0] in present]}
+        fields[previous] = {"follow_ups": [pair[1] for pair in after if pair[1] in present]}
+        fields |= {pair[0]: {"previous": pair[1]} for pair in after}
+    return fields

@@ -1,0 +1,165 @@
+"""The human's drive along the lane, behind present and foreseen leaders.
+
+Candidate drivers of different care know the others' future. The human is the candidate who comes too close to the
+fewest agents; ties go to the farthest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from driving_scenes.generator.agent import NOW, TIMES, Agent, boxes, overlapping
+from driving_scenes.generator.curve import Array, Curve
+from driving_scenes.generator.site import Site
+from driving_scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CENTER, WIDTH
+
+STEPS = 16
+DT = 0.25
+ACCELERATION, BRAKE, HARDEST, JERK = 1.4, 2.0, 3.5, 3.0
+"""m/s², m/s², m/s², m/s³."""
+CALM: Array = np.repeat([1.0, 0.6, 0.25], 3)
+"""Each driver's share of the allowed speed."""
+FORESIGHT = np.tile([1, 6, 14], 3)
+"""Steps of each driver's look-ahead."""
+CORRIDOR = 1.35
+"""Meters beside the path that must be free."""
+MARGIN = np.array([1.2, 0.5])
+"""Meters added to the ego's box, because the simulated car deviates."""
+
+
+@dataclass(frozen=True)
+class HumanDrive:
+    """4 s along the site's path."""
+
+    s: Array  # [17] distances along the path, every 0.25 s
+    end: tuple[float, float]  # speed and acceleration at 4 s
+    start: tuple[float, float]  # speed and acceleration at t = 0
+    hit: Array  # [A] bool, agents that the human comes too close to
+
+    def before(self, times: Array) -> Array:
+        speed, acceleration = self.start
+        s: Array = self.s[0] + speed * times + acceleration * times**2 / 2
+        return s
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """Other agents, every 0.25 s from t = 0."""
+
+    poses: Array  # [A, 17, 3]
+    sizes: Array  # [A, 2]
+    near: Array  # [A, 17] distance along the path of the rear end; inf off the path
+    speed: Array  # [A, 17] along the path
+
+    @classmethod
+    def of(cls, agents: Sequence[Agent], path: Curve, first: int = 0) -> Obstacles:
+        """Agents of a scene whose first time is `TIMES[first]`."""
+        poses, sizes = boxes(agents, first)
+        poses = poses[:, NOW:]
+        cos, sin = np.cos(poses[..., 2:]), np.sin(poses[..., 2:])
+        front = np.array([1, -1, -1, 1]) * sizes[:, None, :1] / 2
+        left = np.array([1, 1, -1, -1]) * sizes[:, None, 1:] / 2
+        x, y = poses[..., :1] + front * cos - left * sin, poses[..., 1:2] + front * sin + left * cos
+        places = path.project(np.stack([x, y], -1))
+        bounds = _finer(np.stack([places[..., 0].min(-1), places[..., 1].min(-1), places[..., 1].max(-1)], -1))
+        on = (bounds[..., 1] < CORRIDOR) & (bounds[..., 2] > -CORRIDOR)
+        middle = path.project(poses[..., :2])[..., 0]
+        speed = _finer(np.gradient(middle, TIMES[1] - TIMES[0], axis=1))
+        return cls(_finer(poses), sizes, np.where(on, bounds[..., 0], np.inf), speed)
+
+
+def _finer(values: Array) -> Array:
+    finer = np.repeat(values, 2, axis=1)[:, :-1]
+    finer[:, 1::2] = (values[:, 1:] + values[:, :-1]) / 2
+    return finer
+
+
+def drive(site: Site, agents: Sequence[Agent], rng: np.random.Generator) -> HumanDrive:
+    """The human's drive from t = 0."""
+    others = Obstacles.of(agents, site.path)
+    return onward(site, others, site.s, _start(site, others, rng))
+
+
+def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) -> HumanDrive:
+    """The human's drive from distance `s` along the path, starting with a speed and an acceleration."""
+    places, speeds = _follow(site, others, s, start)
+    touched = _touches(site.path, places, speeds, others)
+    best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
+    before, last = speeds[best, -2:]
+    return HumanDrive(places[best], (float(last), float(last - before) / DT), start, touched[best])
+
+
+def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
+    """Random speed and acceleration at t = 0 that let a driver brake behind the leaders."""
+    speed = site.speed * rng.uniform(0.8, 0.97)
+    slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
+    acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
+    gap = others.near[:, 0] - site.s - FRONT_LENGTH
+    ahead = np.isfinite(gap) & (gap > -FRONT_LENGTH)
+    room = np.maximum(gap[ahead] - 3.0, 0)
+    slower = others.speed[ahead, :9].min(1).clip(0)  # in the next 2 s
+    reachable = np.sqrt(slower**2 + 2 * BRAKE * 0.8 * room)
+    if len(reachable) and reachable.min() < speed:
+        speed = float(reachable.min())
+        acceleration = min(acceleration, float(-rng.uniform(0.3, 0.9) * BRAKE))
+    if speed < 0.5:
+        return 0.0, 0.0
+    return speed, min(acceleration, speed / 2)
+
+
+def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
+    """Distances and speeds ``[C, 17]`` of C drivers: Intelligent Driver Model, limited jerk."""
+    drivers = np.arange(len(CALM))
+    near, lead = _foreseen(others)
+    free = np.full((len(CALM), 1, STEPS + 1), np.inf)
+    near, lead = np.concatenate([near, free], 1), np.concatenate([lead, 0 / free], 1)
+    s, v, a = (np.full(len(CALM), value) for value in (place, *start))
+    places, speeds = [s], [v]
+    for step in range(STEPS):
+        target = CALM * np.interp(s + 0.5 * v, site.path.s, site.speeds)
+        wanted = ((target - v) / 0.5).clip(-1.5 * BRAKE, ACCELERATION)
+        gap = near[:, :, step] - (s + FRONT_LENGTH)[:, None]
+        gap[gap < -FRONT_LENGTH] = np.inf  # beside or behind
+        first = gap.argmin(1)
+        space = gap[drivers, first].clip(0.3)
+        closing = v - lead[drivers, first, step]
+        keep = 2.5 + (1.2 * v + v * closing / (2 * np.sqrt(ACCELERATION * BRAKE))).clip(0)
+        wanted = np.minimum(wanted, ACCELERATION * (1 - (keep / space) ** 2)).clip(-HARDEST)
+        a = a + (wanted - a).clip(-JERK * DT, JERK * DT)
+        faster = (v + a * DT).clip(0)
+        s, a = s + (v + faster) / 2 * DT, (faster - v) / DT
+        v = faster
+        places.append(s)
+        speeds.append(v)
+    return np.stack(places, 1), np.stack(speeds, 1)
+
+
+def _foreseen(others: Obstacles) -> tuple[Array, Array]:
+    """Distance and speed ``[C, A, 17]`` of each obstacle when it is nearest within a driver's foresight."""
+    count = others.near.shape[1]
+    nearest_seen = []
+    for steps in np.unique(FORESIGHT):
+        window = np.minimum(np.arange(count)[:, None] + np.arange(steps), count - 1)
+        nearest = others.near[:, window].argmin(-1)
+        at = np.minimum(np.arange(count) + nearest, count - 1)
+        rows = np.arange(len(at))[:, None]
+        nearest_seen.append((others.near[rows, at], others.speed[rows, at]))
+    each = np.searchsorted(np.unique(FORESIGHT), FORESIGHT)
+    return np.stack([nearest_seen[i][0] for i in each]), np.stack([nearest_seen[i][1] for i in each])
+
+
+def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
+    """``[C, A]`` bool: driver and agent are ever too close, or would be within 0.75 s at constant velocity."""
+    size = np.array([LENGTH, WIDTH]) + MARGIN
+    touched = np.zeros((len(s), len(others.poses)), dtype=bool)
+    for ahead in range(4):
+        egos = path.at(s[:, : STEPS + 1 - ahead])
+        forward = REAR_AXLE_TO_CENTER + speed[:, : STEPS + 1 - ahead] * ahead * DT
+        egos[..., 0] += forward * np.cos(egos[..., 2])
+        egos[..., 1] += forward * np.sin(egos[..., 2])
+        theirs = others.poses[:, ahead:]
+        touched |= overlapping(egos[:, None], size, theirs[None], others.sizes[None, :, None]).any(-1)
+    return touched

@@ -1,0 +1,98 @@
+"""When each threshold was met, and the front of reward and compliance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lightning_cgrpo.cli.report.figures.style import (
+    GREEN,
+    METHODS,
+    MISSED,
+    band,
+    legend,
+    line,
+    name_row,
+    pages,
+    updates_axis,
+)
+from lightning_cgrpo.cli.report.methods import MethodRuns
+from lightning_cgrpo.cli.report.runs import Run
+from lightning_cgrpo.cli.report.series import Series
+
+SHADES = 4
+"""Shades between all seeds missing and all seeds meeting a threshold."""
+
+
+def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
+    """Pages of strips: for each method and enforced constraint, the share of seeds that meet the final threshold."""
+    methods = [method for method in methods if any(map(_met, method.runs))]
+    for suffix, page in pages(methods) if methods else ():
+        heights = [len(method.enforced) for method in page]
+        figure = Figure(figsize=(7.4, 0.28 * sum(heights) + 0.45 * len(page) + 0.7), layout="constrained")
+        grid = figure.subplots(len(page), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+        for axes, method in zip(grid, page, strict=True):
+            name_row(axes, method.label, 2)
+            axes.grid(visible=False)
+            names = list(method.enforced)
+            axes.set_yticks(range(len(names)), [f"{name} {method.enforced[name]}" for name in names])
+            axes.set_ylim(len(names) - 0.5, -0.5)
+            for row, name in enumerate(names):
+                seeds = [strips[name] for strips in map(_met, method.runs) if name in strips]
+                if not seeds:
+                    continue
+                steps, share, _ = band(seeds)
+                known = ~np.isnan(share)
+                width = min((run.width for run in method.runs), default=1.0)
+                for met in (True, False):
+                    # Both colors, each as strong as its share of the seeds.
+                    parts = np.round((share if met else 1 - share)[known] * SHADES) / SHADES
+                    for shade in np.unique(parts[parts > 0]):
+                        spans = [(step - width / 2, width) for step in steps[known][parts == shade]]
+                        color = GREEN if met else MISSED
+                        axes.broken_barh(spans, (row - 0.4, 0.8), color=color, alpha=float(shade), linewidth=0)
+        updates_axis(grid[-1], page)
+        entries = [line(GREEN, "met", linewidth=5), line(MISSED, "missed", linewidth=5)]
+        legend(figure, entries)
+        yield f"timeline{suffix}", figure
+
+
+def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
+    """Final reward over compliance, a point per run: the upper right corner is best."""
+    points = {method.label: [point for run in method.runs if (point := _point(run))] for method in methods}
+    points = {label: found for label, found in points.items() if found}
+    if not points or len({method.label for method in methods}) * max(map(len, points.values())) < 2:
+        return
+    figure = Figure(figsize=(7.4, 3.2 + 0.12 * len(points)), layout="constrained")
+    axes = figure.subplots()
+    entries = []
+    for number, (label, found) in enumerate(points.items()):
+        marker, color = "osD^v<>PX*"[number // len(METHODS) % 10], METHODS[number % len(METHODS)]
+        compliances, rewards = np.transpose(found)
+        axes.scatter(compliances, rewards, color=color, marker=marker, s=26, alpha=0.8, linewidths=0)
+        entries.append(line(color, label, marker=marker, linestyle="", markersize=5))
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xlabel("compliance: share of the second half of training, for the constraint that is met least")
+    axes.set_ylabel("reward at the end of training")
+    legend(figure, entries, columns=3)
+    yield "front", figure
+
+
+def _met(run: Run) -> dict[str, Series]:
+    """By enforced constraint: 1 where the logged rate meets the final threshold, and 0 elsewhere."""
+    rates = {name: (bound, run.series.get(bound.tag(name))) for name, bound in run.bounds(["constrain"]).items()}
+    return {
+        name: Series(rate.steps, np.array([bound.met(value) for value in rate.values.tolist()], np.float64))
+        for name, (bound, rate) in rates.items()
+        if rate is not None
+    }
+
+
+def _point(run: Run) -> tuple[float, float] | None:
+    """Compliance and final reward; None if a constraint, or the reward, was not logged."""
+    reward, met = run.final.get("reward/mean"), _met(run)
+    if reward is None or not met or met.keys() != run.bounds(["constrain"]).keys():
+        return None
+    return min(series.between(run.updates / 2, np.inf).mean() for series in met.values()), reward

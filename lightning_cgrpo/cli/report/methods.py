@@ -1,0 +1,117 @@
+"""Runs of one method, one per seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_cgrpo.cli.configuration import get, short_class
+from lightning_cgrpo.cli.method import key_of
+from lightning_cgrpo.cli.report.runs import Run, Summary, earlier_folder, read_run, read_summary, saved_run
+from lightning_cgrpo.cli.report.series import Series
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.objective.bound import Bound
+
+TASK = "model.init_args.task"
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """A method's runs, one per seed."""
+
+    label: str
+    runs: list[Run]
+
+    @property
+    def bounds(self) -> dict[str, Bound]:
+        return self.runs[0].bounds()
+
+    @property
+    def enforced(self) -> dict[str, Bound]:
+        return self.runs[0].bounds(["constrain"])
+
+    @property
+    def tags(self) -> list[str]:
+        return list(dict.fromkeys(tag for run in self.runs for tag in run.series))
+
+    def series(self, tag: str) -> list[Series]:
+        return [run.series[tag] for run in self.runs if tag in run.series]
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        return self.label if self.finished else f"{self.label} ({self.progress})"
+
+    @property
+    def progress(self) -> str:
+        """Updates done, and asked of unfinished runs."""
+        done = sorted({run.updates for run in self.runs})
+        text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
+        asked = max((run.summary["asked"] or 0 for run in self.runs if not run.finished), default=0)
+        return f"{text} of {asked:,}" if asked else text
+
+
+def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[MethodRuns]]:
+    """Methods by task, from all runs below the sources.
+
+    Args:
+        sources: paths, with the user's names for their runs.
+
+    Raises:
+        UserError: for a missing path, a path without runs, or a damaged file.
+    """
+    methods: dict[str, MethodRuns] = {}
+    for (key, _), (name, run) in _read(sources).items():
+        if key not in methods:
+            label = name or re.sub(r",seed=\d+", "", run.summary["name"])
+            same = sum(method.label.partition(" #")[0] == label for method in methods.values())
+            methods[key] = MethodRuns(f"{label} #{same + 1}" if same else label, [])
+        methods[key].runs.append(run)
+    if not methods:
+        where = ", ".join(str(path) for _, path in sources)
+        raise UserError(f"Found no run in {where}, try a folder of runs: `fit` writes {SUMMARY} beside each log.")
+    tasks: dict[str, list[MethodRuns]] = {}
+    for method in methods.values():
+        method.runs.sort(key=lambda run: run.seed or 0)
+        task = short_class(get(method.runs[0].summary["method"], TASK)).removesuffix("Task") or "runs"
+        tasks.setdefault(task, []).append(method)
+    return tasks
+
+
+def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | None], tuple[str | None, Run]]:
+    """Runs with the user's names, by method and seed."""
+    places: dict[Path, tuple[str | None, Summary]] = {}
+    for name, path in sources:
+        if not path.exists():
+            raise UserError(f"There is no '{path}' to read runs from.")
+        for file in sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]:
+            if (summary := read_summary(file)) is not None:
+                places.setdefault(file.resolve(), (name, summary))
+    continued = {earlier_folder(file.parent, summary) for file, (_, summary) in places.items()}
+    runs: dict[tuple[str, int | None], tuple[str | None, Run]] = {}
+    for file, (name, summary) in places.items():
+        if file.parent in continued:
+            continue
+        run = saved_run(summary) if "series" in summary else read_run(file.parent, summary)
+        key = key_of({"name": name, **_identity(summary)}), summary["seed"]
+        # Of several starts of a method and seed, the start that went furthest counts, and the newest of equal starts.
+        if run is not None and (key not in runs or runs[key][1].updates <= run.updates):
+            runs[key] = name, run
+    return runs
+
+
+def _identity(summary: Summary) -> Mapping[str, object]:
+    """Settings and starting weights; a run without settings, from Python, is known by its name."""
+    method = summary["method"] or {"run": summary["name"]}
+    return {"method": method, "weights": summary.get("weights")}
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts version_10 after version_9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]

@@ -1,0 +1,165 @@
+"""Train each run in its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.run_folders import last_checkpoint
+from lightning_cgrpo.cli.study.state import note, progress, trained, version
+from lightning_cgrpo.cli.study.study import Run, configuration
+
+OUTPUT = "output.txt"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+FOLDER = "RUN_FOLDER"
+"""Environment variable of the run's folder; ``$RUN_FOLDER`` stands for the folder in `after`."""
+ERROR = "lightning_cgrpo: error: "
+
+After = Sequence[tuple[str, ...]]
+Outcome = tuple[Run, str | None]
+"""An ended run, with its error if it failed."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """The study was stopped."""
+
+
+class Children:
+    """Child processes, each of which a thread waits for."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.stopped = False
+
+    def call(self, command: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
+        """Run a command, appending its output to a file; return its exit status.
+
+        Raises:
+            Stopped: if `stop` was called before or meanwhile.
+        """
+        if self.stopped:
+            raise Stopped
+        # Lightning would join a run to SLURM's whole job.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        with output.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **environment},
+                # A group of its own, so that Ctrl-C on a terminal reaches a child once.
+                start_new_session=True,
+            )
+        self._running.add(process)
+        if self.stopped:  # A signal came while the process started.
+            process.terminate()
+        status = process.wait()
+        self._running.remove(process)
+        if self.stopped:
+            raise Stopped
+        return status
+
+    def stop(self, *_: Any) -> None:
+        """Handle a signal: children end, runs after their update; a second call kills them."""
+        number = signal.SIGKILL if self.stopped else signal.SIGTERM
+        self.stopped = True
+        for process in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
+    """Train runs on this machine, `at_once` in parallel; yield each as it ends.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
+    """
+    children = Children()
+    handlers = {number: signal.signal(number, children.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            waiting = {pool.submit(execute, run, after, children): run for run in runs}
+            try:
+                for ended in as_completed(waiting):
+                    with contextlib.suppress(Stopped):
+                        yield waiting[ended], ended.result()
+            except BaseException:
+                children.stop()
+                raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if children.stopped:
+        raise KeyboardInterrupt
+
+
+def execute(run: Run, after: After, children: Children) -> str | None:
+    """Train or resume a run, then run its `after` commands; return an error, if any.
+
+    Raises:
+        Stopped: if the study was stopped.
+    """
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(run.folder / ".lock", timeout=0):
+            return _execute(run, after, children)
+    except Timeout:
+        return "another process trains this run"
+    except OSError as error:
+        return str(error)
+
+
+def _execute(run: Run, after: After, children: Children) -> str | None:
+    environment = {**ONE_THREAD, FOLDER: str(run.folder)}
+    error = None
+    note(run)
+    if not trained(run):
+        resume: list[str] = []
+        if version(run) is not None:
+            with contextlib.suppress(ConfigError):  # The run was interrupted before its first checkpoint.
+                resume = [f"--ckpt_path={last_checkpoint(configuration(run))}"]
+        error = _call(run, children, _command(("fit", *run.arguments, *resume)), environment)
+        if error is None and not trained(run):
+            done, asked = progress(run)
+            error = f"its process ended without an error after {done:,} of {asked or '?'} updates"
+    for words in after:
+        if error is None:
+            filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
+            error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
+    note(run, error=error, done=error is None)
+    return error
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "lightning_cgrpo", *words]
+
+
+def _call(run: Run, children: Children, command: list[str], environment: Mapping[str, str]) -> str | None:
+    """Run a command with output in the run's folder; the text is the error, None on success."""
+    output = run.folder / OUTPUT
+    with output.open("ab") as file:
+        begins = file.tell()
+        file.write(f"+ {' '.join(command[1:])}\n".encode())
+    status = children.call(command, output, environment)
+    if status == 0:
+        return None
+    if status < 0:
+        name = signal.Signals(-status).name
+        return f"ended by {name}{', which a lack of memory causes' if name == 'SIGKILL' else ''}"
+    with output.open("rb") as file:
+        file.seek(begins)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    # The error of the command line may be followed by the place of the traceback.
+    told = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)] or lines
+    return told[-1]

@@ -1,0 +1,1 @@
+"""What every room uses: rollouts, prompts, randomness, collectives, errors, output."""

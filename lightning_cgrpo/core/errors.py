@@ -1,0 +1,91 @@
+"""Errors that tell the user what to change, shown in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class UserError(ValueError):
+    """Unusable input of the user; the message names the input and a remedy."""
+
+    names_a_remedy = True
+
+
+def names_a_remedy(error: BaseException) -> bool:
+    """True for a `UserError`, and for the `InputError` of driving_scenes, which imports nothing from this package."""
+    return getattr(error, "names_a_remedy", False) is True
+
+
+class MissingExtraError(UserError):
+    """A class needs an extra of the package that is not installed."""
+
+
+def expect(holds: bool, name: str, what: str, value: object) -> None:
+    """Raise a `ValueError` that `name` is not `what` unless `holds`.
+
+    State `holds` positively, so that NaN fails.
+    """
+    if not holds:
+        raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
+
+
+def expect_instances(**arguments: object) -> None:
+    """Raise a `UserError` for an argument that is a class in place of its instance."""
+    for name, value in arguments.items():
+        if isinstance(value, type):
+            made = f"{value.__name__}(...)"
+            raise UserError(f"Expected argument `{name}` to be an instance, but got a class, try {made}.")
+
+
+def installing(extra: str) -> str:
+    """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it."""
+    if (Path(__file__).parents[2] / "setup.py").is_file():
+        return f'pip install -e ".[{extra}]"'
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    requirements = [Requirement(text) for text in metadata.requires("lightning_cgrpo") or ()]
+    needed = [one for one in requirements if one.marker is not None and one.marker.evaluate({"extra": extra})]
+    return "pip install " + " ".join(f'"{one.name}{one.specifier}"' for one in needed)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    # Beginnings of long names score low, such as Lagrange for LagrangianCallback, and wandb for WandbLogger.
+    start = word[: max(5, len(word) * 4 // 5)].lower()
+    begun = [name for name in words if len(start) >= 5 and name.lower().startswith(start)]
+    guess = next(iter(close or begun), None)
+    return f" Did you mean '{guess}'?" if guess else ""
+
+
+def first_line(error: BaseException) -> str:
+    """First line of the error's message, printable and without the final period; the class name if empty."""
+    return printable((valid(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+
+
+def printable(value: object) -> str:
+    r"""The text of any value, with escapes such as ``\x1b`` for characters that could steer a terminal."""
+    text = valid(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def valid(value: object) -> str:
+    r"""The text of any value in valid Unicode; a value that has no text gives the name of its class.
+
+    Example:
+        >>> valid("half a pair: \ud800")
+        'half a pair: �'
+    """
+    try:
+        text = str(value)
+    except BaseException as error:
+        return f"<{type(value).__name__}, whose text raises {type(error).__name__}>"
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -1,0 +1,35 @@
+"""Counts of the pieces of a data set, for the command `data`: expected, and missing or corrupt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ENOUGH = 0.99
+"""Share of pieces that a run needs, because downloads have gaps."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of one kind that a split needs.
+
+    Args:
+        kind: plural, such as ``logs``.
+        expected: number of pieces.
+        faults: a line for each missing or corrupt piece, which begins with its path.
+        note: further facts, for a line of their own.
+        needed: share without which a run doesn't start.
+    """
+
+    kind: str
+    expected: int
+    faults: tuple[str, ...] = ()
+    note: str = ""
+    needed: float = ENOUGH
+
+    @property
+    def present(self) -> int:
+        return self.expected - len(self.faults)
+
+    @property
+    def enough(self) -> bool:
+        return self.present >= self.needed * self.expected

@@ -1,0 +1,185 @@
+"""Records of a data set, from .jsonl or Parquet files or the library `datasets`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.core.errors import UserError, installing
+from lightning_cgrpo.core.json_client import hub_answers
+
+SUFFIXES = (".jsonl", ".parquet")
+
+
+class RecordError(UserError):
+    """An unusable data set or record, named by file and line."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One object of a data set."""
+
+    values: dict[str, Any]  # its fields
+    where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
+
+    def error(self, problem: str) -> RecordError:
+        """An error to raise: ``train.jsonl:17: <problem>``."""
+        return RecordError(f"{self.where}: {problem}")
+
+    def field(self, name: str) -> Any:
+        if self.values.get(name) is None:
+            raise self.error(f"Expected a field '{name}', but got {', '.join(self.values) or 'no fields'}.")
+        return self.values[name]
+
+    def text(self, name: str) -> str:
+        return self.check_text(self.field(name), f"field '{name}'")
+
+    def check_text(self, value: Any, what: str) -> str:
+        """Return `value`, called `what` in errors.
+
+        Raises:
+            RecordError: `value` is no string, blank, or not encodable (half of a surrogate pair).
+        """
+        if not isinstance(value, str):
+            raise self.error(f"Expected {what} to be a string, but got {type(value).__name__}.")
+        if not value.strip():
+            raise self.error(f"Expected {what} to be a text, but it is empty.")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise self.error(f"Expected {what} to be valid Unicode, but got {value[error.start]!r}.") from None
+        return value
+
+
+def read_records(
+    path: str | Path, split: str = "train", subset: str | None = None, wrong: list[str] | None = None
+) -> list[Record]:
+    """All records of a split, in order.
+
+    Args:
+        path: a .jsonl or .parquet file; a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
+            ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
+        split: ignored for a file.
+        subset: configuration of a named data set (``main``).
+        wrong: gets the errors of malformed lines, which are then left out.
+
+    Raises:
+        RecordError: there are no records, or unreadable records.
+    """
+    location = Path(path).expanduser()
+    if location.is_dir():
+        files = _files_of_split(location, split)
+    elif location.is_file():
+        files = [location]
+    elif location.suffix not in SUFFIXES and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path)):
+        return _read_named(str(path), split, subset)
+    else:
+        raise RecordError(f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()}).")
+    records = [record for file in files for record in _read_file(file, wrong)]
+    if not records and not wrong:
+        raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
+    return records
+
+
+def _files_of_split(folder: Path, split: str) -> list[Path]:
+    files = [file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()]
+    if len(files) > 1:
+        raise RecordError(
+            f"Expected {folder} to hold one file of the split '{split}', but got {files[0].name} and {files[1].name}."
+        )
+    files = files or sorted(folder.glob(f"{split}-*-of-*.parquet"))
+    if not files:
+        present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+        raise RecordError(f"Expected {folder} to hold {split}.jsonl or {split}.parquet, but got {present}.")
+    return files
+
+
+def _read_file(file: Path, wrong: list[str] | None) -> Iterator[Record]:
+    if file.suffix not in SUFFIXES:
+        raise RecordError(f"Expected a file that ends in {' or '.join(SUFFIXES)}, but got {file}.")
+    return _read_jsonl(file, wrong) if file.suffix == ".jsonl" else _read_parquet(file)
+
+
+def _read_jsonl(file: Path, wrong: list[str] | None) -> Iterator[Record]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield _read_line(line, f"{file}:{number}", number == 1)
+            except RecordError as error:
+                if wrong is None:
+                    raise
+                wrong.append(str(error))
+
+
+def _read_line(line: bytes, where: str, first: bool) -> Record:
+    try:
+        # Editors on Windows begin a file with a byte order mark.
+        values = json.loads(line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
+        raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: Expected a JSON object on the line, but got: {error}.") from None
+    if not isinstance(values, dict):
+        raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
+    return Record(values, where)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' twice")
+    return values
+
+
+def _read_parquet(file: Path) -> Iterator[Record]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise _missing_extra(str(file), "pyarrow") from error
+    try:
+        with parquet.ParquetFile(file) as content:
+            table = content.read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise RecordError(f"Expected {file} to be a Parquet file, but got: {error}") from error
+    try:
+        rows = table.to_pylist()
+    except UnicodeDecodeError as error:
+        raise RecordError(f"Expected {file} to hold texts in UTF-8, but got: {error}.") from None
+    for number, values in enumerate(rows, 1):
+        yield Record(values, f"{file}, row {number}")
+
+
+def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
+    try:
+        import datasets
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise _missing_extra(f"'{name}', which is no file or folder (seen from {Path.cwd()}),", "datasets") from error
+    try:
+        if not hub_answers():
+            # Fails at once without an earlier download; the client would retry for half a minute.
+            snapshot_download(name, repo_type="dataset", local_files_only=True)
+        rows = datasets.load_dataset(name, subset, split=split)
+    # The library raises many kinds: connection, missing data set, missing split, damaged cache.
+    except Exception as error:
+        raise RecordError(
+            f"Expected '{name}' to be a file, a folder, or a data set that the `datasets` library can load, but there "
+            f"is no such path (seen from {Path.cwd()}), and loading its split '{split}' gave {type(error).__name__}: "
+            f"{error}. Without a network, try the path of a folder with {split}.jsonl or {split}.parquet."
+        ) from error
+    return [Record(dict(values), f"{name} [{split}], row {number}") for number, values in enumerate(rows, 1)]
+
+
+def _missing_extra(what: str, library: str) -> RecordError:
+    return RecordError(
+        f"Expected the library `{library}` to be installed, to read {what} but got none, try {installing('data')}."
+    )

@@ -1,0 +1,172 @@
+"""Prompts by index, and batches of prompts for one process."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.core.distributed import world
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.worker import AVAILABLE, made_ahead
+from lightning_cgrpo.core.randomness import Stream, generator
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, prompt_tokens
+from lightning_cgrpo.core.user_code import UserCode
+
+
+class PromptSource(ABC):
+    """A data set of prompts.
+
+    Attributes:
+        rows: columns of each prompt, if all are in memory, for a check before training; else None.
+        endless: indices beyond the length are new prompts of the same kind.
+    """
+
+    rows: Sequence[Mapping[str, Any]] | None = None
+    endless = False
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def groups(self, index: Tensor) -> PromptGroups:
+        """The prompts at ``index [B]`` int64. The same index is always the same prompt."""
+
+
+class PromptLoader:
+    """Batches of prompts: each process gets a contiguous share of every batch.
+
+    The batch's number and the seed determine its prompts, so that a resumed run continues exactly. Iteration ends with
+    the pass.
+
+    Args:
+        batch_size: prompts per batch, over all processes.
+        seed: shuffles every pass anew; None keeps the order.
+        start: number of the first batch, counted over all passes.
+        worker: make batches ahead in another process, see `made_ahead`; on Linux only.
+    """
+
+    def __init__(
+        self,
+        source: PromptSource,
+        batch_size: int,
+        seed: int | None = None,
+        start: Callable[[], int] = lambda: 0,
+        drop_last: bool = False,
+        worker: bool = False,
+    ) -> None:
+        self.source, self.batch_size, self.seed, self.start = source, batch_size, seed, start
+        self.worker = worker and AVAILABLE
+        batches, rest = divmod(len(source), batch_size)
+        self.batches = batches + bool(rest and not drop_last)
+        if self.batches == 0:
+            if not drop_last:
+                raise UserError("Expected prompts to evaluate on, but got none.")
+            raise UserError(
+                f"Expected at least {batch_size} training prompts, for one update, but got {len(source)}, try a "
+                "smaller data.prompts_per_update, or more prompts."
+            )
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def prompts(self, batches: float) -> int:
+        """Number of prompts of this process in the first batches."""
+        return sum(len(share) for number, share in enumerate(self._shares()) if number < batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def __iter__(self) -> Iterator[PromptGroups]:
+        if self.worker:
+            yield from made_ahead(self._groups, self._shares())
+        else:
+            yield from map(self._groups, self._shares())
+
+    def _groups(self, index: Tensor) -> PromptGroups:
+        with UserCode(f"{type(self.source).__name__}.groups"):
+            return self.source.groups(index)
+
+    def _shares(self) -> Iterator[Tensor]:
+        """Indices ``[B]`` of this process's share of every batch."""
+        epoch, first = divmod(self.start(), self.batches)
+        order = torch.arange(len(self.source))
+        if self.seed is not None:
+            order = torch.from_numpy(generator(self.seed, Stream.ORDER, epoch).permutation(len(self.source)))
+        rank, size = world()
+        for batch in range(first, self.batches):
+            index = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield index.tensor_split(size)[rank]
+
+
+class PromptSubset(PromptSource):
+    """The prompts `index` of a source; their groups keep the source's indices."""
+
+    def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
+        self.source, self.index = source, torch.tensor(index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        return self.source.groups(self.index[index])
+
+
+def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tensor:
+    """Equal numbers ``[B]`` for prompts that a policy can't tell apart, float64 on the CPU.
+
+    A policy sees the column ``prompt``, with its images. Without this column, as for worlds, the prompt is all columns;
+    prompts without columns differ by their index.
+
+    Args:
+        rollouts: answers to the prompts. Tokens of the prompts then replace their texts, because chat templates strip
+            spaces and skip fields.
+    """
+    if not prompts.columns:
+        return prompts.index.double().cpu()
+    columns: Mapping[str, Any] = prompts.columns
+    if "prompt" in columns:
+        columns = {"prompt": columns["prompt"]}
+        if rollouts is not None and "prompt_ids" in rollouts.inputs:
+            tokens = prompt_tokens(rollouts.inputs)
+            columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
+    numbers = []
+    for row in range(len(prompts)):
+        digest = hashlib.blake2b(digest_size=8)
+        _digest({name: values[row] for name, values in columns.items()}, digest)
+        numbers.append(int.from_bytes(digest.digest()) >> 11)  # exact in float64, which collectives sum
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _images(prompt: Any) -> list[Any]:
+    """The parts of a chat that are no texts."""
+    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return [part for part in parts if not isinstance(part, Mapping) or part.get("type") != "text"]
+
+
+def _digest(value: Any, digest: hashlib.blake2b) -> None:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            digest.update(repr(key).encode("utf-8", "surrogatepass"))
+            _digest(value[key], digest)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)} items".encode())
+        for item in value:
+            _digest(item, digest)
+    elif isinstance(value, (str, int, float, bool, type(None))):
+        digest.update(repr(value).encode("utf-8", "surrogatepass"))
+    else:
+        array = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        known = array.dtype.kind != "O"
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data if known else pickle.dumps(value))

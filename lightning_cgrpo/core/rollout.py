@@ -1,0 +1,203 @@
+"""Shared data structures: prompt groups, rollouts, signals and training examples.
+
+Shape letters of the package, unless a docstring defines its own:
+
+    B  prompts in the batch of one process      G  answers sampled per prompt (the group)
+    T  steps of an answer (environment steps, or completion tokens), padded
+    J  components of the advantage: the rewards, then the constraints
+    K  constraints with a multiplier            N  training units (steps or whole answers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.core.errors import UserError
+
+NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
+
+_D = TypeVar("_D", bound="_Tensors")
+
+
+def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, function) for key, item in value.items()}
+    return value
+
+
+EXTRA = "extra/"
+"""Start of the names in `Rollouts.info` of values to show beside the answers."""
+
+
+@dataclass
+class _Tensors:
+    def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
+        return replace(self, **{f.name: _map_tensors(getattr(self, f.name), function) for f in fields(self)})
+
+    def to(self: _D, device: torch.device | str) -> _D:
+        return self.mapped(lambda tensor: tensor.to(device))
+
+
+@dataclass
+class PromptGroups(_Tensors):
+    """Prompts to be answered G times each. Seed, update and `index` determine the randomness of the answers."""
+
+    index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
+    columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def column(self, name: str, reader: str) -> Any:
+        if name not in self.columns:
+            names = ", ".join(self.columns) or "none"
+            raise UserError(
+                f"Expected prompts to have the column '{name}' for {reader}, but got {names}, try another data module, "
+                "or rename the column of the data."
+            )
+        return self.columns[name]
+
+
+@dataclass
+class Rollouts(_Tensors):
+    """G answers to each of B prompts.
+
+    `log_probs` are the ratio's denominator; None if sampling was inexact, until the module computes them. An external
+    engine's `sampling_log_probs` only serve as importance weights of steps.
+    """
+
+    actions: Tensor  # [B, G, T] int64, actions or tokens; [B, G, T, D] continuous actions, before squashing
+    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read`
+    inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
+    log_probs: Tensor | None = None  # [B, G, T]
+    sampling_log_probs: Tensor | None = None  # [B, G, T]
+    info: dict[str, Any] = field(default_factory=dict)  # facts for the task: [B, G, ...] or lists of B lists of G
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.mask.sum(-1)
+
+
+def read(mask: Tensor) -> Tensor:
+    """Steps ``[..., T]`` up to the policy's last own step, given the own steps ``[..., T]``.
+
+    Steps between own steps are the world's, such as the tokens of a tool's result: context that is never trained on.
+
+    Example:
+        >>> read(torch.tensor([True, False, True, False]))
+        tensor([ True,  True,  True, False])
+    """
+    return mask.flip(-1).cumsum(-1).flip(-1) > 0
+
+
+def prompt_tokens(inputs: Mapping[str, Tensor]) -> list[list[int]]:
+    """Tokens of B prompts without padding, from a policy's inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``."""
+    ids, mask = inputs["prompt_ids"].cpu(), inputs["prompt_mask"].cpu().bool()
+    return [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+@dataclass
+class Signal(_Tensors):
+    """Measurement of one behavior in every answer, or in every step of the answers.
+
+    Inapplicable entries enter no rate, group statistic or advantage. A rate pools the counts of all steps.
+    """
+
+    value: Tensor  # [B, G] or [B, G, T], for the advantage: an indicator, a number, or a sum of step penalties
+    count: Tensor | None = None  # like `value` or [B, G], occurrences of the behavior; by default `value`, an indicator
+    opportunities: Tensor | None = None  # like `value` or [B, G], opportunities for the behavior; by default 1
+    applicable: Tensor | None = None  # [B, G] bool, by default true
+
+    @classmethod
+    def of(cls, values: Sequence[float | None], rollouts: Rollouts) -> Signal:
+        """Values of B G answers in the order (b, g), float32; None does not apply."""
+        shape, device = rollouts.mask.shape[:2], rollouts.mask.device
+        applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
+        value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
+        return cls(value.view(shape), applicable=applicable.view(shape))
+
+    @property
+    def total(self) -> Tensor:
+        """The value of whole answers, ``[B, G]``: summed over steps, 0 where inapplicable."""
+        return over_steps(_where(self.applicable, self.value))
+
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """Occurrences and opportunities, 0 where inapplicable: ``[B, G, T]`` if both are by step, else ``[B, G]``."""
+        count = self.value if self.count is None else self.count
+        opportunities = torch.ones_like(count) if self.opportunities is None else self.opportunities
+        counts = _where(self.applicable, count), _where(self.applicable, opportunities)
+        return counts if count.dim() == opportunities.dim() else (over_steps(counts[0]), over_steps(counts[1]))
+
+    def within(self, mask: Tensor) -> Signal:
+        """The signal with 0 outside the policy's own steps `mask` ``[B, G, T]``.
+
+        Opportunities by step are by default the steps of the mask.
+        """
+        count = self.value if self.count is None else self.count
+        every = mask.to(count.dtype) if count.dim() == 3 and self.opportunities is None else self.opportunities
+        signal = replace(self, opportunities=every)
+        return signal.mapped(lambda tensor: tensor if tensor.dim() == 2 else torch.where(mask, tensor, 0))
+
+    def where(self, answers: Tensor) -> Signal:
+        """The signal with 0 outside `answers` ``[B, G]``."""
+        return self.mapped(lambda tensor: _where(answers, tensor))
+
+
+def _where(answers: Tensor | None, values: Tensor) -> Tensor:
+    """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0; None is all answers."""
+    if answers is None:
+        return values
+    return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
+
+
+def over_steps(values: Tensor) -> Tensor:
+    """Sums ``[B, G]`` of values ``[B, G]`` or ``[B, G, T]``."""
+    return values if values.dim() == 2 else values.sum(-1)
+
+
+Signals = Mapping[str, Signal]
+
+
+@dataclass
+class Examples(_Tensors):
+    """Input of the loss: N training units, single steps (``[N]``) or whole answers (``[N, T]``).
+
+    `Policy.examples` chooses the unit: answers where a policy reads its own earlier tokens, otherwise steps.
+    """
+
+    inputs: dict[str, Tensor]  # [N, ...], for the policy
+    actions: Tensor  # [N] or [N, T]; continuous actions [N, D] or [N, T, D]
+    mask: Tensor  # [N] or [N, T] bool; all true for steps
+    group: Tensor  # [N] int64, the unit's prompt (row of B)
+    shared: dict[str, Tensor] = field(default_factory=dict)  # [B, ...], of the prompts, indexed by `group`
+    targets: dict[str, Tensor] = field(default_factory=dict)  # like `mask`, for the loss
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __getitem__(self, rows: Tensor | slice) -> Examples:
+        """The units `rows`, with padding trimmed to the longest of them; `shared` stays whole."""
+        mask = self.mask[rows]
+        steps: tuple[slice, ...] = ()
+        if mask.dim() == 2:
+            steps = (slice(0, max(int(read(mask).sum(-1).max()), 1) if len(mask) else 1),)
+
+        def take(tensor: Tensor) -> Tensor:
+            return tensor[rows][(slice(None), *steps)]
+
+        return Examples(
+            inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
+            actions=take(self.actions),
+            mask=mask[(slice(None), *steps)],
+            group=self.group[rows],
+            shared=self.shared,
+            targets={name: take(tensor) for name, tensor in self.targets.items()},
+        )

@@ -1,0 +1,260 @@
+"""The boundary through which code of the user is called: functions, coroutines, tools, worlds, tasks and data."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import re
+import signal
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar
+
+import torch
+
+from lightning_cgrpo.core.errors import UserError, first_line
+
+_E = TypeVar("_E", bound=BaseException)
+_raised_by_signal: BaseException | None = None
+BY_SIGNAL = "raised_by_signal"
+
+
+class TimeLimitError(TimeoutError):
+    """User code is still running after its time limit; Python cannot end its thread."""
+
+
+class UserCodeError(UserError):
+    """User code raised what is no `Exception`, or would end a loop; the cause is what it raised."""
+
+
+class UserCode(ContextDecorator):
+    """Context, or decorator, in which code of the user fails with an `Exception` or not at all.
+
+    A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all exceptions
+    that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, even if the code catches
+    it, because its signal handler noted the exception (`by_signal`).
+
+    Args:
+        name: of the code, for the error, such as "the function of signal 'x'".
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self._notes_signals = name, False
+
+    def _recreate_cm(self) -> UserCode:
+        return UserCode(self.name)
+
+    def __enter__(self) -> None:
+        global _raised_by_signal
+        if threading.current_thread() is threading.main_thread():
+            _raised_by_signal = None
+            # Python's own handler notes nothing. Others, such as `Termination`, note exceptions themselves.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, _interrupt)
+                self._notes_signals = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _raised_by_signal
+        if self._notes_signals:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._notes_signals = False
+        if getattr(error, BY_SIGNAL, False):
+            return
+        if _raised_by_signal is not None and threading.current_thread() is threading.main_thread():
+            noted, _raised_by_signal = _raised_by_signal, None
+            raise noted  # the code caught it
+        bends = not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
+        if error is None or not bends or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+            return
+        raise UserCodeError(
+            f"Expected {self.name} to return or to raise an Exception, but it raised {described(error)}, "
+            "try `raise ValueError` to end the run."
+        ) from error
+
+
+def copied(value: Any) -> Any:
+    """The value with copies of its lists and dicts, because code of the user may change its arguments."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def by_signal(error: _E) -> _E:
+    """Note that a signal handler raises this exception, which passes through `UserCode`."""
+    global _raised_by_signal
+    _raised_by_signal = error
+    setattr(error, BY_SIGNAL, True)
+    return error
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise by_signal(KeyboardInterrupt())
+
+
+def _is_cancelled() -> bool:
+    """True in a coroutine whose caller has given up waiting."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def described(error: BaseException) -> str:
+    """Class, first line and place of an exception: ``SystemExit: 0 (rewards.py:3, in f)``."""
+    name, text = type(error).__name__, first_line(error)
+    frames = [] if isinstance(error, TimeLimitError) else traceback.extract_tb(error.__traceback__)[-1:]
+    at = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in frames)
+    return (name if text == name else f"{name}: {text}") + at
+
+
+def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A callable, or the callable at the import path ``module.name``.
+
+    Args:
+        name: what is imported, for errors.
+
+    Raises:
+        UserError: the path cannot be imported.
+    """
+    if not isinstance(item, str):
+        return item
+    module, _, attribute = item.rpartition(".")
+    try:
+        with UserCode(f"the module of {name}"):
+            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        path = re.sub(r"\.py[:.]|[/:]", ".", item)
+        raise UserError(
+            f"Expected {name} to be a function or its import path, like my_module.my_function, but got '{item}', which "
+            f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}."
+        ) from error
+    return function
+
+
+def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
+    """The result of a function, also of an asynchronous one.
+
+    Args:
+        time_limit: seconds for the call, and for its awaitable; None calls in this thread, without a limit.
+
+    Raises:
+        TimeLimitError: the function is still running.
+        Exception: raised by the function.
+    """
+    with UserCode(name):
+        result = begun(function, arguments, name, time_limit)
+        if not isinstance(result, Future):
+            return result
+        try:
+            return within(time_limit, result)
+        finally:
+            result.cancel()
+
+
+def begun(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
+    """The result of a function, or the future of an asynchronous one; arguments as of `called`."""
+    limited = time_limit is not None
+    result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
+    return submitted(result, name) if inspect.isawaitable(result) else result
+
+
+def within(time_limit: float | None, future: Future[Any]) -> Any:
+    """The future's result.
+
+    Raises:
+        TimeLimitError: there is none after `time_limit` seconds.
+    """
+    # Not `result(time_limit)`, because a function may raise a TimeoutError itself.
+    if not wait([future], time_limit).done:
+        raise TimeLimitError(f"No result within {time_limit:g} s.")
+    return future.result()
+
+
+def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Future[Any]:
+    """Call a function in a thread of this name, with this thread's device, gradient mode and autocast."""
+    outcome: Future[Any] = Future()
+    as_here = _torch_state()
+
+    def call() -> None:
+        try:
+            with as_here():
+                outcome.set_result(function(**arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # Not a thread of a pool, because Python waits for those at exit.
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return outcome
+
+
+def submitted(awaitable: Awaitable[Any], name: str) -> Future[Any]:
+    """Run an awaitable in this process's event loop for user code."""
+
+    async def completed() -> Any:
+        with UserCode(name):
+            return await awaitable
+
+    return asyncio.run_coroutine_threadsafe(completed(), event_loop(os.getpid(), "asynchronous functions"))
+
+
+@functools.cache
+def event_loop(process: int, name: str) -> asyncio.AbstractEventLoop:
+    """A running loop in a thread, because a notebook's own loop is busy.
+
+    Each process keeps its loop, because clients' connections belong to it and no thread survives a fork.
+    """
+    loop, (_, device) = asyncio.new_event_loop(), _device()
+
+    def run() -> None:
+        _take(device)
+        while not loop.is_closed():
+            # A task that a coroutine started raises SystemExit here.
+            with contextlib.suppress(BaseException):
+                loop.run_forever()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return loop
+
+
+def _torch_state() -> Callable[[], AbstractContextManager[None]]:
+    """A context manager that gives another thread this thread's device, gradient mode and autocast."""
+    accelerator, device = _device()
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    types = ["cpu"] if accelerator is None else ["cpu", accelerator]
+    casts = [(type_, torch.get_autocast_dtype(type_), torch.is_autocast_enabled(type_)) for type_ in types]
+
+    @contextmanager
+    def as_here() -> Iterator[None]:
+        _take(device)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            stack.enter_context(torch.set_grad_enabled(grad))
+            for cast in casts:
+                stack.enter_context(torch.autocast(*cast))
+            yield
+
+    return as_here
+
+
+def _device() -> tuple[str | None, int]:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
+
+
+def _take(device: int) -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.set_device_index(device)

@@ -1,0 +1,211 @@
+"""Advantages from a critic, by component and step, for PPO and PPO-Lagrangian."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_cgrpo.core.distributed import all_sum, all_sum_named
+from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.rollout import Examples, Rollouts
+from lightning_cgrpo.grpo.advantages import RELATIVE_ZERO, AdvantageEstimator, batch_moments
+from lightning_cgrpo.grpo.critic.critic import Critic
+from lightning_cgrpo.grpo.critic.value_learning import ValueLearning, learn_values, predict
+from lightning_cgrpo.grpo.gae import generalized_advantages
+from lightning_cgrpo.grpo.losses import aggregation_weights
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
+from lightning_cgrpo.objective.objective import Components
+
+
+class CriticAdvantages(nn.Module, AdvantageEstimator):
+    """Generalized advantages of each component and step, combined by the weights.
+
+    A signal of whole answers is a reward at the last step. A component whose discounted sums are equal in all answers
+    of the batch, such as a cost without violations, contributes exactly 0: standardizing would blow up the critic's
+    errors to unit variance.
+
+    Args:
+        critic: predicts each component.
+        optimizer: function of the critic's parameters.
+        lr_scheduler: function of the optimizer; steps once per update.
+        gamma: discount per step; 1 for none.
+        gae_lambda: 1 gives unbiased advantages of higher variance, 0 relies on the critic alone.
+        bootstraps: a time limit ends the observation of an episode, and not the episode. The last step of a truncated
+            episode gets gamma V of the observation reached, for components by step, as in stable-baselines3.
+        learning: the critic's optimizer steps and warm-up.
+    """
+
+    def __init__(
+        self,
+        critic: Critic,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        bootstraps: bool = False,
+        learning: ValueLearning = ValueLearning(),  # noqa: B008 (frozen)
+    ) -> None:
+        super().__init__()
+        for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+            expect(0 <= value <= 1, name, "in [0, 1]", value)
+        self.critic, self.learning = critic, learning
+        self.gamma, self.gae_lambda, self.bootstraps = gamma, gae_lambda, bootstraps
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self._examples: Examples | None = None
+        self._effective: Tensor | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._skipped = 0
+
+    @abstractmethod
+    def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Advantages ``[B, G, T]`` from ``[J, B, G, T]``, and each standardized component's factor ``[J]``. Collective.
+
+        Args:
+            used: ``[J, B, G, T]`` bool, the steps to which a component applies.
+            weights: ``[J]``, 0 for components that are equal in all answers.
+        """
+
+    def configure_optimizer(self) -> tuple[Optimizer, LRScheduler | None]:
+        optimizer = self.make_optimizer([p for p in self.critic.parameters() if p.requires_grad])
+        return optimizer, None if self.make_scheduler is None else self.make_scheduler(optimizer)
+
+    def trains_policy(self, update: int) -> bool:
+        return update >= self.learning.warmup
+
+    @torch.no_grad()
+    def forward(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        """Advantages ``[B, G, T]``; keeps the critic's targets for `learn`. Collective."""
+        mask = rollouts.mask
+        examples = self.critic.network.examples(rollouts)
+        predicted = predict(self.critic, examples, len(components.values), self.learning.micro_batch_size)
+        values = _laid_out(predicted, mask).movedim(-1, 0)  # [J, B, G, T]
+        rewards = components.by_step(mask).to(values.dtype)
+        paid = rewards + self.gamma * self._beyond_limits(rollouts, components) if self.bootstraps else rewards
+        advantages = generalized_advantages(paid, values, mask, self.gamma, self.gae_lambda)
+        used = mask & components.applicable[..., None]
+        targets = {
+            "returns": advantages + values,
+            "values": values,
+            "value_weights": aggregation_weights(mask, "token_mean") * used,
+        }
+        self._examples = with_targets(examples, rollouts, **{n: t.movedim(0, -1) for n, t in targets.items()})
+        informative = self._varying(rewards, components.applicable)
+        weights = weights.to(values.dtype) * informative
+        combined, factors = self.combine(torch.where(used, advantages, 0), used, weights)
+        self._effective = factors
+        return torch.where(mask, combined, 0)
+
+    def _beyond_limits(self, rollouts: Rollouts, components: Components) -> Tensor:
+        """Values ``[J, B, G, T]`` of the observations at which time limits truncated episodes, otherwise 0. Collective.
+
+        Raises:
+            UserError: the environment reports no truncated steps, or no observations reached.
+        """
+        facts: list[Any] = [rollouts.info.get(name) for name in ("truncated", "terminated", "observation")]
+        if not all(isinstance(fact, Tensor) and fact.shape[:3] == rollouts.mask.shape for fact in facts):
+            raise UserError(
+                "Expected episodes of Gymnasium with vectors as observations for estimator.bootstraps: true, but got "
+                f"facts {sorted(rollouts.info)}, try bootstraps: false."
+            )
+        truncated, terminated, reached = facts
+        limited = rollouts.mask & truncated & ~terminated
+        examples = self.critic.network.examples(replace(rollouts, mask=limited, inputs={"observations": reached}))
+        count = len(components.values)
+        values = _laid_out(predict(self.critic, examples, count, self.learning.micro_batch_size), limited)
+        by_step = torch.tensor([row in components.steps for row in range(count)], device=values.device)
+        return torch.where(by_step & components.applicable.movedim(0, -1)[:, :, None], values, 0).movedim(-1, 0)
+
+    def _varying(self, rewards: Tensor, applicable: Tensor) -> Tensor:
+        """``[J]`` bool, components whose discounted sums differ between any two answers of all processes."""
+        discounts = self.gamma ** torch.arange(rewards.shape[-1], device=rewards.device, dtype=torch.float64)
+        sums = (rewards.double() * discounts).sum(-1)  # [J, B, G]
+        varying = []
+        for values, used in zip(sums, applicable, strict=True):
+            _, std = batch_moments(values, used)
+            sizes = torch.where(used, values, 0).abs()
+            largest, number = all_sum(torch.stack([sizes.sum(), used.sum().double()])).unbind()
+            varying.append(std * number > RELATIVE_ZERO * largest)
+        return torch.stack(varying)
+
+    def learn(self, optimizer: Optimizer, group_size: int, seed: int, update: int) -> None:
+        """Take the critic's optimizer steps on the last batch. Collective."""
+        examples = self._examples
+        assert examples is not None, "advantages come first"
+        self._examples = None
+        loss, self._skipped = learn_values(self.critic, examples, self.learning, optimizer, group_size, seed, update)
+        returns, old, weights = (examples.targets[name].double() for name in ("returns", "values", "value_weights"))
+        steps = tuple(range(returns.dim() - 1))
+        parts = {
+            "weight": weights,
+            "returns": weights * returns,
+            "squares": weights * returns**2,
+            "errors": weights * (returns - old),
+            "squared errors": weights * (returns - old) ** 2,
+        }
+        self._sums = {name: part.sum(steps) for name, part in parts.items()} | {"loss": loss}
+
+    def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
+        """The critic's loss, and its explained variance of each component's returns by name. Collective."""
+        sums = {"loss": self._sums["loss"], "processes": torch.ones_like(self._sums["loss"])}
+        for row, name in enumerate(names):
+            sums |= {f"{part}/{name}": self._sums[part][row] for part in self._sums if part != "loss"}
+        total = all_sum_named(sums)
+        metrics = {"critic/loss": total["loss"] / total["processes"]}
+        if self._skipped:
+            metrics["critic/skipped_steps"] = self._skipped
+        for name in names:
+            parts = ("weight", "returns", "squares", "errors", "squared errors")
+            weight, *means = (total[f"{part}/{name}"] for part in parts)
+            mean, square, error, squared_error = (value / weight if weight else 0.0 for value in means)
+            if (variance := square - mean**2) > RELATIVE_ZERO * square:
+                metrics[f"critic/explained_variance/{name}"] = 1 - (squared_error - error**2) / variance
+        return metrics
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """Factors of the last batch's standardized components, equal in all groups."""
+        factors = weights if self._effective is None else self._effective
+        return factors[:, None].expand_as(statistics.std)
+
+
+class ScalarizedGAE(CriticAdvantages):
+    """The method's order with a critic: standardize each component over the batch's steps, then combine.
+
+    A = sum_j w_j (A_j - mean_j) / std_j, over all processes.
+    """
+
+    def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros_like(advantages[0])
+        for part, steps, weight in zip(advantages, used, weights, strict=True):
+            mean, std = batch_moments(part, steps)
+            total = total + weight * torch.where(steps, divide(part - mean, std), 0)
+        return total, weights
+
+
+class LagrangianGAE(CriticAdvantages):
+    """PPO-Lagrangian (Ray et al., 2019): combine the components' own advantages, then standardize the sum.
+
+    S = A_reward - sum_k lambda_k A_cost_k, A = (S - mean) / std, over all processes. Weights of sum 1 give the same,
+    because a common factor cancels. Without constraints this is PPO (Schulman et al., 2017).
+    """
+
+    def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        total, steps = torch.einsum("j,jbgt->bgt", weights, advantages), used.any(0)
+        mean, std = batch_moments(total, steps)
+        parts = [batch_moments(part, steps_of_part)[1] for part, steps_of_part in zip(advantages, used, strict=True)]
+        combined = torch.where(steps, divide(total - mean, std), 0)
+        return combined, divide(weights * torch.stack(parts), std)
+
+
+def _laid_out(values: Tensor, mask: Tensor) -> Tensor:
+    """Values ``[B, G, T, J]`` from those of steps ``[N, J]`` or answers ``[N, T, J]``."""
+    if values.dim() == 3:
+        return values.view(*mask.shape, values.shape[-1])
+    return values.new_zeros(*mask.shape, values.shape[-1]).masked_scatter(mask[..., None], values)

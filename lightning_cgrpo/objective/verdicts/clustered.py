@@ -1,0 +1,85 @@
+"""Intervals of rates over groups of answers, whose answers to one prompt are alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from lightning_cgrpo.objective.verdicts.binomial import upper_bound
+
+
+@dataclass(frozen=True)
+class ClusteredRate:
+    """A rate over prompts with several answers, or steps, each.
+
+    Args:
+        rate: violations / opportunities.
+        standard_error: clustered by prompt; None if all prompts agree.
+        prompts: with opportunities.
+        opportunities: of all prompts.
+        violating: prompts with any violation; None takes all to be.
+        clean: prompts with any opportunity without a violation.
+    """
+
+    rate: float
+    standard_error: float | None
+    prompts: int
+    opportunities: float
+    violating: int | None = None
+    clean: int | None = None
+
+    @property
+    def effective(self) -> float:
+        """Number of independent answers that would measure the rate equally well: opportunities / design effect.
+
+        Only prompts count where the likeness of a prompt's answers can't be estimated: all may be copies.
+        """
+        if self.rate in (0, 1) or self.prompts < 2:
+            return float(self.prompts)
+        if not self.standard_error:
+            return self.opportunities
+        return min(self.rate * (1 - self.rate) / self.standard_error**2, self.opportunities)
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        """One-sided lower and upper bounds, each of confidence 1 - `level`.
+
+        Clopper-Pearson with the effective sample size, reduced because the standard error is an estimate (Korn and
+        Graubard, *Confidence intervals for proportions with small expected number of positive counts estimated from
+        survey data*, 1998). Only prompts with violations tell how much of a prompt violates, so their number less one
+        is the degrees of freedom of the upper bound. The upper bound is at most that of copies, whose rate is the share
+        of violating prompts. Approximate: in simulations, a bound of confidence 0.975 misses in up to 3.5 % of
+        evaluations, and one of 0.95 in up to 6 %. Certificates use one answer per prompt, and exact bounds.
+        """
+        return 1 - self._upper(1 - self.rate, self.clean, level), self._upper(self.rate, self.violating, level)
+
+    def _upper(self, rate: float, violating: int | None, level: float) -> float:
+        prompts = float(self.prompts)
+        affected = prompts if violating is None else min(float(violating), prompts)
+        # Prompts with more opportunities may count more than their share.
+        copies = max(rate * prompts, affected)
+        of_copies = upper_bound(copies, prompts, level)
+        if affected < 2 and violating is not None:
+            return of_copies
+        size = self.effective
+        if self.standard_error and affected > 1 and size > 1 and self.opportunities > 1:
+            many, few = (stdtrit(freedom, 1 - level) for freedom in (self.opportunities - 1, affected - 1))
+            size *= float(many / few) ** 2
+        return min(upper_bound(rate * size, size, level), of_copies)
+
+
+@dataclass(frozen=True)
+class ClusteredMean(ClusteredRate):
+    """The mean of a signal over prompts with several answers each."""
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        """One-sided lower and upper bounds, each of confidence 1 - `level`, by Student's t with prompts as samples.
+
+        Approximate: a mean of few prompts with a heavy tail misses more often. Certificates use bounds that hold for
+        any distribution.
+        """
+        if self.prompts < 2:
+            return -math.inf, math.inf
+        half = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
+        return self.rate - half, self.rate + half

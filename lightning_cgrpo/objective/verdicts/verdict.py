@@ -1,0 +1,156 @@
+"""Verdicts on the constraints of a policy: certified, refuted or undecided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lightning_cgrpo.objective.verdicts import binomial, ratio
+from lightning_cgrpo.objective.verdicts.binomial import least
+from lightning_cgrpo.objective.verdicts.holm import holm_levels
+
+Decision = Literal["certified", "refuted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A constraint's counts, of one answer to each of N independent prompts.
+
+    Args:
+        violations: ``[N]``.
+        opportunities: ``[N]``; 0 for an answer to which the constraint does not apply.
+        threshold: largest rate of violation allowed.
+        most: largest number of opportunities that any answer can have.
+    """
+
+    violations: ratio.Counts
+    opportunities: ratio.Counts
+    threshold: float
+    most: float = 1.0
+
+    @property
+    def single(self) -> bool:
+        """True if every answer is one violation or none, out of at most one opportunity."""
+        return bool(np.isin(self.opportunities, (0, 1)).all() and np.isin(self.violations, (0, 1)).all())
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        return float(self.violations.sum()), float(self.opportunities.sum())
+
+    def p_values(self) -> tuple[float, float]:
+        """Evidence that the rate is below, and above, the threshold."""
+        violations, opportunities = self.totals
+        if not opportunities:
+            return 1.0, 1.0
+        if self.single:
+            counts = int(violations), int(opportunities), self.threshold
+            return binomial.p_value_met(*counts), binomial.p_value_missed(*counts)
+        rows = self.violations, self.opportunities, self.most, self.threshold
+        return ratio.p_value_met(*rows), ratio.p_value_missed(*rows)
+
+    def bounds(self, below: float, above: float) -> tuple[float, float]:
+        """The rate's lower bound of confidence 1 - `below`, and upper bound of confidence 1 - `above`."""
+        violations, opportunities = self.totals
+        if not opportunities:
+            return 0.0, 1.0
+        if self.single:
+            counts = violations, opportunities
+            return binomial.lower_bound(*counts, below), binomial.upper_bound(*counts, above)
+        rows = self.violations, self.opportunities, self.most
+        return ratio.lower_bound(*rows, below), ratio.upper_bound(*rows, above)
+
+    def needed(self, level: float) -> int | None:
+        """Prompts that would decide at the observed rate, see `prompts_needed`."""
+        violations, opportunities = self.totals
+        if not opportunities:
+            return None
+        if not self.single:
+            return ratio.prompts_needed(self.violations, self.opportunities, self.most, self.threshold, level)
+        needed = binomial.prompts_needed(violations / opportunities, self.threshold, level)
+        # Prompts to which the constraint does not apply don't count.
+        return None if needed is None else math.ceil(needed * len(self.opportunities) / opportunities)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A decision on one constraint; rates are rates of violation.
+
+    Args:
+        rate: observed; None without opportunities.
+        lower: the rate's lower bound. The lower bounds of all constraints hold together with the confidence, as do the
+            upper bounds.
+        upper: the rate's upper bound; of a certified constraint the threshold, unless all are certified.
+        needed: prompts that would decide with 80 % probability, if the rate were the observed rate; None if decided,
+            or if no number would.
+    """
+
+    decision: Decision
+    rate: float | None
+    lower: float
+    upper: float
+    needed: int | None
+
+
+def verdicts(counts: Mapping[str, Counts], confidence: float) -> dict[str, Verdict]:
+    """A verdict on each constraint.
+
+    The probability of any false certificate is at most 1 - `confidence`, over all constraints together (Holm). The same
+    holds for any false refutation. Bounds are simultaneous (Guilbaud, *Simultaneous confidence regions corresponding to
+    Holm's step-down procedure*, 2008): a bound at the level of a step of Holm's would hold for its constraint alone.
+    """
+    alpha = 1 - confidence
+    pairs = [of.p_values() for of in counts.values()]
+    met, missed = (holm_levels([pair[side] for pair in pairs], alpha) for side in (0, 1))
+    made = {}
+    for (name, of), (certified, above), (refuted, below) in zip(counts.items(), met, missed, strict=True):
+        violations, opportunities = of.totals
+        lower, upper = of.bounds(_joint_level(missed, below, alpha), _joint_level(met, above, alpha))
+        if certified:
+            upper = min(upper, of.threshold) if all_rejected(met) else of.threshold
+        if refuted:
+            lower = max(lower, of.threshold) if all_rejected(missed) else of.threshold
+        rate = violations / opportunities if opportunities else None
+        needed = None
+        if not certified and not refuted and rate is not None:
+            needed = of.needed(above if rate <= of.threshold else below)
+        decision: Decision = "certified" if certified else "refuted" if refuted else "undecided"
+        made[name] = Verdict(decision, rate, lower, upper, needed)
+    return made
+
+
+def all_rejected(tests: Sequence[tuple[bool, float]]) -> bool:
+    """True if every test of `holm_levels` rejects."""
+    return all(rejected for rejected, _ in tests)
+
+
+def _joint_level(tests: Sequence[tuple[bool, float]], level: float, alpha: float) -> float:
+    """The level of a bound: Bonferroni's if all tests reject, else that at which Holm's steps ended."""
+    return alpha / len(tests) if all_rejected(tests) else level
+
+
+def overall(decisions: Sequence[Decision]) -> Decision:
+    """Certified if all are, refuted if any is."""
+    if "refuted" in decisions:
+        return "refuted"
+    return "certified" if all(decision == "certified" for decision in decisions) else "undecided"
+
+
+def fewest_prompts(thresholds: Sequence[float], confidence: float) -> int | None:
+    """Prompts that certify all thresholds together without any violation; None if one can't be certified.
+
+    Example:
+        >>> fewest_prompts([0.01], 0.95), fewest_prompts([0.01, 0.01, 0.01], 0.95), fewest_prompts([0.01, 0.05], 0.95)
+        (299, 408, 299)
+    """
+    if not thresholds or any(threshold <= 0 for threshold in thresholds):
+        return None
+
+    def enough(prompts: int) -> bool:
+        p_values = [binomial.p_value_met(0, prompts, threshold) for threshold in thresholds]
+        return all_rejected(holm_levels(p_values, 1 - confidence))
+
+    return least(enough, math.inf)

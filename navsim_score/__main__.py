@@ -1,0 +1,37 @@
+"""``python -m navsim_score score``: score trajectories as NAVSIM v2 does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from driving_scenes.errors import InputError, printable
+from navsim_score.command import main as score
+
+USAGE = """usage: python -m navsim_score score --scenes PATH --trajectories PATH [option ...]
+
+Score driving trajectories as NAVSIM v2 does (EPDMS). `python -m navsim_score score --help` lists the options."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit status, 2 after an unusable input, which is told in one line."""
+    command = arguments[0] if arguments else "--help"
+    if command in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if command != "score":
+        print(f"navsim_score: error: Unknown command '{printable(command)}', try score.", file=sys.stderr)
+        return 2
+    try:
+        score(arguments[1:])
+    except InputError as error:
+        lines = map(printable, f"navsim_score: error: {error}".split("\n"))
+        print(*lines, sep="\n", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""Scenes as tensors. docs/navsim_score.md §1 and §11."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from driving_scenes.scene import Scene
+from navsim_score.batch.agent_tracks import AgentTracks
+from navsim_score.batch.surfaces import Surfaces
+from navsim_score.geometry.polylines import Polylines
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertPlan:
+    """A scene's plan by the expert."""
+
+    trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
+    centerline: Tensor  # [C, 2] centerline of the route, from the begin of the ego's lane
+    route_lanes: tuple[int, ...]  # rows of the lanes of the corrected route
+
+
+def overridden(plans: Sequence[ExpertPlan], scenes: Sequence[Scene]) -> list[ExpertPlan]:
+    """Plans with the trajectory and the centerline that a scene has itself."""
+    return [
+        replace(
+            plan,
+            trajectory=plan.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,
+            centerline=plan.centerline if scene.centerline is None else scene.centerline,
+        )
+        for plan, scene in zip(plans, scenes, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneBatch:
+    """S scenes as tensors."""
+
+    scenes: tuple[Scene, ...]
+    start: Tensor  # [S, 7] x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame
+    agents: AgentTracks  # [S, A, 41], as logged
+    surfaces: Surfaces
+    centerlines: Polylines
+    pdm: Tensor  # [S, 41, 3] the expert's trajectories at 10 Hz
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    @classmethod
+    def of(cls, scenes: Sequence[Scene], plans: Sequence[ExpertPlan], device: torch.device | str = "cpu") -> SceneBatch:
+        egos = [scene.ego for scene in scenes]
+        starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
+        lines = [plan.centerline for plan in plans]
+        width = max(len(line) for line in lines)
+        centerlines = torch.stack([torch.cat([line, line[-1].expand(width - len(line), 2)]) for line in lines])
+        return cls(
+            tuple(scenes),
+            starts.to(device),
+            AgentTracks.logged(scenes, device),
+            Surfaces.of(scenes, [plan.route_lanes for plan in plans], device),
+            Polylines.of(centerlines.to(device)),
+            torch.stack([plan.trajectory for plan in plans]).to(device),
+        )

@@ -1,0 +1,116 @@
+"""Map polygons. docs/navsim_score.md §5 and §6; officially ``pdm_occupancy_map.py:129-186``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import shapely
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from driving_scenes.scene import Lights, Points, Scene
+from driving_scenes.vehicle import centers
+from navsim_score.geometry.boxes import bounds, bounds_touch
+from navsim_score.geometry.polygons import Polygons
+from navsim_score.geometry.shapes import polygons as shapes
+from navsim_score.route.road import MAP_RADIUS
+from navsim_score.simulation.timing import DT, EARLY, STEPS
+
+LIGHT_HOLD = 0.5  # seconds for which the state of a traffic light is held
+
+
+@dataclass(frozen=True, eq=False)
+class Surfaces:
+    """Map polygons near the egos of S scenes, padded to P per scene."""
+
+    polygons: Polygons
+    table: Tensor  # [S, P] int64 rows of `polygons`; padding is row 0, without any flag below
+    lane: Tensor  # [S, P] bool, lanes and lane connectors
+    on_route: Tensor  # [S, P] bool, lanes of the plan's route
+    drivable: Tensor  # [S, P] bool, polygons that the ego's corners may be on
+    intersection: Tensor  # [S, P] bool
+    red_table: Tensor  # [S, C] int64 rows of `polygons`: connectors of the mission's route that are red at some step
+    red: Tensor  # [S, 41, C] bool, red at a step
+
+    @classmethod
+    def of(cls, scenes: Sequence[Scene], route_lanes: Sequence[Sequence[int]], device: torch.device | str) -> Surfaces:
+        """Collect surfaces of S scenes with routes of lanes (rows of the map)."""
+        layers: list[Tensor] = []
+        holes: list[tuple[int, Tensor]] = []
+        tables, flags, red_tables, reds = [], [], [], []
+        total = 0
+        for scene, lanes in zip(scenes, route_lanes, strict=True):
+            near, flag = _near(scene, lanes)
+            red, closed = _red(scene)
+            begin = total
+            for points in (*near, red):
+                layers.append(points.xy.to(device))
+                holes += [(begin + row, ring.to(device)) for row, ring in points.holes]
+                begin += len(points)
+            flags.append(flag)
+            reds.append(closed)
+            tables.append(torch.arange(len(flag)) + total)
+            red_tables.append(torch.arange(len(red)) + total + len(flag))
+            total += len(flag) + len(red)
+        table, flag, red_table, closed = (
+            pad_sequence(rows, batch_first=True).to(device) for rows in (tables, flags, red_tables, reds)
+        )
+        lane, on_route, drivable, intersection = flag.unbind(-1)
+        polygons = Polygons.of(layers, holes)
+        return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
+
+
+def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tensor]:
+    """Polygons by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
+    lanes, blocks = scene.map.lanes, scene.map.roadblocks
+    areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
+    crossings, carparks, drivable = (area.polygons for area in areas)
+    x, y = centers(scene.ego.poses[-1]).tolist()
+    patch = shapely.box(x - MAP_RADIUS, y - MAP_RADIUS, x + MAP_RADIUS, y + MAP_RADIUS)
+    block = _touching(blocks.polygons, patch)
+    on_route = torch.zeros(len(lanes.ids), dtype=torch.bool)
+    on_route[list(route_lanes)] = True
+    layers = [  # polygons, which of them, flags: lane, on the route, drivable, intersection
+        (lanes.polygons, block[lanes.roadblock], (True, on_route, False, False)),
+        (blocks.polygons, block & ~blocks.connector, (False, False, True, False)),
+        (crossings, _touching(crossings, patch), (False, False, True, True)),
+        (carparks, _touching(carparks, patch), (False, False, True, False)),
+        (drivable, _touching(drivable, patch), (False, False, True, False)),
+    ]
+    columns = [
+        torch.stack([torch.as_tensor(flag).expand(len(polygons)) for flag in flags], 1)[keep]
+        for polygons, keep, flags in layers
+    ]
+    return [polygons.kept(keep) for polygons, keep, _ in layers], torch.cat(columns)
+
+
+def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
+    xy = polygons.xy
+    if not len(xy):
+        return torch.zeros(0, dtype=torch.bool)
+    box = xy.new_tensor(patch.bounds)
+    touching: Tensor = ((xy >= box[:2]) & (xy <= box[2:])).all(-1).any(-1)
+    unclear = ~touching & bounds_touch(bounds(xy), box)
+    touching[unclear] = torch.from_numpy(shapely.intersects(shapes(polygons.kept(unclear)), patch))
+    return touching
+
+
+def _red(scene: Scene) -> tuple[Points, Tensor]:
+    """Connectors of the mission's route that are red at some step: C polygons, red ``[C, 41]``."""
+    lanes = scene.map.lanes
+    mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))
+    red = red_at_steps(scene.lights).T & mission[:, None]
+    ever = red.any(1)
+    return lanes.polygons.kept(ever), red[ever]
+
+
+def red_at_steps(lights: Lights) -> Tensor:
+    """``[41, L]`` bool: lanes with a red light at 10 Hz; a state holds for 0.5 s, then is unknown (False)."""
+    steps = torch.arange(STEPS, dtype=torch.float64) * DT + EARLY
+    latest = torch.searchsorted(lights.times, steps, right=True) - 1
+    if not len(lights.times):
+        return lights.red.new_zeros(STEPS, lights.red.shape[1])
+    holds = (latest >= 0) & (steps - lights.times[latest.clamp(0)] < LIGHT_HOLD)
+    return lights.red[latest.clamp(0)] & holds[:, None]

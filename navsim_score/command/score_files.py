@@ -1,0 +1,177 @@
+"""Score pairs of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from driving_scenes.errors import InputError
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import read_scene
+from driving_scenes.vehicle import corners
+from navsim_score.columns import EXTENDED_COMFORT, SHORT
+from navsim_score.command.pairs import Pair, names
+from navsim_score.command.scored_scene import Picture, ScoredScene, finder, partners
+from navsim_score.command.trajectory_file import Candidate, read_candidates
+from navsim_score.dialects import OFF, PDMS, Dialect, Epdms
+from navsim_score.explanation import explain
+from navsim_score.geometry.boxes import box_corners, boxes_touch
+from navsim_score.scorer import Scorer, Scores
+from navsim_score.scoring.comfort import extended_comfort
+from navsim_score.scoring.motion import take
+from navsim_score.traffic.traffic import TrafficPolicy
+
+SCENES_AT_ONCE = 32
+"""More scenes take more memory at hardly more speed."""
+
+Loaded = tuple[str, Scene, list[Candidate]]
+
+
+def score_files(
+    pairs: Sequence[Pair],
+    traffic: TrafficPolicy,
+    dialects: Sequence[Dialect],
+    pictures: bool,
+    done: Callable[[int], None],
+    explained: str | None = None,
+) -> tuple[list[ScoredScene], list[str]]:
+    """Score pairs of files: scored scenes in the order of the pairs, and errors of the other pairs.
+
+    Args:
+        dialects: of the totals. The first is the form of `epdms`, and decides whether columns are filtered.
+        pictures: keep `ScoredScene.picture`.
+        done: called with the number of pairs just scored.
+        explained: stem or name of the scene to fill `ScoredScene.words` of.
+    """
+    results, errors = [], []
+    for first in range(0, len(pairs), SCENES_AT_ONCE):
+        some = pairs[first : first + SCENES_AT_ONCE]
+        loaded: list[Loaded] = []
+        for pair in some:
+            try:
+                given = pair.trajectories
+                candidates = read_candidates(given) if isinstance(given, Path) else list(given)
+                loaded.append((pair.stem, read_scene(pair.scene), candidates))
+            except InputError as error:
+                errors.append(str(error))
+        for together in _by_sampling(loaded):
+            try:
+                results += _score(together, traffic, dialects, pictures, explained)
+            except Exception:
+                # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
+                for one in together:
+                    try:
+                        results += _score([one], traffic, dialects, pictures, explained)
+                    except Exception as error:
+                        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                        errors.append(f"{one[0]}: {kind}{error}")
+        done(len(some))
+    places = {pair.stem: place for place, pair in enumerate(pairs)}
+    return _compared(sorted(results, key=lambda result: places[result.stem])), errors
+
+
+def _sampling(candidates: Sequence[Candidate]) -> tuple[int, float]:
+    """Number of poses and interval of a scene's candidates; those of the first that isn't malformed."""
+    return next(((len(c.poses), c.interval) for c in candidates if c.poses is not None), (8, 0.5))
+
+
+def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
+    """Scenes with plans of the same times; other plans of a scene become malformed."""
+    parts: dict[tuple[int, float], list[Loaded]] = {}
+    for stem, scene, candidates in loaded:
+        count, interval = _sampling(candidates)
+        same = [
+            c
+            if c.poses is None or (len(c.poses), c.interval) == (count, interval)
+            else Candidate(c.tag, None, f"Expected {count} poses, as of the scene's others, but got {len(c.poses)}.")
+            for c in candidates
+        ]
+        parts.setdefault((count, interval), []).append((stem, scene, same))
+    return list(parts.values())
+
+
+def _score(
+    loaded: Sequence[Loaded],
+    traffic: TrafficPolicy,
+    dialects: Sequence[Dialect],
+    pictures: bool,
+    explained: str | None,
+) -> list[ScoredScene]:
+    filtered = dialects[0] != Epdms(OFF)
+    scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=filtered, pdms=PDMS in dialects)
+    totals = {dialect.full_name(traffic): dialect for dialect in dialects}
+    poses_of_plan, interval = _sampling(loaded[0][2])
+    malformed = torch.full((poses_of_plan, 3), torch.nan, dtype=torch.float64)
+    every = [candidate for _, _, candidates in loaded for candidate in candidates]
+    poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
+    counts = [len(candidates) for _, _, candidates in loaded]
+    scene = torch.arange(len(loaded)).repeat_interleave(torch.tensor(counts))
+    scores = scorer(poses, scene, interval)
+    hits = _hits(scorer, scores, scene) if pictures else []
+    results, begin = [], 0
+    for number, ((stem, of, candidates), plan, count) in enumerate(zip(loaded, scorer.plans, counts, strict=True)):
+        rows = slice(begin, begin + count)
+        begin += count
+        results.append(
+            ScoredScene(
+                stem,
+                of.name,
+                of.ego.poses[-1],
+                of.previous,
+                of.follow_ups,
+                candidates,
+                poses[rows],
+                take(scores, rows),
+                totals,
+                Picture(of, plan.centerline, hits[rows]) if pictures else None,
+                [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
+                if explained in (stem, of.name)
+                else (),
+            )
+        )
+    return results
+
+
+def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
+    """Per row, corners ``[n, 4, 2]`` of the agents that the ego touches at its first at-fault collision."""
+    hits = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
+    steps = scores.steps[SHORT["NC"]]
+    rows = (steps >= 0).nonzero()[:, 0]
+    if len(rows):
+        traffic = scorer.traffic(scorer.batch, scores.states[rows], scene[rows])
+        for number, row in enumerate(rows.tolist()):
+            step, rollout = int(steps[row]), traffic.of_row[number]
+            boxes = box_corners(traffic.poses[rollout, :, step], traffic.sizes[rollout])
+            touched = boxes_touch(boxes, corners(scores.states[row, step])) & traffic.present[rollout, :, step]
+            hits[row] = boxes[touched]
+    return hits
+
+
+def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
+    find = finder(results)
+    compared = []
+    for result in results:
+        before = find(result.previous)
+        if before is not None:
+            partner = partners(result, before)
+            states = before.scores.states[partner.clamp(min=0)]
+            comfort = extended_comfort(result.scores.states, states).to(states)
+            comparable = (partner >= 0) & before.scores.valid[partner.clamp(min=0)]
+            comfort = torch.where(comparable, comfort, torch.nan)
+            result = replace(result, scores=result.scores.with_extended_comfort(comfort))
+        compared.append(result)
+    return compared
+
+
+def without_previous(results: Sequence[ScoredScene]) -> list[str]:
+    """Note scenes whose previous scene is not scored."""
+    stems = [
+        result.stem
+        for result in results
+        if result.previous is not None and EXTENDED_COMFORT not in result.scores.columns
+    ]
+    return [f"No extended comfort for {names(stems)}: the previous scene is not among those scored."] if stems else []

@@ -1,0 +1,96 @@
+"""A scored scene: rows for JSON, and partners in other scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from driving_scenes.scene import Scene
+from navsim_score.columns import COLUMNS, EXTENDED_COMFORT
+from navsim_score.command.trajectory_file import Candidate
+from navsim_score.dialects import Dialect
+from navsim_score.scorer import Scores
+
+NOT_FINITE = "poses: Expected a trajectory that can be driven, but got a simulated motion that isn't finite."
+
+
+class Picture(NamedTuple):
+    """Input of a picture besides the scores."""
+
+    scene: Scene
+    centerline: Tensor  # [C, 2] along which progress was measured
+    hits: Sequence[Tensor]  # [n, 4, 2] for each candidate, the boxes touched at its first collision
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredScene:
+    """Scores of R candidates in a scene; only `picture` keeps the scene (megabytes)."""
+
+    stem: str  # the scene file's name without its suffix
+    name: str
+    start: Tensor  # [3] the ego's pose at t = 0
+    previous: str | None  # name of the scene 0.5 s before
+    follow_ups: tuple[str, ...]  # names of second-stage scenes
+    candidates: Sequence[Candidate]  # in the order of the file
+    poses: Tensor  # [R, P, 3], NaN where malformed
+    scores: Scores
+    totals: Mapping[str, Dialect]  # by full name, the first of `epdms`
+    picture: Picture | None = None
+    words: Sequence[Sequence[str]] = ()  # for each candidate, why it got its score; only of the explained scene
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON object per candidate, with scores of 0 if invalid; docs/driving.md lists the keys."""
+        scores, columns = self.scores, self.scores.columns
+        numbers = {name: columns[name] for name in COLUMNS} | {
+            "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
+            "pdm_score": scores.pdm_score,
+            "epdms": scores.epdms,
+            "progress_raw_m": scores.progress,
+            "pdm_progress_raw_m": scores.pdm_progress,
+        }
+        numbers |= {name: dialect(scores) for name, dialect in self.totals.items()}
+        finite = scores.valid & scores.epdms.isfinite()
+        lists = {name: column.where(finite, column.new_zeros(())).tolist() for name, column in numbers.items()}
+        for name, dialect in self.totals.items():
+            if dialect.drops_failed:
+                lists[name] = [
+                    value if holds else None for value, holds in zip(lists[name], finite.tolist(), strict=True)
+                ]
+        before = columns[EXTENDED_COMFORT].tolist() if EXTENDED_COMFORT in columns else [None] * len(self.candidates)
+        valid, comfort = finite.tolist(), (scores.comfort & finite[:, None]).tolist()
+        return [
+            {
+                "tag": candidate.tag,
+                "valid": valid[row],
+                "error": candidate.error or (None if valid[row] else NOT_FINITE),
+                **{name: values[row] for name, values in lists.items() if name not in self.totals},
+                "dialect": next(iter(self.totals)),
+                "scores": {name: lists[name][row] for name in self.totals},
+                EXTENDED_COMFORT: None if before[row] != before[row] else before[row],  # NaN differs from itself
+                "comfort": comfort[row],
+            }
+            for row, candidate in enumerate(self.candidates)
+        ]
+
+    @property
+    def tags(self) -> list[str | None]:
+        return [candidate.tag for candidate in self.candidates]
+
+
+def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
+    """Return a function that looks up a scene by file stem or name; None if unknown."""
+    by_name = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
+    return lambda name: by_name.get(name) if isinstance(name, str) else None
+
+
+def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
+    """``[R]`` int64: rows in another scene by tag, or by number unless all tags are unique; -1 without a partner."""
+    tags, theirs = scene.tags, other.tags
+    if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
+        rows = {tag: row for row, tag in enumerate(theirs)}
+        return torch.tensor([rows.get(tag, -1) for tag in tags])
+    return torch.tensor([row if row < len(theirs) else -1 for row in range(len(tags))])

@@ -1,0 +1,226 @@
+"""The devkit's submission pickles, read and written without the devkit.
+
+Reading makes nothing but plain values and arrays of numbers. Written pickles name the devkit's classes, and are read by
+its own code, with any version of numpy.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from driving_scenes.cache import unfinished
+from driving_scenes.errors import InputError, first_line
+from navsim_score.command.trajectory_file import SAMPLINGS, Candidate, fault_of
+
+STAGES = ("first_stage_predictions", "second_stage_predictions")
+ONE_STAGE = "predictions"
+"""Of NAVSIM v1."""
+PROTOCOL = 4
+"""Of pickle; the devkit runs on Python 3.9."""
+
+
+class Record:
+    """A dataclass of the devkit, as plain attributes."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+class Trajectory(Record):
+    """`poses` ``[P, 3]`` in the ego's frame, float32, and `trajectory_sampling`."""
+
+
+class TrajectorySampling(Record):
+    """`num_poses`, `time_horizon` and `interval_length` in seconds."""
+
+
+RECORDS = {
+    ("navsim.common.dataclasses", "Trajectory"): Trajectory,
+    ("nuplan.planning.simulation.trajectory.trajectory_sampling", "TrajectorySampling"): TrajectorySampling,
+}
+
+
+class _Type(Record):
+    """A type of numbers; numpy's own would let a pickle read bytes as Python objects."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.numbers = np.dtype(code)
+        if self.numbers.kind not in "biuf":
+            raise pickle.UnpicklingError(f"it holds an array of {self.numbers}, which are no numbers")
+
+    def __setstate__(self, state: Any) -> None:
+        self.numbers = self.numbers.newbyteorder(state[1])
+
+
+class _Array(Record):
+    """Numbers of an array, whose state comes after it."""
+
+    numbers = np.zeros(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, of, columns_first, content = state
+        self.numbers = _from_buffer(content, of, shape, "F" if columns_first else "C")
+
+
+def _from_buffer(content: Any, of: _Type, shape: Any, order: Any) -> np.ndarray:
+    return np.frombuffer(content, of.numbers).reshape(shape, order=order)
+
+
+ARRAYS: dict[str, Callable[..., Any]] = {
+    "_reconstruct": lambda *_: _Array(),
+    "_frombuffer": _from_buffer,
+    "scalar": lambda of, content: np.frombuffer(content, of.numbers)[0],
+    "array": lambda values, code: np.array(values, _Type(code).numbers),
+    "ndarray": _Array,
+    "dtype": _Type,
+}
+"""Stand-ins for what pickles of arrays name, in whatever module of numpy."""
+
+
+@dataclass(frozen=True)
+class Authors:
+    """What the leaderboard asks for.
+
+    Args:
+        team_name: of the leaderboard's row.
+        authors: names, separated by commas.
+        email: of the contact.
+        institution: of the team.
+        country: country or region of the team.
+    """
+
+    team_name: str
+    authors: str
+    email: str
+    institution: str
+    country: str
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in RECORDS:
+            return RECORDS[module, name]
+        if module.partition(".")[0] == "numpy" and name in ARRAYS:
+            return ARRAYS[name]
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array and no trajectory")
+
+
+def read_submission(path: str | Path) -> dict[str, list[Candidate]]:
+    """Candidates by token; several predictions of a token, from several seeds, are tagged by their numbers.
+
+    Raises:
+        InputError: the file is not a submission, or holds other objects than arrays, trajectories and plain values.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = _Reader(file).load()
+        seeds = [content[key] or [] for key in (*STAGES, ONE_STAGE) if key in content] or [[content]]
+        candidates: dict[str, list[Candidate]] = {}
+        for stage in seeds:
+            for number, predictions in enumerate(stage):
+                tag = str(number) if len(stage) > 1 else None
+                for token, trajectory in predictions.items():
+                    candidates.setdefault(str(token), []).append(_candidate(trajectory, tag))
+    except Exception as error:  # damaged pickles raise errors of all kinds
+        raise InputError(
+            f"Expected '{path}' to be a submission of the devkit, but got {type(error).__name__}: {first_line(error)}."
+        ) from None
+    return candidates
+
+
+def _candidate(trajectory: Any, tag: str | None) -> Candidate:
+    """A prediction, which is malformed unless its poses are finite ``[P, 3]``."""
+    poses = getattr(trajectory, "poses", np.zeros(0))
+    poses = np.array(getattr(poses, "numbers", poses), dtype=np.float64)
+    interval = float(getattr(getattr(trajectory, "trajectory_sampling", None), "interval_length", 0) or 0)
+    if poses.ndim != 2 or poses.shape[1] != 3 or not len(poses) or not np.isfinite(poses).all() or not interval > 0:
+        return Candidate(tag, None, f"Expected finite poses [P, 3] with an interval, but got shape {poses.shape}.")
+    tensor = torch.from_numpy(poses)
+    return Candidate(tag, tensor, fault_of(tensor, interval), interval)
+
+
+def write_submission(
+    path: str | Path,
+    authors: Authors,
+    first: Mapping[str, Tensor],
+    second: Mapping[str, Tensor],
+    expected: Collection[str] | None = None,
+) -> None:
+    """Write a submission that the devkit's `run_pdm_score_from_submission` and its leaderboards read.
+
+    Args:
+        first: poses ``[8, 3]`` at 2 Hz or ``[40, 3]`` at 10 Hz by token of the first stage, in the ego's frame.
+        second: of the second stage's synthetic scenes.
+        expected: tokens of the split; by default not compared.
+
+    Raises:
+        InputError: tokens are missing or unknown, or poses are no drive in the ego's frame.
+    """
+    poses = {**first, **second}
+    if expected is not None and set(expected) != poses.keys():
+        missing, unknown = sorted(set(expected) - poses.keys()), sorted(poses.keys() - set(expected))
+        raise InputError(
+            f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}, "
+            f"as {missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try data.test_prompts=null (all scenes)."
+        )
+    for token, plan in poses.items():
+        shaped = plan.dim() == 2 and plan.shape[1] == 3 and len(plan) in SAMPLINGS and bool(plan.isfinite().all())
+        wrong = (
+            fault_of(plan, SAMPLINGS[len(plan)]) if shaped else f"Expected finite poses, but got {list(plan.shape)}."
+        )
+        if wrong is not None:
+            raise InputError(f"Expected poses [8, 3] or [40, 3] in the ego's frame for token {token}: {wrong}")
+    about = asdict(authors)
+    content = {key: about[key] for key in ("team_name", "authors", "email", "institution")}
+    content["country / region"] = about["country"]
+    content |= {
+        stage: [{token: _trajectory(plan) for token, plan in plans.items()}]
+        for stage, plans in zip(STAGES, (first, second), strict=True)
+    }
+    with unfinished(Path(path)) as beside, beside.open("wb") as file, _named():
+        writer = pickle.Pickler(file, PROTOCOL)
+        # Arrays of numpy 2 name modules that the devkit's numpy 1 doesn't have.
+        writer.dispatch_table = {np.ndarray: lambda array: (np.array, (array.tolist(), array.dtype.str))}
+        writer.dump(content)
+
+
+def _trajectory(plan: Tensor) -> Trajectory:
+    trajectory, sampling = Trajectory(), TrajectorySampling()
+    interval = SAMPLINGS[len(plan)]
+    vars(sampling).update(num_poses=len(plan), time_horizon=len(plan) * interval, interval_length=interval)
+    vars(trajectory).update(poses=plan.detach().cpu().float().numpy(), trajectory_sampling=sampling)
+    return trajectory
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Let pickle find the records under the devkit's names, whether or not the devkit is installed."""
+    stubs: dict[str, ModuleType] = {}
+    for (module, name), record in RECORDS.items():
+        parts = module.split(".")
+        for end in range(1, len(parts) + 1):
+            stubs.setdefault(".".join(parts[:end]), ModuleType(".".join(parts[:end])))
+        setattr(stubs[module], name, record)
+        record.__module__ = module
+    before = {name: sys.modules.get(name) for name in stubs}
+    sys.modules.update(stubs)
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            sys.modules.pop(name)
+            if held is not None:
+                sys.modules[name] = held
+        for record in RECORDS.values():
+            record.__module__ = __name__

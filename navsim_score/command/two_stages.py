@@ -1,0 +1,81 @@
+"""Two-stage scores of scenes with follow-ups (docs/driving.md, "The frame before")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from navsim_score.command.scored_scene import ScoredScene, finder, partners
+from navsim_score.dialects import Dialect
+from navsim_score.scoring.motion import take
+from navsim_score.tables import label
+from navsim_score.traffic.traffic import TrafficPolicy
+from navsim_score.two_stage import Drive, Result, endpoints, summaries
+
+
+def two_stages(
+    scenes: Sequence[ScoredScene], dialect: Dialect, traffic: TrafficPolicy
+) -> tuple[dict[str, Result], list[str]]:
+    """Scores of both stages by candidate (tag or number), and notes on incomplete groups.
+
+    A scene with `follow_ups` gives two groups: the scene and its follow-ups, and the scenes 0.5 s before each of these.
+    """
+    find, notes = finder(scenes), []
+    drives: dict[str, list[Drive]] = {}
+    before = [find(scene.previous) for scene in scenes]
+    for now in scenes:
+        # The previous scene may name its follow-ups too, which are those of the second group.
+        if not now.follow_ups or (now.previous is None and any(now is other for other in before)):
+            continue
+        frames = _frames(now, find)
+        if isinstance(frames, str):
+            notes.append(f"The two stages of '{now.stem}' are left out: there are no scores of {frames}.")
+            continue
+        rows = torch.stack([partners(now, frame) for frame in frames])
+        for row in range(len(now.candidates)):
+            name = label(now.tags, row)
+            if (rows[:, row] < 0).any():
+                notes.append(f"The two stages of '{now.stem}' are left out for {name}: a scene has no such candidate.")
+            else:
+                driven = drives.setdefault(name, [])
+                driven += _drives(frames, rows[:, row].tolist(), len(driven), dialect)
+    return summaries(drives, dialect, traffic), notes
+
+
+def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
+    """The scene and its previous scene, then the same per follow-up; or words that name a missing scene."""
+    frames = []
+    for name in (now.stem, *now.follow_ups):
+        frame = find(name)
+        if frame is None:
+            return f"the scene {name!r}"
+        before = find(frame.previous)
+        if before is None:
+            missing = "which names no previous one" if frame.previous is None else repr(frame.previous)
+            return f"the scene before '{frame.stem}', {missing}"
+        frames += [frame, before]
+    return frames
+
+
+def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect) -> list[Drive]:
+    drives = []
+    for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
+        scores, number = take(frame.scores, slice(row, row + 1)), start + place
+        drives.append(
+            Drive(
+                number,
+                None if place < 2 else start + place % 2,
+                str(number),
+                str(number + 1) if place % 2 == 0 else None,
+                (),
+                frame.start[:2],
+                endpoints(frame.start, frame.poses[row, None]),
+                scores.valid,
+                {**dialect.shown(scores), "ade": torch.full((1,), torch.nan)},
+                scores.states,
+                dialect.counted(scores),
+            )
+        )
+    return drives

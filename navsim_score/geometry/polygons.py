@@ -1,0 +1,160 @@
+"""Polygons compared with many points at once.
+
+A polygon is cut into slabs along its longer side. A point is compared only with its slab's edges, and with no edges
+in the slab's core, known to be inside. Below, u is the coordinate along the longer side, w the other coordinate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from navsim_score.geometry.boxes import SLACK, bounds, bounds_touch, segments_touch_boxes
+from navsim_score.geometry.ranges import expand, starts
+
+EDGES_PER_SLAB = 2  # most edges per slab, on average
+SLAB_WIDTH = 1.0  # widest slab, in meters
+MOST_SLABS = 256  # most slabs of a polygon; takes precedence over the two limits above
+
+
+@dataclass(frozen=True, eq=False)
+class Polygons:
+    """N polygons of any size."""
+
+    bounds: Tensor  # [N, 4]
+    upright: Tensor  # [N] bool, u is y
+    low: Tensor  # [N] u where the first slab starts
+    scale: Tensor  # [N] slabs per meter
+    first_slab: Tensor  # [N + 1] int64
+    ranges: Tensor  # [slabs, 4] low, core low, core high, high w: outside beyond low and high, inside in the core
+    first_edge: Tensor  # [slabs + 1] int64
+    edges: Tensor  # [E, 4] u, w of the start and u, w of the end, by slab
+    outline: Tensor  # [O, 2, 2] every edge once, of holes too, in x and y, by polygon
+    first_outline: Tensor  # [N + 1] int64
+
+    @classmethod
+    def of(cls, polygons: Sequence[Tensor], holes: Sequence[tuple[int, Tensor]] = ()) -> Polygons:
+        """Collect tensors ``[n, V, 2]`` of any V, padded with the first corner; and holes: their row, ring ``[v, 2]``.
+
+        A hole only adds edges, because points inside it then cross an even number of edges.
+        """
+        segments = [torch.stack([polygon, polygon.roll(-1, 1)], 2) for polygon in polygons]
+        real = [(segment[:, :, 0] != segment[:, :, 1]).any(-1) for segment in segments]
+        outline = torch.cat([segment[keep] for segment, keep in zip(segments, real, strict=True)])
+        counts = torch.cat([keep.sum(1) for keep in real])
+        of_edge = torch.repeat_interleave(counts)
+        if holes:
+            rings = [torch.stack([ring, ring.roll(-1, 0)], 1) for _, ring in holes]
+            rings = [ring[(ring[:, 0] != ring[:, 1]).any(-1)] for ring in rings]
+            owners = [of_edge.new_full((len(ring),), row) for (row, _), ring in zip(holes, rings, strict=True)]
+            of_edge, order = torch.cat([of_edge, *owners]).sort(stable=True)
+            outline, counts = torch.cat([outline, *rings])[order], torch.bincount(of_edge, minlength=len(counts))
+        box = torch.cat([bounds(polygon) for polygon in polygons])
+
+        width, height = (box[:, 2:] - box[:, :2]).unbind(1)
+        upright, extent = height > width, torch.maximum(width, height)
+        low = torch.where(upright, box[:, 1], box[:, 0])
+        slabs = torch.maximum(counts // EDGES_PER_SLAB, (extent / SLAB_WIDTH).long()).clamp(1, MOST_SLABS)
+        scale = slabs / extent.clamp(min=SLACK)
+        first_slab = starts(slabs)
+
+        edges = torch.where(upright[of_edge, None, None], outline.flip(-1), outline)
+        slab = ((edges[..., 0] - low[of_edge, None]) * scale[of_edge, None]).long()
+        slab = torch.minimum(slab, slabs[of_edge, None] - 1)
+        edge, step = expand(slab.amax(1) - slab.amin(1) + 1, slab.amin(1))  # an edge may be in several slabs
+        slab, order = (first_slab[of_edge[edge]] + step).sort(stable=True)
+        edge, step = edge[order], step[order]
+        edges = edges[edge].flatten(1)
+        first_edge = starts(torch.bincount(slab, minlength=int(first_slab[-1])))
+        begin = low[of_edge[edge]] + step / scale[of_edge[edge]]
+        ranges = _ranges(edges, first_edge, slab, begin, begin + 1 / scale[of_edge[edge]])
+        return cls(box, upright, low, scale, first_slab, ranges, first_edge, edges, outline, starts(counts))
+
+    def contain(self, points: Tensor, row: Tensor) -> Tensor:
+        """Even-odd rule for points ``[M, K, 2]`` in polygons ``row [M]``; ``[M, K]`` bool.
+
+        The boundary is outside, as in shapely's ``contains``.
+        """
+        x, y = points.unbind(-1)
+        low_x, low_y, high_x, high_y = self.bounds[row][:, None].unbind(-1)
+        inside = (x > low_x) & (x < high_x) & (y > low_y) & (y < high_y)
+        pair, point = inside.nonzero().unbind(1)
+        upright, x, y = self.upright[row][pair], x[inside], y[inside]
+        u, w = torch.where(upright, y, x), torch.where(upright, x, y)
+        slab = ((u - self.low[row][pair]) * self.scale[row][pair]).long() + self.first_slab[row][pair]
+        slab = torch.minimum(slab, (self.first_slab[row + 1] - 1)[pair])
+        low, core_low, core_high, high = self.ranges[slab].unbind(1)
+        unclear = ((w > low) & (w < high) & ((w <= core_low) | (w >= core_high))).nonzero()[:, 0]
+        odd = (w > core_low) & (w < core_high)
+        odd[unclear] = _odd(self.edges, self.first_edge, u[unclear], w[unclear], slab[unclear])
+        inside[pair, point] = odd
+        return inside
+
+    def touch_boxes(self, boxes: Tensor, row: Tensor) -> Tensor:
+        """Return ``[M]`` bool for rectangles ``[M, 4, 2]``, corners in order, and polygons ``row [M]``."""
+        touching = self.contain(boxes[:, :1], row)[:, 0]
+        begin = self.first_outline[row]
+        box, edge = expand(self.first_outline[row + 1] - begin, begin)
+        segments = self.outline[edge]
+        near = bounds_touch(bounds(segments), bounds(boxes)[box]).nonzero()[:, 0]
+        box, segments = box[near], segments[near]
+        touching[box[segments_touch_boxes(segments[:, 0], segments[:, 1], boxes[box])]] = True
+        return touching
+
+
+def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) -> Tensor:
+    """True where a line from the point crosses an odd number of its slab's edges, and no edge meets the point."""
+    begin = first_edge[slab]
+    point, edge = expand(first_edge[slab + 1] - begin, begin)
+    start_u, start_w, end_u, end_w = edges.index_select(0, edge).unbind(1)
+    to_u, to_w = u[point], w[point]
+    side = (end_u - start_u) * (to_w - start_w) - (end_w - start_w) * (to_u - start_u)
+    up = end_u > to_u
+    crossed = ((start_u > to_u) != up) & (torch.where(up, side, -side) > 0)
+    odd = torch.bincount(point[crossed], minlength=len(u)) % 2 == 1
+    on = (side == 0).nonzero()[:, 0]
+    between = ((start_u - to_u) * (end_u - to_u) <= 0) & ((start_w - to_w) * (end_w - to_w) <= 0)
+    odd[point[on[between[on]]]] = False
+    return odd
+
+
+def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+    """`Polygons.ranges` from edges ``[E, 4]``, their slabs ``[E]``, and each slab's begin and end in u ``[E]``."""
+    # The extent along w of each edge within its slab, sorted by slab and then by the lower end.
+    start_u, start_w, end_u, end_w = edges.unbind(1)
+    run = end_u - start_u
+    share = (torch.stack([begin - SLACK, end + SLACK]) - start_u) / torch.where(run == 0, 1, run)
+    share = torch.where(run == 0, share.new_tensor([[0.0], [1.0]]), share.clamp(0, 1))
+    met = start_w + share * (end_w - start_w)
+    order = met.amin(0).argsort(stable=True)
+    order = order[slab[order].argsort(stable=True)]
+    low, high = met.amin(0)[order] - SLACK, met.amax(0)[order] + SLACK
+
+    # The slab's widest gap without edges is entirely inside or entirely outside the polygon: inside, a core.
+    covered = _running_max(high, slab)
+    gap = torch.where(slab[1:] == slab[:-1], low[1:] - covered[:-1], 0)
+    slabs = len(first_edge) - 1
+    widest = gap.new_zeros(slabs).scatter_reduce_(0, slab[1:], gap, "amax")
+    candidates = ((gap > 0) & (gap == widest[slab[1:]])).nonzero()[:, 0]
+    chosen = candidates.new_full((slabs,), len(gap)).scatter_reduce_(0, slab[1:][candidates], candidates, "amin")
+    chosen = chosen[chosen < len(gap)]
+    core = torch.stack([covered[chosen], low[chosen + 1]], 1)
+    of_slab = slab[chosen]
+    filled = _odd(edges, first_edge, (begin + end)[chosen] / 2, core.mean(1), of_slab)
+
+    ranges = core.new_tensor([math.inf, math.inf, -math.inf, -math.inf]).repeat(slabs, 1)
+    ranges[:, 0].scatter_reduce_(0, slab, low, "amin")
+    ranges[:, 3].scatter_reduce_(0, slab, high, "amax")
+    ranges[of_slab[filled], 1:3] = core[filled]
+    return ranges
+
+
+def _running_max(values: Tensor, group: Tensor) -> Tensor:
+    rank = torch.empty_like(group)
+    rank[values.argsort()] = torch.arange(len(values), device=values.device)
+    most = (group * len(values) + rank).cummax(0).values - group * len(values)
+    return values[rank.argsort()][most]

@@ -1,0 +1,161 @@
+"""Comfort after the history (HC) and between plans (EC) (docs/navsim_score.md §7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.signal import savgol_filter
+from torch import Tensor
+
+from driving_scenes.scene import EgoHistory
+from driving_scenes.vehicle import REAR_AXLE_TO_CENTER, State
+from navsim_score.official_constants import (
+    COMFORT_BOUNDS,
+    EXTENDED_COMFORT_BOUNDS,
+    FILTER_DECIMALS,
+    FRAME_STEPS,
+    HISTORY_DURATION,
+)
+from navsim_score.simulation.interpolation import MICROSECONDS, interpolated, unwrapped
+from navsim_score.simulation.timing import DT
+
+CHECKS = tuple(COMFORT_BOUNDS)
+"""Checks of HC, in the official order."""
+
+
+class ComfortSignals(NamedTuple):
+    """Unwrapped yaw and accelerations ``[..., T]`` every 0.1 s.
+
+    Simulated longitudinal acceleration is at the center; other accelerations are at the rear axle.
+    """
+
+    yaw: Tensor
+    lon: Tensor
+    lat: Tensor
+    magnitude: Tensor
+
+
+class HistoryComfort:
+    """The six checks of HC on simulated drives.
+
+    The history, at 10 Hz from -1.5 to -0.2 s, precedes the simulated states as if contiguous. Its accelerations stay
+    at the rear axle, because logs have no yaw rates.
+
+    Args:
+        histories: of S scenes; with at most 0.1 s of history, all checks pass.
+    """
+
+    def __init__(self, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> None:
+        pasts = [_sampled(history) for history in histories]
+        lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
+        self.lengths = lengths.to(device)
+        self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
+        for length in sorted(set(lengths.tolist()) - {0}):
+            rows = [past if len(past) == length else past.new_zeros(length, 3) for past in pasts]
+            self.pasts[length] = torch.stack(rows).to(device)
+
+    def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
+        """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
+        passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
+        for length, past in self.pasts.items():
+            rows = (self.lengths[scene] == length).nonzero()[:, 0]
+            passed[rows] = checks(_after(past[scene[rows]], states[rows]))
+        return passed
+
+
+def checks(signals: ComfortSignals, window: int = 8, jerk_window: int = 15) -> Tensor:
+    """``[..., 6]`` bool: each of `CHECKS` passes; windows in steps of the filters of accelerations and of jerks."""
+    values = [
+        _filtered(signals.lon, window, 2),
+        _filtered(signals.lat, window, 2),
+        _filtered(_filtered(signals.magnitude, 8, 2), jerk_window, 2, 1),
+        _filtered(_filtered(signals.lon, 8, 2), jerk_window, 2, 1),
+        _filtered(signals.yaw, 5, 3, 2),
+        _filtered(signals.yaw, 5, 2, 1),
+    ]
+    bounds = zip(values, COMFORT_BOUNDS.values(), strict=True)
+    within = [(value > low) & (value < high) for value, (low, high) in bounds]
+    return torch.stack(within, -2).all(-1)
+
+
+def plain_comfort(states: Tensor) -> Tensor:
+    """``[R, 6]`` bool: states ``[R, T, 11]`` without a past pass each of `CHECKS`, as in NAVSIM 1.1.
+
+    Accelerations are at the rear axle. The filters of accelerations and jerks span all T states.
+    """
+    signals = _signals(states)._replace(lon=states[..., State.AX])
+    return checks(signals, states.shape[-2], states.shape[-2])
+
+
+def extended_comfort(now: Tensor, previous: Tensor) -> Tensor:
+    """EC ``[...]`` bool of two drives: True where their overlap agrees. The value counts for both drives.
+
+    Args:
+        now: ``[..., T, 11]`` states.
+        previous: ``[..., T, 11]`` states, planned half a second earlier.
+    """
+    ours, theirs = _features(now[..., :-FRAME_STEPS, :]), _features(previous[..., FRAME_STEPS:, :])
+    differences = [
+        (one - other).square().mean(-1).sqrt() <= largest
+        for one, other, largest in zip(ours, theirs, EXTENDED_COMFORT_BOUNDS, strict=True)
+    ]
+    return torch.stack(differences, -1).all(-1)
+
+
+def _features(states: Tensor) -> tuple[Tensor, ...]:
+    signals = _signals(states)
+    acceleration = _filtered(signals.magnitude, 8, 2)
+    jerk = _filtered(acceleration, 15, 2, 1)
+    return acceleration, jerk, _filtered(signals.yaw, 5, 2, 1), _filtered(signals.yaw, 5, 2, 2)
+
+
+def _signals(states: Tensor) -> ComfortSignals:
+    ax, ay = states[..., State.AX], states[..., State.AY]
+    turning = states[..., State.YAW_RATE].square() + states[..., State.YAW_ACC]
+    yaw = _without_jumps(states[..., State.YAW])
+    # With the official sign: turning adds to longitudinal acceleration.
+    return ComfortSignals(yaw, ax + REAR_AXLE_TO_CENTER * turning, ay, torch.hypot(ax, ay))
+
+
+def _after(past: Tensor, states: Tensor) -> ComfortSignals:
+    """Signals of a history ``[R, N, 3]`` (yaw, ax, ay) followed by states."""
+    later = _signals(states)
+    yaw, ax, ay = past.unbind(-1)
+    return ComfortSignals(
+        _without_jumps(torch.cat([yaw, states[..., State.YAW]], -1)),
+        torch.cat([ax, later.lon], -1),
+        torch.cat([ay, later.lat], -1),
+        torch.cat([torch.hypot(ax, ay), later.magnitude], -1),
+    )
+
+
+def _sampled(history: EgoHistory) -> Tensor:
+    """``[N, 3]`` yaw, ax, ay of the history at 10 Hz; officially the sample before t = 0 is missing."""
+    times = [round(time * MICROSECONDS) for time in history.times.tolist()]
+    begin, step = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS)), round(DT * MICROSECONDS)
+    at = list(range(begin, times[-1], step))[:-1]
+    poses = torch.cat([history.poses[:, :2], unwrapped(history.poses[:, 2])[:, None], history.accelerations], 1)
+    return interpolated(times, poses, at)[:, 2:] if at else poses[:0, 2:]
+
+
+def _without_jumps(yaw: Tensor) -> Tensor:
+    """Unwrap: neighbors differ by at most pi."""
+    turns = (yaw.diff(dim=-1) / (2 * math.pi)).round().cumsum(-1)
+    return torch.cat([yaw[..., :1], yaw[..., 1:] - 2 * math.pi * turns], -1)
+
+
+def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> Tensor:
+    matrix = _savitzky_golay(values.shape[-1], window, order, derivative, values.device)
+    return (values @ matrix).round(decimals=FILTER_DECIMALS)
+
+
+@lru_cache(maxsize=64)
+def _savitzky_golay(count: int, window: int, order: int, derivative: int, device: torch.device) -> Tensor:
+    """``[count, count]`` matrix of the linear filter; a larger window is cut to ``count``."""
+    responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)
+    return torch.from_numpy(responses).to(device)

@@ -1,0 +1,123 @@
+"""How a study knows its runs: by the identity that a run writes, here and in saved results."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.cli.method import identity_of
+from lightning_cgrpo.cli.report.runs import read_summary, save
+from lightning_cgrpo.cli.run_folders import differences
+from lightning_cgrpo.cli.study.command import report
+from lightning_cgrpo.cli.study.state import Results, check_distinct, identity, note, state, weights
+from lightning_cgrpo.cli.study.study import Run, configuration, read_study
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.policies.pretrained import origin
+from tests.cli.report.conftest import made, summary
+
+ROOT = Path(__file__).parents[3]
+COMMITTED = {
+    "gridworld": " ".join(file.stem for file in ROOT.glob("configs/studies/*gridworld*.yaml")),
+    "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
+    "navsim": "navsim navsim_methods navsim_critics duals_navsim",
+    "calculator": "calculator",
+    **{f"environments/{world}": world for world in ("cartpole", "highway", "hopper_velocity", "pendulum")},
+    "environments/minigrid_lava": "minigrid_lava estimators_minigrid_lava",
+}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    for cached in (identity, configuration, weights):
+        cached.cache_clear()
+
+
+def make(*overrides, seed=0, updates=10, variant="a"):
+    given = ("-c", "configs/gridworld.yaml", f"--trainer.max_steps={updates}", *overrides)
+    return Run(variant, seed, given, "runs/mine")
+
+
+def begin(run, updates, status="running", version=0):
+    """What training leaves in the folder of a run."""
+    folder = run.folder / f"version_{version}"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    about = summary(config=configuration(run), updates=updates, asked=10)
+    (folder / SUMMARY).write_text(json.dumps({**about, "status": status}))
+
+
+def unlike(run, there):
+    """The settings in which the most similar saved run differs: of it, and of the configuration."""
+    now = json.loads(identity(run))
+    found = [list(differences(saved["method"], now["method"])) for saved in there.saved.values()]
+    return min(found, key=len) or "seed, length, weights, or settings that the configuration has no more"
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k") else ()) for folder in COMMITTED],
+)
+def test_the_committed_results_are_finished_runs(folder):
+    """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
+    results, known = ROOT / "docs/results" / folder, set()
+    for name in COMMITTED[folder].split():
+        file = ROOT / "configs/studies" / f"{name}.yaml"
+        runs = read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml")).runs
+        there = Results(results, ROOT / "none")
+        assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {}
+        check_distinct(runs)
+        known |= {identity(run) for run in runs}
+    assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
+    assert all((path.parents[1] / "report.md").is_file() for path in results.glob("**/runs/*.json"))
+
+
+def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch):
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--model.policy.model=mine"), "runs/mine")
+    (folder / "mine").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / "mine" / name).write_text(name)
+    first = identity(run)
+    assert origin("mine").fingerprint in first
+    (folder / "mine/model.safetensors").write_text("others")
+    identity.cache_clear(), weights.cache_clear()
+    assert identity(run) != first
+    (folder / "mine/config.json").unlink()
+    weights.cache_clear()
+    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
+    for model in ("mine", "nobody/nothing"):
+        with pytest.raises(UserError, match="Expected a model to start from"):
+            weights(model)
+
+
+def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, results = make(), Results(tmp_path / "results", tmp_path / "report")
+    assert state(run) == "open"
+    run.folder.mkdir(parents=True)
+    note(run, error="no memory")
+    assert state(run) == "failed: no memory"
+    begin(run, 4)
+    assert state(run) == "failed at 4 of 10: no memory"
+    note(run)
+    assert state(run) == "interrupted at 4 of 10"
+    with pytest.raises(UserError, match=r"'runs/mine/a,seed=0' to hold the run of the same configuration"):
+        state(make(updates=20))
+    begin(run, 10, "finished", version=1)
+    assert state(run) == "trained, but not tested" and not results.finished(run)
+    note(run, done=True)
+    assert results.finished(run) and not results.finished(make(seed=1))
+
+
+def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):
+    run = make()
+    for name, reward in (("early", 0.25), ("late", 0.5)):
+        save(made(final={"reward/mean": reward}, config=configuration(run)), tmp_path / name / "runs/other_seed0.json")
+    there = Results(tmp_path, tmp_path / "late")
+    assert there.finished(run) and there.finished(make(variant="renamed")) and not there.finished(make(updates=20))
+    # The report's own runs come first: another study may have trained the variant with an older default.
+    assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
+    assert identity_of(configuration(run))["method"] == read_summary(tmp_path / "late/runs/other_seed0.json")["method"]
+    report([make(variant="renamed")], there, tmp_path / "late")  # Another variant may now take the file of `other`.
+    assert len({(tmp_path / "late/runs" / f"{name}_seed0.json").read_bytes() for name in ("other", "renamed")}) == 1

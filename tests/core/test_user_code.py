@@ -1,0 +1,276 @@
+"""Whatever user code raises is a counted fault, or an error that ends the run; a Ctrl-C is a Ctrl-C."""
+
+import asyncio
+import builtins
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from lightning import Callback
+
+from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
+from lightning_cgrpo.callbacks import FixedWeights
+from lightning_cgrpo.core.errors import UserError, first_line, printable
+from lightning_cgrpo.core.rollout import Signal
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, called, submitted
+from lightning_cgrpo.datamodules import SeedDataModule
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool, own_reward
+from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler
+from lightning_cgrpo.tasks.functions.calls import call_functions
+from lightning_cgrpo.tasks.task import Task
+from tests.quiet import quiet_trainer
+
+
+class OwnError(BaseException):
+    """As pytest, trio and others define them."""
+
+
+def every_exception():
+    kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    return [*kinds, asyncio.CancelledError, OwnError]
+
+
+def instance(kind):
+    for arguments in (
+        (),
+        ("text",),
+        ("text", [SystemExit()]),
+        ("text", [ValueError()]),
+        ("utf-8", b"x", 0, 1, "text"),
+        ("utf-8", "x", 0, 1, "text"),
+        ("x", 0, 1, "text"),
+    ):
+        try:
+            return kind(*arguments)
+        except TypeError:
+            continue
+    raise AssertionError(kind)
+
+
+KINDS = every_exception()
+BENDING = [kind for kind in KINDS if not issubclass(kind, Exception)]
+BENDING += [StopIteration, StopAsyncIteration, ValueError, OSError]
+
+
+def raising(kind):
+    def function(**_):
+        raise instance(kind)
+
+    async def asynchronous(**_):
+        await asyncio.sleep(0)
+        raise instance(kind)
+
+    return function, asynchronous
+
+
+@pytest.mark.parametrize("time_limit", [None, 10.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_and_tools_raise_an_exception_or_none(kind, time_limit):
+    for function in raising(kind):
+        with pytest.raises(Exception) as error:
+            call_functions({"mine": function}, {}, time_limit)
+        assert not isinstance(error.value, (StopIteration, StopAsyncIteration)) and "'mine'" in str(
+            [error.value, *error.value.__notes__]
+        )
+        with pytest.raises(Exception) as error:
+            call_tool({"tool": function}, {"name": "tool", "arguments": {}}, time_limit)
+        assert not isinstance(error.value, (StopIteration, StopAsyncIteration, InvalidCallError, TimeLimitError))
+
+        class World:
+            get_reward = staticmethod(function)
+
+        with pytest.warns(UserWarning, match="get_reward raised"):
+            assert own_reward(World()) != own_reward(World())  # NaN, a fault
+
+    async def answers():
+        return 5
+
+    assert submitted(answers(), "after").result(5) == 5, "the event loop still runs"
+
+
+def test_a_task_that_a_coroutine_starts_leaves_the_event_loop_running():
+    async def starts(**_):
+        task = asyncio.ensure_future(ends())
+        await asyncio.sleep(0.01)
+        return task.done()
+
+    async def ends():
+        sys.exit(0)
+
+    assert called(starts, {}, "starts", 5) is True and called(starts, {}, "starts", 5) is True
+
+
+class Coin(Environment):
+    max_steps, observation_size, actions = 1, 1, 2
+    raised = None
+
+    def reset(self, prompts, group_size):
+        return Flips(self.raised, len(prompts) * group_size)
+
+
+class Flips:
+    def __init__(self, raised, count):
+        self.raised, self.start = raised, torch.zeros(count, dtype=torch.long)
+
+    def observe(self, states):
+        return states[:, None].float()
+
+    def step(self, states, actions):
+        if self.raised is not None:
+            raise instance(self.raised)
+        return torch.ones_like(states)
+
+    def ended(self, states):
+        return states == 1
+
+    def report(self, states, actions, reached):
+        return {"won": actions == 1}
+
+
+class CoinTask(Task):
+    signals = {"won": "indicator", "lost": "indicator"}  # noqa: RUF012
+    raised = None
+
+    def score(self, prompts, rollouts):
+        if self.raised is not None:
+            raise instance(self.raised)
+        won = rollouts.info["won"].any(-1).float()
+        return {"won": Signal(won), "lost": Signal(1 - won)}
+
+
+class LoggingTask(CoinTask):
+    """Raises after the answers are scored."""
+
+    logging = None
+
+    def logged(self):
+        if self.logging is not None:
+            raise instance(self.logging)
+
+
+class Seeds(SeedDataModule):
+    raised = None
+
+    def source(self, split):
+        source = super().source(split)
+        if self.raised is not None:
+
+            def groups(index):
+                raise instance(self.raised)
+
+            source.groups = groups
+        return source
+
+
+class Raising(Callback):
+    """In the last hook of a batch, after which Lightning's loops end silently by a StopIteration."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def on_train_batch_end(self, *_):
+        raise instance(self.kind)
+
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
+
+def run(command, broken, kind):
+    trainer = quiet_trainer(FixedWeights({"lost": 1.0}), max_steps=2, max_epochs=-1, limit_val_batches=None)
+    world, task, data = Coin(), LoggingTask(), Seeds(2, 32, 8, 8, 4, seed=0)
+    if broken == "logged":
+        task.logging = kind
+    elif broken == "callback":
+        trainer.callbacks.append(Raising(kind))
+    else:
+        {"environment": world, "task": task, "data": data}[broken].raised = kind
+    module = ConstrainedGRPO(
+        CategoricalMLP(1, 2),
+        EnvironmentSampler(world),
+        task,
+        Objective("won", {"lost": Constraint(at_most=0.5)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+        group_size=2,
+    )
+    getattr(trainer, command)(module, data)
+
+
+@pytest.mark.parametrize(
+    ("command", "broken"),
+    [
+        *itertools.product(["fit", "validate", "test", "predict"], ["environment", "task", "data", "callback"]),
+        *itertools.product(["fit", "validate"], ["logged"]),
+    ],
+)
+def test_no_command_ends_or_is_shortened_without_an_error(command, broken):
+    for kind in BENDING:
+        with warnings.catch_warnings(), pytest.raises(Exception) as error:
+            warnings.simplefilter("ignore")
+            run(command, broken, kind)
+        bends = not issubclass(kind, Exception) or kind in (StopIteration, StopAsyncIteration)
+        assert isinstance(error.value, UserError if bends else kind), kind
+        assert not bends or kind.__name__ in str(error.value)
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)
+
+
+def swallow():
+    try:
+        interrupt()
+    except BaseException:
+        return 1
+
+
+@pytest.fixture
+def listening():
+    """A shell's background jobs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("function", [interrupt, swallow])
+@pytest.mark.parametrize("time_limit", [None, 10.0])
+def test_a_real_interrupt_passes(function, time_limit, listening):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), UserCode("a task"), UserCode("a sampler"):
+        called(function, {}, "mine", time_limit)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(UserError):  # the note is gone
+        called(raising(KeyboardInterrupt)[0], {}, "mine", None)
+
+
+def test_other_threads_have_no_signals():
+    outcomes = []
+
+    def elsewhere():
+        try:
+            with UserCode("mine"):
+                raise KeyboardInterrupt
+        except UserError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "KeyboardInterrupt" in str(outcomes[0])
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise SystemExit("no text")
+
+
+def test_texts_of_all_values_can_be_shown():
+    assert first_line(SilentError()).startswith("<SilentError")
+    assert printable("\x1b]0;title\x07\x9b\ud83d") == r"\x1b]0;title\x07\x9b" + "\ufffd"
+    assert printable("plain text \U0001f600") == "plain text \U0001f600"

@@ -1,0 +1,239 @@
+"""The devkit's `pdm_score` on fakes of its objects, built from a scene; beside the scorer on that scene."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import shapely
+import torch
+
+from driving_scenes.errors import InputError
+from driving_scenes.scene import AGENT_TYPES, MOVING_TYPES
+from driving_scenes.vehicle import corners
+from navsim_score import drop_in
+from navsim_score.batch.agent_tracks import interpolate_agents
+from navsim_score.columns import COLUMNS
+from navsim_score.drop_in import pdm_score, scorer_of
+from navsim_score.scorer import Scorer
+from navsim_score.traffic.reactive import Reactive
+from tests.driving_scenes.scenes import straight, straight_road
+from tests.navsim_score.devkit_scenes import candidates, scenes
+
+SAMPLING = SimpleNamespace(num_poses=40, interval_length=0.1)
+REPLAY = type("LogReplayTrafficAgents", (), {})()
+
+
+def pose(values):
+    return SimpleNamespace(**dict(zip(("x", "y", "heading"), map(float, values), strict=True)))
+
+
+def ego_state(ego, row):
+    vector = {
+        f"rear_axle_{kind}_2d": SimpleNamespace(x=float(values[row, 0]), y=float(values[row, 1]))
+        for kind, values in (("velocity", ego.velocities), ("acceleration", ego.accelerations))
+    }
+    time = round(float(ego.times[row]) * 1e6) + 7_000_000
+    return SimpleNamespace(time_us=time, rear_axle=pose(ego.poses[row]), dynamic_car_state=SimpleNamespace(**vector))
+
+
+def tracks(scene):
+    poses, velocities, present, _ = interpolate_agents(scene.agents)
+    for step in range(41):
+        found = []
+        for row, token in enumerate(scene.agents.tokens):
+            if present[row, step]:
+                length, width, height = scene.agents.sizes[row].tolist()
+                kind = int(scene.agents.types[row])
+                item = SimpleNamespace(
+                    track_token=token,
+                    tracked_object_type=SimpleNamespace(name=AGENT_TYPES[kind].upper()),
+                    center=pose(poses[row, step]),
+                    box=SimpleNamespace(length=length, width=width, height=height),
+                )
+                if kind < MOVING_TYPES:
+                    item.velocity = SimpleNamespace(
+                        x=float(velocities[row, step, 0]), y=float(velocities[row, step, 1])
+                    )
+                found.append(item)
+        yield SimpleNamespace(tracked_objects=found)
+
+
+def layers(scene):
+    lanes, blocks = scene.map.lanes, scene.map.roadblocks
+    for row, name in enumerate(lanes.ids):
+        yield name, "LANE_CONNECTOR" if lanes.connector[row] else "LANE", lanes.polygons[row]
+    for row, name in enumerate(blocks.ids):
+        if not blocks.connector[row]:
+            yield name, "ROADBLOCK", blocks.polygons[row]
+    for row, name in enumerate(scene.map.intersections.ids):
+        yield name, "INTERSECTION", scene.map.intersections.polygons[row]
+
+
+def cache_of(scene, plan):
+    tokens, kinds, polygons = zip(*layers(scene), strict=True)
+    lanes = scene.map.lanes
+    shapes = {name: shapely.Polygon(lanes.polygons[row].numpy()) for row, name in enumerate(lanes.ids)}
+    until = {name: 3.0 for name in lanes.ids if name == "through"}  # `crossing` is red until 3 s
+    red = [[name for name, end in until.items() if step * 0.1 < end] for step in range(41)]
+    states = [SimpleNamespace(rear_axle=pose(row)) for row in plan.trajectory]
+    past = [ego_state(scene.ego, row) for row in range(len(scene.ego.times))]
+    return SimpleNamespace(
+        file_path=Path("log/unknown/token/metric_cache.pkl"),
+        drivable_area_map=SimpleNamespace(
+            tokens=list(tokens),
+            map_types=[SimpleNamespace(name=kind) for kind in kinds],
+            _geometries=[shapely.Polygon(each.numpy()) for each in polygons],
+        ),
+        observation=SimpleNamespace(
+            detections_tracks=list(tracks(scene)),
+            _occupancy_maps_tl=[
+                ([f"red_light_{name}" for name in names], [shapes[name] for name in names]) for names in red
+            ],
+        ),
+        ego_state=past[-1],
+        past_human_trajectory=SimpleNamespace(get_sampled_trajectory=lambda: past),
+        human_trajectory=None if scene.human is None else SimpleNamespace(poses=scene.human.numpy()),
+        trajectory=SimpleNamespace(get_sampled_trajectory=lambda: states),
+        centerline=SimpleNamespace(discrete_path=[SimpleNamespace(x=float(x), y=float(y)) for x, y in plan.centerline]),
+        route_lane_ids=[lanes.ids[row] for row in plan.route_lanes],
+    )
+
+
+@pytest.fixture(scope="module")
+def cases():
+    found = list(scenes().values())
+    scorer = Scorer(found)
+    scene = torch.arange(len(found)).repeat_interleave(4)
+    caches = [cache_of(one, plan) for one, plan in zip(found, scorer.plans, strict=True)]
+    return caches, scorer(candidates().repeat(len(found), 1, 1), scene), scene
+
+
+def test_a_scorer_over_caches_gives_the_scenes_scores(cases):
+    caches, expected, scene = cases
+    found = scorer_of(caches)(candidates().repeat(len(caches), 1, 1), scene)
+    for name in COLUMNS:
+        assert torch.allclose(found.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
+    assert torch.allclose(found.pdm_score, expected.pdm_score, rtol=0, atol=1e-9)
+    assert torch.allclose(found.states, expected.states, rtol=0, atol=1e-9)
+
+
+def test_vehicles_of_caches_react_on_the_maps_lanes(monkeypatch):
+    """As in the scenes that the caches were made of."""
+    found = list(scenes().values())
+    before = Scorer(found, Reactive())
+    caches = [cache_of(one, plan) for one, plan in zip(found, before.plans, strict=True)]
+
+    def map_lanes(cache):
+        lanes = next(one for one, held in zip(found, caches, strict=True) if held is cache).map.lanes
+
+        def lane(name, connector):
+            row = lanes.ids.index(name)
+            assert connector == bool(lanes.connector[row])
+            line = [SimpleNamespace(x=x, y=y) for x, y in lanes.centerlines[row].tolist()]
+            limit = float(lanes.speed_limit[row])
+            path = SimpleNamespace(discrete_path=line)
+            return SimpleNamespace(baseline_path=path, speed_limit_mps=None if limit != limit else limit)
+
+        return lane
+
+    monkeypatch.setattr(drop_in, "map_lanes", map_lanes)
+    poses, scene = candidates().repeat(len(found), 1, 1), torch.arange(len(found)).repeat_interleave(4)
+    expected = before(poses, scene)
+    got = scorer_of(caches, reactive=True)(poses, scene)
+    for name in COLUMNS:
+        assert torch.allclose(got.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
+    pytest.importorskip("pandas")
+    plan = SimpleNamespace(poses=poses[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    config = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=True))
+    alone, _ = pdm_score(caches[0], plan, SAMPLING, None, config, type("NavsimIDMTrafficAgents", (), {})())
+    assert float(alone["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[0]), abs=1e-9)
+
+
+HOLES = [[20.0, -0.9], [20.0, -0.3], [24.0, -0.3], [24.0, -0.9]], [[30.0, -2.0], [31.0, -2.0], [30.0, -1.0]]
+"""Under the left corners of an ego that goes straight on, and between its corners."""
+
+
+def test_holes_of_polygons_are_off_the_road():
+    """Against shapely, corner by corner."""
+    scene = straight_road()
+    [plan] = Scorer([scene]).plans
+    cache = cache_of(scene, plan)
+    areas = cache.drivable_area_map
+    for row, kind in enumerate(areas.map_types):
+        if kind.name == "ROADBLOCK" and areas.tokens[row] == "east":
+            areas._geometries[row] = shapely.Polygon(areas._geometries[row].exterior, HOLES)
+    poses = torch.stack([straight(speed, left=left) for speed in (0.5, 4.0, 8.0, 13.0) for left in (-1.2, 0.0, 2.5)])
+    scores = scorer_of([cache], human_filter=False)(poses, torch.zeros(12, dtype=torch.int64))
+    shapes = [shape for shape, kind in zip(areas._geometries, areas.map_types, strict=True) if kind.name == "ROADBLOCK"]
+    on_road = shapely.contains_xy(np.array(shapes)[:, None], *corners(scores.states).reshape(-1, 2).T.numpy()).any(0)
+    expected = on_road.reshape(12, -1).all(1)
+    assert scores.columns["drivable_area_compliance"].bool().tolist() == expected.tolist()
+    filled = Scorer([scene], human_filter=False)(poses, torch.zeros(12, dtype=torch.int64))
+    assert 0 < expected.sum() < filled.columns["drivable_area_compliance"].sum()
+
+
+def test_repeated_vertices_and_caches_for_training():
+    scene = straight_road()
+    [plan] = Scorer([scene]).plans
+    cache, poses, row = cache_of(scene, plan), straight()[None], torch.zeros(1, dtype=torch.int64)
+    expected = scorer_of([cache])(poses, row).columns
+    areas = cache.drivable_area_map
+    twice = [np.repeat(shape.exterior.coords, 2, axis=0) for shape in areas._geometries]
+    areas._geometries = [shapely.Polygon(points) for points in twice]
+    found = scorer_of([cache])(poses, row).columns
+    assert all(torch.equal(found[name], column) for name, column in expected.items())
+    del cache.trajectory
+    cache.pdm_progress = 20.0
+    with pytest.raises(InputError, match="pdm_progress"):
+        scorer_of([cache])
+
+
+def test_pdm_score_has_the_devkits_signature_and_columns(cases):
+    pytest.importorskip("pandas")
+    caches, expected, _ = cases
+    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    for filtered in (True, False):
+        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
+        frame, states = pdm_score(caches[0], plan, SAMPLING, None, scorer, REPLAY)
+        columns = expected.columns if filtered else expected.unfiltered
+        assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(
+            {name: float(columns[name][0]) for name in COLUMNS}
+        )
+        row = frame.iloc[0]
+        assert row["multiplicative_metrics_prod"] == (1.0 if filtered else 0.0)
+        weighted = np.dot(row["weighted_metrics"][:4], row["weighted_metrics_array"][:4]) / 14
+        total = row["multiplicative_metrics_prod"] * weighted
+        assert total == pytest.approx(float(expected.epdms[0]) if filtered else float(expected.pdm_score[0]))
+        assert row["pdm_score"] == pytest.approx(float(expected.pdm_score[0]))
+        assert states.shape == (41, 11)
+
+
+def test_only_another_cache_or_filter_is_converted_again(cases, monkeypatch):
+    pytest.importorskip("pandas")
+    caches, expected, _ = cases
+    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    converted = []
+    convert = drop_in.scorer_of
+    monkeypatch.setattr(drop_in, "scorer_of", lambda *args, **given: converted.append(1) or convert(*args, **given))
+    drop_in._kept_scorer.cache_clear()
+    counts = []
+    for row, filtered in ((0, True), (0, True), (0, False), (2, False), (2, False), (0, True)):
+        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
+        frame, _ = pdm_score(caches[row], plan, SAMPLING, None, scorer, REPLAY)
+        assert float(frame["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[4 * row]))
+        counts.append(len(converted))
+    assert counts == [1, 1, 2, 3, 3, 4]
+
+
+def test_what_a_cache_cannot_score_is_refused(cases):
+    plan = SimpleNamespace(poses=np.full((8, 3), np.nan), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=None))
+    pytest.importorskip("pandas")
+    for sampling, traffic, words in (
+        (SimpleNamespace(num_poses=50, interval_length=0.1), REPLAY, "40 poses"),
+        (SAMPLING, object(), "LogReplayTrafficAgents"),
+        (SAMPLING, REPLAY, "finite"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pdm_score(cases[0][0], plan, sampling, None, scorer, traffic)

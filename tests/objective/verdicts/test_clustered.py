@@ -1,0 +1,58 @@
+"""Korn and Graubard's interval: identities, coverage by simulation, and the naive interval that fails."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lightning_cgrpo.objective.verdicts.binomial import lower_bound, upper_bound
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
+
+
+def measured(counts, size):
+    """From violations ``[N]`` out of `size` answers to each of N prompts."""
+    prompts = len(counts)
+    rate = counts.sum() / (prompts * size)
+    error = math.sqrt(prompts / (prompts - 1) * ((counts - rate * size) ** 2).sum()) / (prompts * size)
+    affected = int((counts > 0).sum()), int((counts < size).sum())
+    return ClusteredRate(rate, error or None, prompts, prompts * size, *affected)
+
+
+def test_copies_are_no_evidence():
+    """Eight equal answers to each prompt say no more than one."""
+    for level in (0.025, 0.05):
+        once, copied = (measured(np.array([size] * 7 + [0] * 193), size).bounds(level) for size in (1, 8))
+        exact = lower_bound(7, 200, level), upper_bound(7, 200, level)
+        assert once == pytest.approx(exact, abs=2e-3) and copied == pytest.approx(exact, abs=2e-3)
+        assert copied[1] == exact[1]
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_a_rate_of_0_or_1_has_the_interval_of_its_prompts(rate):
+    found = ClusteredRate(rate, None, 299, 299 * 8, *((299, 0) if rate else (0, 299)))
+    assert found.bounds(0.05) == (lower_bound(rate * 299, 299, 0.05), upper_bound(rate * 299, 299, 0.05))
+    assert found.bounds(0.05)[int(1 - rate)] == pytest.approx(0.99 if rate else 0.01, abs=5e-5)
+
+
+@pytest.mark.parametrize("level", [0.025, 0.05])
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("rate", [0.002, 0.01, 0.15])
+def test_bounds_rarely_miss(rate, correlation, level):
+    """Beta-binomial groups of 16 at 256 prompts, of which two or three violate at the least; pooled answers fail."""
+    generator = np.random.default_rng(0)
+    prompts, size, repetitions = 256, 16, 1_500
+    missed = np.zeros(3)
+    for _ in range(repetitions):
+        own = np.full(prompts, rate)
+        if correlation:
+            concentration = 1 / correlation - 1
+            own = generator.beta(rate * concentration, (1 - rate) * concentration, prompts)
+        found = measured(generator.binomial(size, own), size)
+        low, high = found.bounds(level)
+        pooled = upper_bound(found.rate * found.opportunities, found.opportunities, level)
+        missed += low > rate, high < rate, pooled < rate
+    below, above, naive = missed / repetitions
+    allowed = level + 0.01 + 3 * math.sqrt(level / repetitions)
+    assert below < allowed and above < allowed
+    if correlation == 0.7:
+        assert naive > 4 * level

@@ -1,0 +1,74 @@
+"""Verdicts on several constraints."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lightning_cgrpo.objective.verdicts.binomial import upper_bound
+from lightning_cgrpo.objective.verdicts.verdict import Counts, fewest_prompts, verdicts
+
+
+def single(violations, prompts, threshold):
+    return Counts(np.repeat([1.0, 0.0], [violations, prompts - violations]), np.ones(prompts), threshold)
+
+
+def test_holm_is_spent_on_the_strongest_first():
+    found = verdicts({"a": single(0, 408, 0.01), "b": single(0, 369, 0.01), "c": single(0, 299, 0.01)}, 0.95)
+    assert [verdict.decision for verdict in found.values()] == ["certified"] * 3
+    # The strongest must pass a third of 5 %: 408 prompts, not 407.
+    found = verdicts({name: single(0, 407, 0.01) for name in "abc"}, 0.95)
+    assert {verdict.decision for verdict in found.values()} == {"undecided"}
+    assert {verdict.needed for verdict in found.values()} == {408}
+
+
+def test_bounds_hold_together():
+    """A bound is the threshold where Holm's steps decided, and that of the last step elsewhere; see the simulation."""
+    found = verdicts(
+        {"low": single(3, 2_000, 0.01), "high": single(300, 2_000, 0.1), "at": single(20, 2_000, 0.01)}, 0.95
+    )
+    low, high, at = found.values()
+    assert (low.decision, high.decision, at.decision) == ("certified", "refuted", "undecided")
+    assert low.upper == 0.01 and high.lower == 0.1
+    assert at.upper == pytest.approx(upper_bound(20, 2_000, 0.05 / 2)) and at.needed is None and at.rate == 0.01
+    assert low.needed is None and high.needed is None, "what is decided needs no more prompts"
+    every = verdicts({name: single(3, 2_000, 0.01) for name in "abc"}, 0.95)
+    assert [verdict.upper for verdict in every.values()] == [pytest.approx(upper_bound(3, 2_000, 0.05 / 3))] * 3
+
+
+@pytest.mark.slow
+def test_simultaneous_bounds_rarely_miss():
+    """Of three rates, one of them at its threshold; bounds at the levels of Holm's steps missed in 7 %."""
+    generator = np.random.default_rng(0)
+    rates, prompts, missed = np.array([0.002, 0.004, 0.01]), 1_000, np.zeros(2)
+    for counts in generator.binomial(prompts, rates, (2_000, 3)).tolist():
+        found = verdicts({n: single(c, prompts, 0.01) for n, c in zip("abc", counts, strict=True)}, 0.95).values()
+        missed += (
+            any(rate > of.upper for rate, of in zip(rates, found, strict=True)),
+            any(rate < of.lower for rate, of in zip(rates, found, strict=True)),
+        )
+    assert (missed / 2_000 < 0.05 + 3 * math.sqrt(0.05 / 2_000)).all()
+
+
+def test_answers_to_which_a_constraint_does_not_apply_are_left_out_and_asked_for():
+    applies = np.tile([1.0, 0.0], 100)
+    (verdict,) = verdicts({"a": Counts(np.zeros(200), applies, 0.01)}, 0.95).values()
+    assert verdict.upper == pytest.approx(upper_bound(0, 100, 0.05)) and verdict.needed == 2 * 299
+    (never,) = verdicts({"a": Counts(np.zeros(5), np.zeros(5), 0.01)}, 0.95).values()
+    assert (never.decision, never.rate, never.lower, never.upper, never.needed) == ("undecided", None, 0, 1, None)
+
+
+def test_steps_are_no_prompts():
+    """100 episodes of 80 clean steps are no 8,000 prompts."""
+    steps = Counts(np.zeros(100), np.full(100, 80.0), 0.01, most=80)
+    (verdict,) = verdicts({"lava": steps}, 0.95).values()
+    assert verdict.decision == "undecided" and 299 <= verdict.needed <= 600
+    many = Counts(np.zeros(verdict.needed), np.full(verdict.needed, 80.0), 0.01, most=80)
+    assert verdicts({"lava": many}, 0.95)["lava"].decision == "certified"
+
+
+def test_the_fewest_prompts_of_the_documentation():
+    expected = {0.01: [299, 368, 408, 437], 0.05: [59, 72, 80, 86]}
+    for threshold, numbers in expected.items():
+        assert [fewest_prompts([threshold] * k, 0.95) for k in (1, 2, 3, 4)] == numbers
+    assert fewest_prompts([0.0], 0.95) is None
