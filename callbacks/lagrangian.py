@@ -15,10 +15,10 @@ from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers.targets import Targets
+from lightning_cgrpo.multipliers.units import Units, within_groups
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.targets import Targets
-from lightning_cgrpo.objective.units import Units, within_groups
 
 
 class LagrangianCallback(WeightSetter):

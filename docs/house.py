@@ -1,6 +1,6 @@
 """Draw the package as a house, from its imports: ``python docs/house.py`` writes docs/house.png and prints the plan.
 
-A room is a folder of the package, or a file directly in it. A room stands above every room that it imports.
+A room is a folder of lightning_cgrpo, or a file directly in it; driving_scenes and navsim_score are houses of their own. A room stands above every room that it imports.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 PACKAGE = "lightning_cgrpo"
 GROUND = "#eceff1"
 WINGS = {
-    "the method": ("#c8e6c9", "objective grpo multipliers modules callbacks verdicts"),
-    "language models and rollouts": ("#bbdefb", "policies samplers rollout"),
-    "tasks and data": ("#ffe0b2", "tasks scenes navsim datamodules prompts json_client child_process"),
-    "commands": ("#e1bee7", "__main__ cli reporting studies checkpoints"),
+    "the method": ("#c8e6c9", "objective grpo multipliers modules callbacks"),
+    "language models and rollouts": ("#bbdefb", "policies samplers"),
+    "tasks and data": ("#ffe0b2", "tasks datamodules"),
+    "commands": ("#e1bee7", "__main__ cli checkpoints"),
 }
 
 

@@ -9,7 +9,7 @@ import importlib
 import sys
 from typing import Any
 
-from lightning_cgrpo.moved import MovedModules
+from lightning_cgrpo.core.moved import MovedModules
 
 __version__ = "0.1.0"
 

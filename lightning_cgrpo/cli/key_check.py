@@ -15,7 +15,7 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
 from lightning_cgrpo.core.errors import did_you_mean
-from lightning_cgrpo.moved import new_path
+from lightning_cgrpo.core.moved import new_path
 
 PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
 """Packages whose classes are checked."""

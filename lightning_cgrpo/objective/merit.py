@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from lightning_cgrpo.multipliers.controller import standard_units
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.units import standard_units
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.objective.verdicts.verdict import fewest_prompts
 

@@ -12,8 +12,8 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector
+from lightning_cgrpo.multipliers.targets import Targets
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.objective.targets import Targets
 from tests.dual_run import COUNTS, OBJECTIVE, THRESHOLDS, DualRun, Frozen, Recording, run, same, saved
 from tests.grids import grid_module
 from tests.memory import Memory

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
+from lightning_cgrpo.multipliers.units import within_groups
 from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
-from lightning_cgrpo.objective.units import within_groups
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
+from lightning_cgrpo.multipliers.units import within_groups
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
-from lightning_cgrpo.objective.units import within_groups
 
 DECLARED = {"goal": "indicator", "lava": "indicator", "tokens": "number", "score": "any"}
 LATER = {"start": 0.3, "over": 30}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.multipliers import StallDetector, rounded_up
+from lightning_cgrpo.multipliers.guards import StallDetector, rounded_up
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
 

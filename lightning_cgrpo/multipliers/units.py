@@ -1,0 +1,73 @@
+"""Units of the dual's violations: what one constraint's violation is to another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from lightning_cgrpo.core.rollout import Signals, over_steps
+from lightning_cgrpo.objective.group_statistics import divide, group_statistics
+from lightning_cgrpo.objective.objective import Components, Objective
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.units import RunningDeviation, standard_units
+
+LARGEST = 10.0
+"""Largest violation of a mean in its unit, because a policy whose answers all agree has a unit near 0."""
+
+
+class Units(nn.Module):
+    """The unit ``[K]`` of each constraint's violation.
+
+    - of a rate with threshold d: sqrt(d (1 - d)), see `standard_units`, or 1
+    - of a drift: its bound, because a drift falls as a power of its multiplier
+    - of another mean: the running deviation of answers within groups, in proportion to which a standardized advantage
+      moves a mean
+
+    Args:
+        standard: whether rates have standard units.
+    """
+
+    def __init__(self, objective: Objective, standard: bool) -> None:
+        super().__init__()
+        constraints = objective.constrained
+        self.standard, self.names = standard, list(constraints)
+        self.means = torch.tensor([constraint.bound.of_mean for constraint in constraints.values()])
+        self.drifts = torch.tensor([name in objective.drifts for name in constraints])
+        self.spreads = bool((self.means & ~self.drifts).any())
+        """True if any unit is a deviation within groups."""
+        self.deviation = RunningDeviation(len(constraints))
+        """Updated by `within_groups`, summed over processes."""
+
+    def at(self, thresholds: Tensor) -> Tensor:
+        """Units at thresholds ``[K]`` of violation; NaN where no two answers to a prompt ever differed."""
+        rates = standard_units(thresholds) if self.standard else torch.ones_like(thresholds)
+        std = self.deviation.std.cpu()
+        deviations = torch.where(std > 0, std, torch.nan)
+        return torch.where(self.drifts, thresholds.abs(), torch.where(self.means, deviations, rates))
+
+    def clamped(self, violations: Tensor) -> Tensor:
+        """Violations ``[K]`` in units, with those of means at most `LARGEST`."""
+        return torch.where(self.means, violations.clamp(-LARGEST, LARGEST), violations)
+
+
+def within_groups(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
+    """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
+
+    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. Drifts count as 0,
+    because their unit is their bound, and so do signals that a critic's warm-up leaves unmeasured.
+    """
+    rows = []
+    device = next(iter(signals.values())).value.device
+    for name in names:
+        constraint = objective.constraints[name]
+        if not constraint.bound.of_mean or name in objective.drifts or key(name, constraint) not in signals:
+            rows.append(torch.zeros(2, dtype=torch.float64, device=device))
+            continue
+        pair = constraint.violations(signals[key(name, constraint)])
+        total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
+        statistics = group_statistics(Components(divide(total, weight)[None], (weight > 0)[None]))
+        freedom = (statistics.count - 1).clamp(min=0).sum().double()
+        rows.append(torch.stack([statistics.deviation.square().sum(), freedom]))
+    return torch.stack(rows, 1)
