@@ -1,6 +1,7 @@
 """Draw the package as a house, from its imports: ``python docs/house.py`` writes docs/house.png and prints the plan.
 
-A room is a folder of lightning_cgrpo, or a file directly in it; driving_scenes and navsim_score are houses of their own. A room stands above every room that it imports.
+A room is a folder of lightning_cgrpo, or a file directly in it. A room stands above every room that it imports.
+The packages driving_scenes and navsim_score stand beside the house.
 """
 
 from __future__ import annotations
