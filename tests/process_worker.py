@@ -113,7 +113,6 @@ def grammar_module() -> ConstrainedGRPO:
         "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, over=10),
         "fine": Constraint(at_least=0.9, start=0.1, over=15),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
-        "sampled": Constraint(signal="k3", mean_at_most=1e-5, role="monitor"),
         "lively": Constraint(signal="entropy", mean_at_least=1.6),
         "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
     }
@@ -200,7 +199,6 @@ def exchanged(folder: Path, prompts: int) -> dict:
     constraints = {
         "even": Constraint(at_least=0.9),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
-        "sampled": Constraint(signal="k3", mean_at_most=1e-5, role="monitor"),
         "lively": Constraint(signal="entropy", mean_at_least=5.0),
     }
     module = answering(folder, optimization, constraints=constraints)

@@ -107,7 +107,7 @@ def _objective(config: Config) -> Objective:
     if not objective.compared:
         raise ConfigError(
             "Expected constraints to certify, but the objective enforces none on the task's signals, try role: "
-            "constrain; the policy's own signals (kl, k3, entropy, gap) are measured in training alone."
+            "constrain; the policy's own signals (kl, entropy) are measured in training alone."
         )
     return objective
 

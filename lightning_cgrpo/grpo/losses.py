@@ -16,8 +16,6 @@ from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
-DRIFT_SIGNALS = ("kl", "k3")
-"""Signals of drift from the reference."""
 CLIPPING = ("clip_low", "clip_high", "clip_limit")
 
 
@@ -158,8 +156,8 @@ def grpo_loss(
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; 0 for padding.
         exact_kl: KL(policy || reference) over all actions; needed for `options.exact_kl` and a penalty of ``kl``.
-        penalties: coefficients of ``kl`` (of `exact_kl`), ``k3`` and ``entropy`` (subtracted from entropy_weight),
-            scalars; from `Objective.penalties`.
+        penalties: coefficients of ``kl`` (of `exact_kl`) and ``entropy`` (subtracted from entropy_weight), scalars;
+            from `Objective.penalties`.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
@@ -181,9 +179,8 @@ def grpo_loss(
         kl_sum = (weights * kl).sum().detach()
         if options.kl_weight:
             total = total - options.kl_weight * kl
-        for name, values in (("kl", exact), ("k3", sampled)):
-            if name in penalties:
-                total = total - penalties[name] * values
+        if "kl" in penalties:
+            total = total - penalties["kl"] * exact
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()

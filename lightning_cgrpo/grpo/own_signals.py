@@ -8,19 +8,15 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
-from lightning_cgrpo.grpo.losses import k3
 
 RECORDED = "entropy", "kl"
-"""Signals of `PolicyOutput`, which the passes of the first epoch record."""
-MEASURED = "old_log_probs", "reference_log_probs", *RECORDED
-"""Targets that an update computes, from which `own_signals` measures."""
+"""The policy's own signals, outputs of `PolicyOutput`, which the passes of the first epoch record as targets."""
 
 
 def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) -> dict[str, Signal]:
     """Means over the steps of each answer, ``[B, G]``, from the passes that the update needed anyway.
 
     - ``kl``: KL(policy || reference) over all actions at every step, in nats per step
-    - ``k3``: its estimate from the sampled actions' log-probabilities by `k3`
     - ``entropy``: of the policy's distributions, in nats per step
 
     The policy is the one that sampled. With several minibatches, ``kl`` and ``entropy`` are those of the first epoch.
@@ -29,13 +25,11 @@ def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) ->
         names: of the signals to measure.
         examples: after the optimizer steps, with all targets.
     """
-    targets, signals = examples.targets, {}
+    signals: dict[str, Signal] = {}
     for name in names:
-        recorded = name in RECORDED
-        values = targets[name] if recorded else k3(targets["reference_log_probs"] - targets["old_log_probs"])
-        total, steps = (
-            _by_answer(torch.where(examples.mask, part, 0), rollouts) for part in (values, torch.ones_like(values))
-        )
+        values = examples.targets[name]
+        total = _by_answer(torch.where(examples.mask, values, 0), rollouts)
+        steps = _by_answer(torch.where(examples.mask, torch.ones_like(values), 0), rollouts)
         signals[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
     return signals
 

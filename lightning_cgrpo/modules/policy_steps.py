@@ -15,7 +15,7 @@ from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
 from lightning_cgrpo.grpo.exchange import Exchange
-from lightning_cgrpo.grpo.losses import DRIFT_SIGNALS, aggregation_weights, grpo_loss
+from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     Share,
@@ -28,7 +28,7 @@ from lightning_cgrpo.grpo.minibatches import (
     token_batches,
     with_targets,
 )
-from lightning_cgrpo.grpo.own_signals import MEASURED, RECORDED, own_signals
+from lightning_cgrpo.grpo.own_signals import RECORDED, own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
 from lightning_cgrpo.policies.policy import Reference
@@ -78,7 +78,7 @@ class PolicySteps(RolloutModule):
             if not takes_reference and (self.optimization.exact_kl or "kl" in self._policy_signals):
                 raise UserError(
                     f"Expected {type(self.policy).__name__}.forward to take a reference for the exact KL, but got one "
-                    "without, try signal: k3, and exact_kl: false."
+                    "without, try exact_kl: false, and no constraint on kl."
                 )
             if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
                 keep_cast(self.reference)
@@ -86,7 +86,7 @@ class PolicySteps(RolloutModule):
     @property
     def needs_reference(self) -> bool:
         """True if the loss or a constraint contains the KL to the reference."""
-        return bool(self.optimization.kl_weight) or not set(DRIFT_SIGNALS).isdisjoint(self._policy_signals)
+        return bool(self.optimization.kl_weight) or "kl" in self._policy_signals
 
     @property
     def _policy_signals(self) -> list[str]:
@@ -148,7 +148,7 @@ class PolicySteps(RolloutModule):
         measured = {**examples.targets, **signals}
         if exchange is not None:
             steps = sampled.mask.shape[1]
-            measured = exchange.returned({name: measured[name] for name in MEASURED if name in measured}, steps)
+            measured = exchange.returned({name: measured[name] for name in RECORDED if name in measured}, steps)
         return own_signals(self._policy_signals, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
 
     def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> tuple[Examples, Share]:
@@ -179,10 +179,6 @@ class PolicySteps(RolloutModule):
             return {}
         nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
         examples = self._sampled_examples(rollouts, nothing)[0]
-        if "old_log_probs" not in examples.targets and "k3" in names:
-            examples.targets["old_log_probs"] = self._values(self.policy, examples)
-        if "k3" in names and self.reference is not None:
-            examples.targets["reference_log_probs"] = self._values(self.reference, examples)
         for name in RECORDED:
             if name in names:
                 beside = self.reference if name == "kl" else None

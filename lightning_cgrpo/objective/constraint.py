@@ -24,8 +24,7 @@ class ObjectiveError(UserError):
     """An invalid objective."""
 
 
-POLICY_SIGNALS = ("kl", "k3", "entropy")
-DRIFTS = ("kl", "k3")
+POLICY_SIGNALS = ("kl", "entropy")
 """The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 BOUNDS = ("at_most", "at_least", "mean_at_most", "mean_at_least")
 """Kinds of bounds, of which a constraint has one."""

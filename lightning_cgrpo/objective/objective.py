@@ -20,7 +20,7 @@ from lightning_cgrpo.objective.composition import (
     operands,
     ordered,
 )
-from lightning_cgrpo.objective.constraint import DRIFTS, POLICY_SIGNALS, Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
@@ -165,8 +165,8 @@ class Objective:
 
     @property
     def drifts(self) -> set[str]:
-        """Names of the constraints on divergences between policies, 0 at the start."""
-        return {name for name, signal in self.policy_signals.items() if signal in DRIFTS}
+        """Names of the constraints on ``kl``, the divergence from the reference, 0 at the start."""
+        return {name for name, signal in self.policy_signals.items() if signal == "kl"}
 
     @property
     def compared(self) -> dict[str, Constraint]:

@@ -47,7 +47,7 @@ class ActionDistribution(ABC):
         """
         raise UserError(
             f"Expected a distribution with a method kl for the exact KL, but {type(self).__name__} has none, try "
-            "signal: k3, and exact_kl: false."
+            "exact_kl: false, and no constraint on kl."
         )
 
     def applied(self, actions: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class TestDualStep:
 
     def test_drifts_are_shares_of_their_bound(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
-        drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "k3": Constraint(mean_at_most=0.4)}
+        drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "kl": Constraint(mean_at_most=0.4)}
         running = DualRun(LagrangianCallback(controller), Objective("goal", drifts)).start()
         running.update([0.8, 3.0], [10, 10])  # means of 0.08 and 0.3
         assert controller.told == [([pytest.approx(0.6), pytest.approx(-0.25)], [True, True])]
