@@ -24,7 +24,6 @@ TOOLS = {
     "configs": ("lightning_cgrpo.cli.configs", "list the packaged configurations, or copy one to start from"),
     "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
     "data": ("lightning_cgrpo.cli.data", "list what a configuration's data needs and what is missing, before a run"),
-    "plan": ("lightning_cgrpo.cli.plan", "count the bytes of weights, optimizer, cache and logits before a run"),
     "study": ("lightning_cgrpo.cli.study.command", "train variants with several seeds, compare and report them"),
     "report": (
         "lightning_cgrpo.cli.report.command",
@@ -57,7 +56,6 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=auto
   python -m lightning_cgrpo test -c configs/gridworld.yaml
   python -m lightning_cgrpo certify -c configs/gridworld.yaml --prompts 5000
-  python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
   python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --out models/mine

@@ -9,7 +9,6 @@ import_names()
 # What a run imports when it needs it.
 for name in (
     "lightning_cgrpo.policies.vision_language",
-    "lightning_cgrpo.cli.plan",
     "matplotlib.backends.backend_agg",
     "omegaconf",
     "peft",

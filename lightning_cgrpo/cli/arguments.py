@@ -18,7 +18,7 @@ NAMED = ("model.init_args.objective.constraints", "model.init_args.task.init_arg
 def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
     """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``)."""
     files, overrides, flags = _split(arguments)
-    if flags and command in ("certify", "data", "export", "plan"):
+    if flags and command in ("certify", "data", "export"):
         raise ConfigError(f"Expected no {flags[0]} for {command}, try it with fit.")
     if not files and not flags:
         raise ConfigError("Expected a configuration, but got none, try -c configs/gridworld.yaml.")

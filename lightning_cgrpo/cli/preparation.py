@@ -29,7 +29,7 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
-    if command not in ("data", "plan"):
+    if command != "data":
         _check_processes(config)
     if config.get("ckpt_path") not in (None, "hpc", "registry"):
         check_checkpoint(str(config["ckpt_path"]))

@@ -132,11 +132,9 @@ class CausalLMPolicy(TextPolicy):
                 self.origin = origin(self.name, self.model_init_kwargs.get("revision"))
                 rank_zero_info(f"Starting weights: {self.origin}.")
 
-    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
+    def pretrained(self) -> tuple[Any, Any]:
         """The model and tokenizer of this name, see `load_pretrained`."""
-        return load_pretrained(
-            self.name, self.dtype, "AutoModelForCausalLM", check_causal, weights=weights, **self.model_init_kwargs
-        )
+        return load_pretrained(self.name, self.dtype, "AutoModelForCausalLM", check_causal, **self.model_init_kwargs)
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         super().train(mode)

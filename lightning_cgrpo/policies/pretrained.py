@@ -46,7 +46,7 @@ class LoRA:
 
 
 def load_pretrained(
-    name: str, dtype: str | None, kind: str, check: Callable[[Any, str], object], *, weights: bool, **further: Any
+    name: str, dtype: str | None, kind: str, check: Callable[[Any, str], object], **further: Any
 ) -> tuple[Any, Any]:
     """A model and its tokenizer; adapters come with their frozen base model.
 
@@ -55,7 +55,6 @@ def load_pretrained(
         dtype: None for the saved dtype.
         kind: auto class of transformers.
         check: called with configuration and name before weights are read.
-        weights: False for a model on the meta device, by its configuration alone, and no tokenizer.
         further: arguments of `from_pretrained`; the tokenizer gets ``revision`` alone.
     """
     import transformers
@@ -63,7 +62,7 @@ def load_pretrained(
 
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
-        return _read_adapters(folder, dtype, kind, check, weights=weights, **further)
+        return _read_adapters(folder, dtype, kind, check, **further)
     revision = {key: further[key] for key in ("revision",) if key in further}
     try:
         path = directory(name, **revision)
@@ -71,10 +70,6 @@ def load_pretrained(
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         config = AutoConfig.from_pretrained(source, **options, **revision)
         check(config, name)
-        if not weights:
-            with torch.device("meta"):
-                model = getattr(transformers, kind).from_config(config, dtype=dtype or config.dtype or "float32")
-            return model.to(model.config.dtype), None
         model, report = getattr(transformers, kind).from_pretrained(
             source, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **options, **further
         )
@@ -102,27 +97,24 @@ def load_pretrained(
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, *choice: Any, weights: bool, **further: Any) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, *choice: Any, **further: Any) -> tuple[Any, Any]:
     try:
-        from peft import PeftConfig, PeftModel, get_peft_model
+        from peft import PeftConfig, PeftModel
     except ImportError:
         raise UserError(NO_PEFT) from None
     config = PeftConfig.from_pretrained(str(folder))
     # Other kinds change the model's input too.
     if config.peft_type != "LORA":
         raise UserError(f"Expected the adapters in '{folder}' to be LoRA, but got {config.peft_type.value}.")
-    if weights and not (folder / "adapter_model.safetensors").is_file():
+    if not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = load_pretrained(str(config.base_model_name_or_path), *choice, weights=weights, **further)
+        model, tokenizer = load_pretrained(str(config.base_model_name_or_path), *choice, **further)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "
             f"{ADAPTERS}: {error}"
         ) from None
-    if not weights:
-        config.inference_mode = False  # training continues
-        return get_peft_model(model, config), None
     return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
 
 

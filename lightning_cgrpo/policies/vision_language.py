@@ -88,8 +88,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         self.family.prepare()
         super().load()
 
-    def pretrained(self, weights: bool = True) -> tuple[Any, Any]:
-        return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of, weights=weights)
+    def pretrained(self) -> tuple[Any, Any]:
+        return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
 
     @property
     def family(self) -> QwenVL:

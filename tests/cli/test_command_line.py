@@ -92,7 +92,6 @@ QUICK = {
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_most=abc": "a number, but got 'abc'",
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_least=0.5": "at_most: 0.01 and at_least: 0.5",
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava=0.1": "constraints.lava to be settings (at_most",
-    "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
     **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),
     "fit -c configs/gridworld.yaml --ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",

@@ -4,18 +4,14 @@ import copy
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from transformers import GenerationConfig
 
-from lightning_cgrpo.cli import plan
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.generation import GenerationSampler
 from tests.policies.causal_families import NAMES, build, configuration
 from tests.policies.test_comparison import check, computation
-from tests.test_plan import ALONE
 
 PAGE = Path(__file__).parents[2] / "docs" / "language_models.md"
 
@@ -33,19 +29,16 @@ def test_the_page_names_every_architecture():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if documented().get(name) != "not tried"])
 def test_it_is_computed_as_the_page_says(name, tokenizer, tmp_path):
-    """And `plan` counts its cache, or refuses it too."""
     model = build(name)
     model.generation_config = GenerationConfig(eos_token_id=2)
     exact = copy.deepcopy(model)
     configuration(name).save_pretrained(tmp_path)
     policy = CausalLMPolicy(str(tmp_path))
     if documented()[name] == "refused":
-        for load in (policy.load, lambda: plan.build(policy, ALONE), lambda: policy.from_model(model, tokenizer)):
+        for load in (policy.load, lambda: policy.from_model(model, tokenizer)):
             with pytest.raises(UserError, match="try another model"):
                 load()
         return
-    module = SimpleNamespace(policy=policy, sampler=GenerationSampler(20), group_size=3)
-    assert plan.language_parts(plan.build(policy, ALONE), module, ALONE)[0]["keys and values"] >= 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         policy = CausalLMPolicy.from_model(model, tokenizer)
