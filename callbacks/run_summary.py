@@ -24,6 +24,7 @@ from lightning_cgrpo.callbacks.step_budget import StepBudget
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
+from lightning_cgrpo.core.user_code import raised_by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
@@ -117,7 +118,7 @@ class RunSummary(Callback):
     def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
         if self.path is None:
             return
-        wanted = isinstance(exception, (KeyboardInterrupt, SystemExit))
+        wanted = raised_by_signal(exception)
         self.record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
         self.write(trainer, pl_module, "interrupted" if wanted else "failed")
 

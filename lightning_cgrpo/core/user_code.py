@@ -16,15 +16,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 import torch
 
 from lightning_cgrpo.core.errors import UserError, first_line
 
 _E = TypeVar("_E", bound=BaseException)
-_raised_by_signal: BaseException | None = None
 BY_SIGNAL = "raised_by_signal"
 
 
@@ -40,42 +39,23 @@ class UserCode(ContextDecorator):
     """Context, or decorator, in which code of the user fails with an `Exception` or not at all.
 
     A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all exceptions
-    that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, even if the code catches
-    it, because its signal handler noted the exception (`by_signal`).
+    that are no `Exception` become a `UserCodeError`. Other exceptions pass, and so does what a signal raised.
 
     Args:
         name: of the code, for the error, such as "the function of signal 'x'".
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self._notes_signals = name, False
+        self.name = name
 
-    def _recreate_cm(self) -> UserCode:
-        return UserCode(self.name)
-
-    def __enter__(self) -> None:
-        global _raised_by_signal
-        if threading.current_thread() is threading.main_thread():
-            _raised_by_signal = None
-            # Python's own handler notes nothing. Others, such as `Termination`, note exceptions themselves.
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, _interrupt)
-                self._notes_signals = True
+    def __enter__(self) -> None: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _raised_by_signal
-        if self._notes_signals:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._notes_signals = False
-        if getattr(error, BY_SIGNAL, False):
+        if error is None or not _bends(error) or raised_by_signal(error):
             return
-        if _raised_by_signal is not None and threading.current_thread() is threading.main_thread():
-            noted, _raised_by_signal = _raised_by_signal, None
-            raise noted  # the code caught it
-        bends = not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
-        if error is None or not bends or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             return
         raise UserCodeError(
             f"Expected {self.name} to return or to raise an Exception, but it raised {described(error)}, "
@@ -83,23 +63,34 @@ class UserCode(ContextDecorator):
         ) from error
 
 
+def by_signal(error: _E) -> _E:
+    """Mark an exception that a signal handler raises, which passes through `UserCode`."""
+    setattr(error, BY_SIGNAL, True)
+    return error
+
+
+def _bends(error: BaseException) -> bool:
+    """True for an exception that would end a loop or the run without a word."""
+    return not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
+
+
+def raised_by_signal(error: BaseException) -> bool:
+    """True for a marked exception, and for the KeyboardInterrupt of Python's own handler, which marks nothing.
+
+    Where another handler is in force, such as `Termination`, an unmarked KeyboardInterrupt is the code's own.
+    """
+    if getattr(error, BY_SIGNAL, False):
+        return True
+    own_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    main_thread = threading.current_thread() is threading.main_thread()  # no other thread has signals
+    return isinstance(error, KeyboardInterrupt) and own_handler and main_thread
+
+
 def copied(value: Any) -> Any:
     """The value with copies of its lists and dicts, because code of the user may change its arguments."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
-
-
-def by_signal(error: _E) -> _E:
-    """Note that a signal handler raises this exception, which passes through `UserCode`."""
-    global _raised_by_signal
-    _raised_by_signal = error
-    setattr(error, BY_SIGNAL, True)
-    return error
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise by_signal(KeyboardInterrupt())
 
 
 def _is_cancelled() -> bool:
@@ -191,7 +182,7 @@ def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: st
 
     def call() -> None:
         try:
-            with as_here():
+            with UserCode(name), as_here():
                 outcome.set_result(function(**arguments))
         except BaseException as error:
             outcome.set_exception(error)

@@ -181,7 +181,7 @@ class ConstrainedGRPO(PolicySteps):
             self._steps = sampled.mask.sum()
         with report.time("score"):
             measured, faults = self.score(prompts, sampled)
-            logged = self.task.logged()
+            logged = self.task_metrics()
         rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)
         if self.redraws:
             with report.time("redraw"):
@@ -238,7 +238,7 @@ class ConstrainedGRPO(PolicySteps):
             return varying(self.objective.components(some), weights)
 
         redrawn = redraw(draw, varies, prompts, rollouts, signals, self.redraws)
-        self.task.logged()  # of redrawn answers
+        self.task_metrics()  # of redrawn answers
         return redrawn
 
     def _train_policy(

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.loops.progress import _Progress as Progress
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -19,12 +20,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
-HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
 """Optimizer settings that a schedule does not change."""
 
@@ -71,8 +70,6 @@ class ManualOptimization(LightningModule):
         ):
             warnings.filterwarnings("ignore", message=message)
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        for callback in callbacks:
-            guard(callback)
         if stage != "fit":
             return
         for callback in callbacks:
@@ -122,6 +119,13 @@ class ManualOptimization(LightningModule):
                 f"{scheduler.total_steps}, try that, or trainer.max_steps={scheduler.total_steps}; a resumed run has "
                 "the schedule of its first part."
             )
+
+    def on_train_epoch_end(self) -> None:
+        loop = self.trainer.fit_loop.epoch_loop
+        check_finished(loop.batch_progress, loop.done)
+
+    def on_train_end(self) -> None:
+        check_finished(self.trainer.fit_loop.epoch_progress)
 
     def _take_settings(self) -> None:
         """Give a restored optimizer the configuration's settings, instead of the checkpoint's.
@@ -227,19 +231,24 @@ def check_precision(trainer: Trainer) -> None:
         raise UserError("Expected a CPU or a CUDA device, but got MPS, which has no float64; try accelerator: cpu.")
 
 
+def check_finished(progress: Progress, ended: bool = True) -> None:
+    """Raise a `UserError` if code ended a loop of Lightning's with a StopIteration, about which Lightning is silent.
+
+    Args:
+        progress: of the loop, which counts a round as completed after the last hook.
+        ended: the loop has no further round.
+    """
+    if not ended or progress.current.ready != progress.current.completed:
+        raise UserError(
+            "Expected all batches and all hooks of all callbacks to run, but some did not, because code raised "
+            "StopIteration, which ends Lightning's loop, try `raise ValueError` to end the run, or "
+            "trainer.should_stop=True to end it early."
+        )
+
+
 @contextmanager
 def _named(argument: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
         raise UserError(f"Expected model.{argument} to be valid, but got: {first_line(error)}.") from error
-
-
-def guard(callback: Callback) -> None:
-    """Call every hook of a callback as `UserCode`.
-
-    A StopIteration in a hook ends Lightning's loop over batches without a word, and skips the hooks of later callbacks.
-    """
-    for hook in HOOKS:
-        if getattr(type(callback), hook) is not getattr(Callback, hook) and hook not in vars(callback):
-            setattr(callback, hook, UserCode(f"{type(callback).__name__}.{hook}")(getattr(callback, hook)))

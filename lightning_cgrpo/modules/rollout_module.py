@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 import torch
+from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.plugin import check_resumable, check_weights
@@ -17,7 +18,7 @@ from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
-from lightning_cgrpo.modules.manual_optimization import ManualOptimization
+from lightning_cgrpo.modules.manual_optimization import ManualOptimization, check_finished
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
@@ -184,6 +185,11 @@ class RolloutModule(ManualOptimization):
             )
         return signals, faults
 
+    def task_metrics(self) -> dict[str, list[float]] | None:
+        """The metrics of `Task.logged`."""
+        with UserCode(f"{type(self.task).__name__}.logged"):
+            return self.task.logged()
+
     def measure(
         self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums | None = None
     ) -> ScoredPrompts:
@@ -218,11 +224,9 @@ class RolloutModule(ManualOptimization):
             self._sums[split].clear()
             self.evaluations.pop(split, None)
 
-    @UserCode("validation_step")
     def validation_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums["val"])
 
-    @UserCode("test_step")
     def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> ScoredPrompts:
         # The split replaces the update, because prompts of two splits share indices.
         split = self._splits_of_test()[dataloader_idx]
@@ -245,27 +249,29 @@ class RolloutModule(ManualOptimization):
             )
         return TEST_SPLITS[:count]
 
-    @UserCode("predict_step")
     def predict_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
 
-    @UserCode("on_validation_epoch_end")
     def on_validation_epoch_end(self) -> None:
         trainer = self.trainer
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        self._check_measured(trainer.val_dataloaders, limits)
+        loop = trainer.validate_loop if trainer.state.fn == "validate" else trainer.fit_loop.epoch_loop.val_loop
+        self._check_measured(loop.batch_progress, trainer.val_dataloaders, limits)
         self._finish_evaluation("val")
 
     def on_predict_epoch_end(self) -> None:
-        self._check_measured(self.trainer.predict_dataloaders, self.trainer.num_predict_batches)
+        trainer = self.trainer
+        progress = trainer.predict_loop.batch_progress
+        self._check_measured(progress, trainer.predict_dataloaders, trainer.num_predict_batches)
 
-    @UserCode("on_test_epoch_end")
     def on_test_epoch_end(self) -> None:
-        self._check_measured(self.trainer.test_dataloaders, self.trainer.num_test_batches)
+        trainer = self.trainer
+        progress = trainer.test_loop.batch_progress
+        self._check_measured(progress, trainer.test_dataloaders, trainer.num_test_batches)
         for split in self._splits_of_test():
             self._finish_evaluation(split)
 
-    def _check_measured(self, loaders: Any, limits: Sequence[float]) -> None:
+    def _check_measured(self, progress: Progress, loaders: Any, limits: Sequence[float]) -> None:
         """Raise a `UserError` unless all prompts were measured: a StopIteration ends Lightning's loop silently."""
         loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
         loaders = loaders if isinstance(loaders, list) else [loaders]
@@ -274,15 +280,16 @@ class RolloutModule(ManualOptimization):
             if self._measured != promised:
                 raise UserError(
                     f"Expected to measure {promised} prompts, but got {self._measured}, because code raised "
-                    "StopIteration, which ends Lightning's loop, try without loops or modules of your own."
+                    "StopIteration, which ends Lightning's loop, try without callbacks or modules of your own."
                 )
+        check_finished(progress)
 
     def _finish_evaluation(self, split: str) -> None:
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
         metrics = dict(evaluation.metrics)
         if split == "val":
-            metrics |= {f"functions/{name}": value for name, value in means(self.task.logged()).items()}
+            metrics |= {f"functions/{name}": value for name, value in means(self.task_metrics()).items()}
             if (rank := merit(self.objective, evaluation)) is not None:
                 metrics[MERIT] = rank
         else:

@@ -28,9 +28,5 @@ def test_an_evaluation_that_ends_early_fails(folder, monkeypatch, command):
         bounds.append("--prompts=40")
         monkeypatch.setattr("lightning_cgrpo.cli.certificate.KEPT", ("checkpoints", "ends"))
     arguments = [command, *small, *bounds, f"--callbacks.ends={__name__}.Ends"]
-    with pytest.raises(UserError, match=r"Expected Ends\.on_\w+_batch_start to return"):
-        main(arguments)
-    # Whatever else ends a loop early.
-    monkeypatch.setattr("lightning_cgrpo.modules.manual_optimization.guard", lambda callback: None)
     with pytest.raises(UserError, match=r"Expected to measure \d+ prompts, but got 2"):
         main(arguments)
