@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,22 +14,6 @@ from lightning_cgrpo.core.errors import expect
 if TYPE_CHECKING:
     from lightning_cgrpo.core.rollout import Rollouts
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-
-
-class Replies(Protocol):
-    """The other side of conversations."""
-
-    def __call__(self, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> Sequence[list[int]]:
-        """Answer R turns with the world's tokens, up to the point where the policy continues.
-
-        Args:
-            rows: R numbers of answers, in [0, B G).
-            turns: the policy's tokens since the last reply, with the stop token.
-            room: most tokens of a reply; the policy needs one more.
-
-        Returns:
-            R replies; an empty reply ends the answer.
-        """
 
 
 @dataclass(frozen=True)
@@ -57,7 +41,14 @@ class Sampling:
 
 
 class RolloutEngine(ABC):
-    """Continues prompts."""
+    """Continues prompts. An engine knows nothing of the worlds that answer the policy."""
+
+    def session(self, policy: CausalLMPolicy) -> AbstractContextManager[None]:
+        """Context of all calls of `generate` in one rollout, in which the policy's weights do not change.
+
+        Every process enters it once per rollout, and may call `generate` any number of times inside.
+        """
+        return nullcontext()
 
     @abstractmethod
     def generate(
@@ -67,14 +58,14 @@ class RolloutEngine(ABC):
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        reply: Replies | None = None,
+        limits: Tensor | None = None,
     ) -> Rollouts:
         """Answer every prompt `group_size` times.
 
         Args:
             inputs: of B prompts, from `read_prompts`, on the CPU.
             draws: ``[B, G, T]`` float64 in [0, 1), the only randomness; T is `max_new_tokens`.
-            reply: may continue an answer after a stop token.
+            limits: ``[B]`` int64 in [1, T] on the CPU, most tokens of each prompt's answers; by default T.
 
         Returns:
             Answers with their stop tokens, and the inputs, on the policy's device. ``info["truncated"]`` ``[B, G]``
@@ -82,5 +73,5 @@ class RolloutEngine(ABC):
 
         Raises:
             FloatingPointError: the policy's logits are not finite.
-            UserError: the engine cannot read the inputs, or cannot continue answers.
+            UserError: the engine cannot read the inputs.
         """

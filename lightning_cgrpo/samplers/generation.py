@@ -15,7 +15,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
@@ -111,22 +111,30 @@ class GenerationSampler(Sampler):
             )
 
     @torch.no_grad()
-    def rollout(
-        self,
-        policy: CausalLMPolicy,
-        prompts: PromptGroups,
-        group_size: int,
-        noise: Noise,
-        reply: Replies | None = None,
-    ) -> Rollouts:
+    def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+        inputs = self._read(policy, prompts)
+        draws = noise(group_size, self.sampling.max_new_tokens)
+        with self.engine.session(policy):
+            rollouts = self.engine.generate(policy, inputs, group_size, self.sampling, draws)
+        return self._with_texts(policy, rollouts)
+
+    def _read(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+        """Inputs of the prompts, on the CPU.
+
+        Raises:
+            UserError: a prompt leaves no room for `max_new_tokens`.
+        """
         asked = prompts.column("prompt", "GenerationSampler")
         inputs = policy.read_prompts(asked, prompts.index, self.tools)
         if too_long := self._too_long(policy, prompts.index, inputs):
             raise self._no_room(policy, len(too_long), len(prompts), too_long)
-        draws = noise(group_size, self.sampling.max_new_tokens)
-        rollouts = self.engine.generate(policy, inputs, group_size, self.sampling, draws, reply)
+        return inputs
+
+    def _with_texts(self, policy: CausalLMPolicy, rollouts: Rollouts) -> Rollouts:
+        """Add the answers' texts to `info`, and warn of answers that never end."""
         actions, mask, truncated = on_host(rollouts.actions, rollouts.mask, rollouts.info["truncated"])
         self._warn_of_endless(policy, truncated)
         texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
+        group_size = rollouts.actions.shape[1]
         rollouts.info["text"] = [texts[i : i + group_size] for i in range(0, len(texts), group_size)]
         return rollouts

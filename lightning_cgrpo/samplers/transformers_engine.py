@@ -12,7 +12,7 @@ from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
-from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 
 LOOK_EVERY = {"cpu": 1}
 """Tokens between looks at which answers have ended, by kind of device; the host waits for a GPU at each look."""
@@ -25,9 +25,6 @@ class TransformersEngine(RolloutEngine):
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
     batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
     a stop token.
-
-    The world's replies enter the same cache, one token at a time, while other answers sample their tokens. Therefore a
-    conversation looks after every token whether a turn has ended.
     """
 
     @torch.no_grad()
@@ -38,64 +35,115 @@ class TransformersEngine(RolloutEngine):
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        reply: Replies | None = None,
+        limits: Tensor | None = None,
     ) -> Rollouts:
-        device, longest, prompts = policy.device, sampling.max_new_tokens, len(inputs["prompt_ids"])
-        lengths = inputs["prompt_mask"].sum(-1)
+        device, prompts = policy.device, len(inputs["prompt_ids"])
+        lengths_B = inputs["prompt_mask"].sum(-1)
+        limits_B = torch.full_like(lengths_B, sampling.max_new_tokens) if limits is None else limits
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
-        look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
-        tokens = torch.full((prompts * group_size, longest), policy.pad_token, device=device)
-        written = torch.zeros_like(tokens, dtype=torch.bool)
-        truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-        world = None if reply is None else _Replies(reply, tokens)
-        log_probs = torch.zeros_like(tokens, dtype=torch.float32) if sampling.repetition_penalty != 1 else None
-        every_draw = draws.flatten(0, 1).to(device, non_blocking=True)
+        draws_RT = draws.flatten(0, 1).to(device, non_blocking=True)
+        answers = _Answers(policy, prompts * group_size, sampling)
         at_once = max(prompts if sampling.batch_size is None else sampling.batch_size // group_size, 1)
         for start in range(0, prompts, at_once):
-            some = {name: tensor[start : start + at_once] for name, tensor in inputs.items()}
-            of_some = lengths[start : start + at_once]
-            end = start + len(of_some)
-            rows = torch.arange(start * group_size, end * group_size, device=device)  # in computation
-            draws, going_on = every_draw[rows], torch.ones_like(rows, dtype=torch.bool)
-            choose = _Choice(policy, sampling)
-            if log_probs is not None:
-                choose.seen = _occurring(policy, some).repeat_interleave(group_size, 0)
-            continuation = policy.continuation(some, of_some, group_size, longest)
-            logits = continuation.read().repeat_interleave(group_size, 0)
-            for step in range(longest):
-                chosen = choose(logits, draws[:, step], step)
-                replied = None if world is None else world.replied[rows, step]
-                if replied is not None:
-                    chosen = torch.where(replied, tokens[rows, step], chosen)
-                tokens[rows, step], written[rows, step] = chosen, going_on
-                if log_probs is not None:
-                    log_probs[rows, step] = choose.log_probs
-                if choose.seen is not None:
-                    choose.seen = choose.seen.scatter(-1, chosen[:, None], True)
-                continues = torch.isin(chosen, choose.stops, invert=True)
-                going_on = going_on & (continues if replied is None else continues | replied)
-                last, kept = step + 1 == longest, None
-                if last or (step + 1) % look_every == 0:
-                    running = choose.running(going_on)
-                    if world is not None and len(running) < len(rows) and world.answers(rows[~going_on], step + 1):
-                        going_on = going_on | world.replied[rows, step + 1]
-                        running = choose.running(going_on)
-                    if last or not len(running):
-                        break
-                    if len(running) < len(rows):
-                        kept, index = running, running.to(device, non_blocking=True)
-                        rows, draws, chosen, going_on = rows[index], draws[index], chosen[index], going_on[index]
-                        choose.seen = None if choose.seen is None else choose.seen[index]
-                logits = continuation.next(kept, chosen)
-            truncated[rows] = going_on
-        sampled = written if world is None else written & ~world.replied
-        shape = prompts, group_size, longest
+            wave = slice(start, start + at_once)
+            some = {name: tensor[wave] for name, tensor in inputs.items()}
+            first_row = start * group_size
+            self._answer(policy, some, lengths_B[wave], group_size, limits_B[wave], draws_RT, answers, first_row)
+        return answers.rollouts(inputs, group_size)
+
+    def _answer(
+        self,
+        policy: CausalLMPolicy,
+        inputs: dict[str, Tensor],
+        lengths_B: Tensor,
+        group_size: int,
+        limits_B: Tensor,
+        draws_RT: Tensor,
+        answers: _Answers,
+        first_row: int,
+    ) -> None:
+        """Answer some prompts, whose answers are `answers` from `first_row` on, with the same rows of `draws_RT`."""
+        rows = torch.arange(first_row, first_row + len(lengths_B) * group_size, device=policy.device)
+        draws_rT = draws_RT[rows]
+        going_on = torch.ones_like(rows, dtype=torch.bool)
+        choose = _Choice(policy, answers.sampling)
+        if answers.log_probs_RT is not None:
+            choose.seen = _occurring(policy, inputs).repeat_interleave(group_size, 0)
+        longest = int(limits_B.max())
+        looks = _looks(policy.device, limits_B)
+        limits_r = None  # of the rows; without shorter limits, the loop's end is the limit
+        if int(limits_B.min()) < longest:
+            limits_r = limits_B.repeat_interleave(group_size).to(policy.device, non_blocking=True)
+
+        continuation = policy.continuation(inputs, lengths_B, group_size, longest)
+        logits = continuation.read().repeat_interleave(group_size, 0)
+        for step in range(longest):
+            # 1. A token of each answer.
+            chosen = choose(logits, draws_rT[:, step], step)
+            answers.write(rows, step, chosen, going_on, choose.log_probs)
+            if choose.seen is not None:
+                choose.seen = choose.seen.scatter(-1, chosen[:, None], True)
+            # 2. Answers end by their stop token or limit.
+            going_on = going_on & torch.isin(chosen, choose.stops, invert=True)
+            if limits_r is not None:
+                going_on = going_on & (limits_r > step + 1)
+            # 3. At a look, ended answers leave.
+            kept = None
+            if step + 1 in looks:
+                running = choose.running(going_on)
+                if step + 1 == longest or not len(running):
+                    break
+                if len(running) < len(rows):
+                    kept = running
+                    index = running.to(policy.device, non_blocking=True)
+                    rows, draws_rT, chosen, going_on = rows[index], draws_rT[index], chosen[index], going_on[index]
+                    limits_r = None if limits_r is None else limits_r[index]
+                    choose.seen = None if choose.seen is None else choose.seen[index]
+            # 4. The model reads the tokens.
+            logits = continuation.next(kept, chosen)
+
+
+def _looks(device: torch.device, limits: Tensor) -> set[int]:
+    """Numbers of tokens after which the host looks for ended answers: regularly, and at each limit.
+
+    No answer is read beyond its limit, because the model may have no position there.
+    """
+    every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS)
+    return {*range(every, int(limits.max()), every), *limits.tolist()}
+
+
+class _Answers:
+    """The R answers of a rollout, as tensors on the policy's device."""
+
+    def __init__(self, policy: CausalLMPolicy, rows: int, sampling: Sampling) -> None:
+        self.policy, self.sampling = policy, sampling
+        self.tokens_RT = torch.full((rows, sampling.max_new_tokens), policy.pad_token, device=policy.device)
+        self.written_RT = torch.zeros_like(self.tokens_RT, dtype=torch.bool)
+        self.log_probs_RT: Tensor | None = None  # only for corrections by both probabilities
+        if sampling.repetition_penalty != 1:
+            self.log_probs_RT = torch.zeros_like(self.tokens_RT, dtype=torch.float32)
+
+    def write(self, rows: Tensor, step: int, chosen: Tensor, going_on: Tensor, log_probs: Tensor) -> None:
+        """Write a token of each of `rows`; a token is the answer's only while it is `going_on`."""
+        self.tokens_RT[rows, step] = chosen
+        self.written_RT[rows, step] = going_on
+        if self.log_probs_RT is not None:
+            self.log_probs_RT[rows, step] = log_probs
+
+    def rollouts(self, inputs: dict[str, Tensor], group_size: int) -> Rollouts:
+        tokens_RT = self.tokens_RT.masked_fill_(~self.written_RT, self.policy.pad_token)
+        stops = torch.tensor(self.policy.stop_tokens, device="cpu").to(tokens_RT.device, non_blocking=True)
+        ended_R = (torch.isin(tokens_RT, stops) & self.written_RT).any(-1)
+        log_probs_RT = self.log_probs_RT
+        shape = len(inputs["prompt_ids"]), group_size, self.sampling.max_new_tokens
         return Rollouts(
-            actions=tokens.masked_fill_(~written, policy.pad_token).view(shape),
-            mask=sampled.view(shape),
+            actions=tokens_RT.view(shape),
+            mask=self.written_RT.view(shape),
             inputs=inputs,
-            sampling_log_probs=None if log_probs is None else log_probs.masked_fill_(~sampled, 0).view(shape),
-            info={"truncated": truncated.view(shape[:2])},
+            sampling_log_probs=None
+            if log_probs_RT is None
+            else log_probs_RT.masked_fill_(~self.written_RT, 0).view(shape),
+            info={"truncated": ~ended_R.view(shape[:2])},
         )
 
 
@@ -104,29 +152,6 @@ def _occurring(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
     ids, mask = inputs["prompt_ids"], inputs["prompt_mask"].to(torch.uint8)
     seen = mask.new_zeros(len(ids), len(policy.output_weight))
     return seen.scatter_reduce_(1, ids, mask, "amax").bool()
-
-
-class _Replies:
-    """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `replied` marks them."""
-
-    def __init__(self, reply: Replies, tokens: Tensor) -> None:
-        self.reply, self.tokens = reply, tokens
-        self.replied = torch.zeros_like(tokens, dtype=torch.bool)
-        self.starts = [0] * len(tokens)  # of the current turns
-
-    def answers(self, ended: Tensor, step: int) -> bool:
-        """Ask for replies to the rows `ended`, whose turns end before `step`; returns whether any is answered."""
-        on_cpu, written = on_host(ended, self.tokens[ended])
-        rows, room = on_cpu.tolist(), max(self.tokens.shape[1] - step - 1, 0)
-        turns = [row[self.starts[number] : step].tolist() for number, row in zip(rows, written, strict=True)]
-        replies = self.reply(rows, turns, room)
-        answered = {row: reply for row, reply in zip(rows, replies, strict=True) if reply}
-        cells = [(row, step + i, token) for row, reply in answered.items() for i, token in enumerate(reply)]
-        if cells:
-            row, column, token = torch.tensor(cells, device="cpu").T.to(self.tokens.device, non_blocking=True)
-            self.tokens[row, column], self.replied[row, column] = token, True
-            self.starts = [step + len(answered[row]) if row in answered else at for row, at in enumerate(self.starts)]
-        return bool(cells)
 
 
 class _Choice:

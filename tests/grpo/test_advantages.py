@@ -35,7 +35,7 @@ def z_of(*group: float, dtype=torch.float32) -> torch.Tensor:
 @st.composite
 def batches(draw, masked: bool = False):
     """Values [J, B, G] on a grid (so that a group varies clearly or not at all), mask, and weights on the simplex."""
-    J, B, G = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(2, 9))  # noqa: N806
+    J, B, G = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(2, 9))
     values = []
     for _ in range(J):
         number = draw(st.sampled_from([st.integers(0, 1), st.integers(-20, 20).map(lambda n: n / 4)]))

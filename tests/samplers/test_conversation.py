@@ -202,13 +202,13 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     talk = Conversation(tools)
     world = Conversations(template, [talk], None, time_limit=0.1)
     tokens = [*template._ids(f"So <tool_call>{call}</tool_call>"), policy.tokenizer.eos_token_id]
-    (reply,) = world([0], [tokens], 200)
+    reply = world(0, tokens, 200)
     (turn,) = talk.turns
     assert told in talk.messages[-1]["content"] and told in policy.tokenizer.decode(reply)
     assert (turn.invalid, turn.failed) == (int(event == "invalid"), int(event == "failed"))
     assert len(turn.called) == int(event != "invalid") and turn.end == len(tokens)
     # A turn without a call ends the conversation.
-    assert world([0], [template._ids("The answer is 5.")], 200) == [[]] and not talk.cut
+    assert world(0, template._ids("The answer is 5."), 200) == [] and not talk.cut
 
 
 def test_control_tokens_in_an_environments_first_text_are_plain_text(policy):
@@ -232,7 +232,7 @@ def test_limits_cut_conversations(policy):
     tokens = template._ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
     for limits, room in (((1, None), 200), ((None, None), 3)):
         talk = Conversation({"add": add})
-        assert Conversations(template, [talk], *limits)([0], [tokens], room) == [[]]
+        assert Conversations(template, [talk], *limits)(0, tokens, room) == []
         assert talk.cut and talk.messages[-1]["role"] == "assistant"
 
 

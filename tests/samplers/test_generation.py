@@ -10,8 +10,9 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
-from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, sample
+from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, TransformersEngine, sample
 from tests.samplers.vllm_client import make_policy
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
@@ -276,3 +277,19 @@ def test_answers_that_never_end_are_named_once(policy, monkeypatch):
         for _ in range(ENDLESS + 1):
             sampler.rollout(policy, prompts, 2, noise_for(prompts))
     assert len([message for message in messages if "end tokens" in str(message.message)]) == 1
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("look_every", [1, 8])
+def test_limits_cut_answers_and_change_nothing_before(policy, monkeypatch, shares, look_every):
+    monkeypatch.setattr(policy, "shares_prompts", shares)
+    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
+    inputs, draws = policy.read_prompts(TEXTS), noise_for(groups())(4, 20)
+    whole = TransformersEngine().generate(policy, inputs, 4, Sampling(20), draws)
+    limits = torch.tensor([3, 20, 11])
+    cut = TransformersEngine().generate(policy, inputs, 4, Sampling(20), draws, limits)
+    inside = torch.arange(20) < limits[:, None, None]
+    assert torch.equal(cut.mask, whole.mask & inside)
+    assert torch.equal(cut.actions[cut.mask], whole.actions[cut.mask])
+    assert torch.equal(cut.info["truncated"], whole.info["truncated"] | (whole.lengths > limits[:, None]))
+    assert (whole.lengths > limits[:, None]).any(), "or this would say little"

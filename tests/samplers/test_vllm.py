@@ -10,6 +10,7 @@ from lightning_cgrpo.core import json_client
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import prompt_tokens, read
 from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
@@ -49,12 +50,16 @@ def test_an_answer_depends_on_its_draw_alone(engine, policy):
 def test_turns_continue_their_own_tokens(engine, served, policy):
     length, rooms = 24, []
 
-    def reply(rows, turns, room):
+    def reply(row, turn, room):
         rooms.append(room)
-        return [[50 + rows[0], 7] if room >= 2 and rows[0] % 3 else [] for _ in turns]
+        return [50 + row, 7] if room >= 2 and row % 3 else []
+
+    def conversed():
+        with engine.session(policy):
+            return converse(engine, policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply)
 
     prompts = policy.read_prompts(TEXTS)
-    made = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
+    made = conversed()
     exact = log_probs_of(policy, made)
     torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
     assert (made.sampling_log_probs[~made.mask] == 0).all()
@@ -71,7 +76,7 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
     assert own.sum(-1).lt(read(own).sum(-1)).sum() > 3, "or this would say little"
     ended = torch.isin(tokens.gather(-1, read(own).sum(-1, keepdim=True) - 1)[:, 0], torch.tensor(policy.stop_tokens))
     assert torch.equal(made.info["truncated"].flatten(), ~ended) and min(rooms) >= 0
-    again = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
+    again = conversed()
     assert torch.equal(again.actions, made.actions)
 
 
@@ -98,10 +103,9 @@ def test_filters_and_lengths(engine, policy):
 def test_servers_that_do_not_fit(directory, serve, policy, options, message):
     fake = serve(directory, **options)
     policy.stop_tokens = policy.stop_tokens[:1]
-    with pytest.raises(UserError, match=message) as caught:
-        VLLMServer(fake.address).generate(
-            policy, policy.padded([[5] * 30]), GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,))
-        )
+    engine = VLLMServer(fake.address)
+    with pytest.raises(UserError, match=message) as caught, engine.session(policy):
+        engine.generate(policy, policy.padded([[5] * 30]), GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,)))
     assert "\n" not in str(caught.value)
 
 

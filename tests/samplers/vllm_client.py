@@ -35,7 +35,8 @@ def draws(update=0, rows=(0, 1, 2), group_size=GROUP_SIZE, length=LENGTH):
 
 def generate(engine, policy, sampling=None, rows=(0, 1, 2), update=0):
     prompts = policy.read_prompts([TEXTS[row] for row in rows])
-    return engine.generate(policy, prompts, GROUP_SIZE, sampling or Sampling(LENGTH), draws(update, rows))
+    with engine.session(policy):
+        return engine.generate(policy, prompts, GROUP_SIZE, sampling or Sampling(LENGTH), draws(update, rows))
 
 
 def log_probs_of(policy, rollouts):

@@ -19,6 +19,7 @@ from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
+from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
@@ -29,8 +30,9 @@ class ConversationSampler(GenerationSampler):
 
     An environment with a method ``user_message(turn)`` replies to a turn without calls; None ends the conversation.
 
-    Prompts are chat messages; the model's chat template presents the tools. Results of tools are context: loss, ratios,
-    KL and lengths count the policy's own tokens (`Rollouts.mask`). Errors of calls are told to the policy. Signals of
+    At each turn, the engine gets the token ids of all earlier turns and replies. Prompts are chat messages; the model's
+    chat template presents the tools. Results of tools are context: loss, ratios, KL and lengths count the policy's own
+    tokens (`Rollouts.mask`). Errors of calls are told to the policy. Signals of
     events: see `event_signals`; with an environment's ``get_reward``, also its reward under the name of its class.
 
     In `info`, besides the entries of `GenerationSampler`:
@@ -101,16 +103,18 @@ class ConversationSampler(GenerationSampler):
         self.template(policy)
         super().check(policy, source)
 
-    def rollout(  # type: ignore[override]  # the replies are its own
-        self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise
-    ) -> Rollouts:
+    def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         answers = len(prompts) * group_size
         environments = self._environments(answers)
         template = self.template(policy)
         prompts = self._observed(prompts, environments, group_size, template)
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
         world = Conversations(template, talks, self.max_turns, self.time_limit)
-        rollouts = super().rollout(policy, prompts, group_size, noise, world)
+        inputs = self._read(policy, prompts)
+        draws = noise(group_size, self.sampling.max_new_tokens)
+        with self.engine.session(policy):
+            rollouts = converse(self.engine, policy, inputs, group_size, self.sampling, draws, world)
+        rollouts = self._with_texts(policy, rollouts)
         self._finish(world, rollouts)
         info: dict[str, list[Any]] = {
             "messages": [talk.messages for talk in talks],

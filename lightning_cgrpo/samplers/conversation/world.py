@@ -57,19 +57,17 @@ class Conversations:
         self.template, self.conversations = template, conversations
         self.max_turns, self.time_limit = max_turns, time_limit
 
-    def __call__(self, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> list[list[int]]:
-        return [self._reply(self.conversations[row], turn, room) for row, turn in zip(rows, turns, strict=True)]
-
-    def _reply(self, talk: Conversation, tokens: list[int], room: int) -> list[int]:
-        talk.length += len(tokens)
+    def __call__(self, row: int, turn: list[int], room: int) -> list[int]:
+        talk = self.conversations[row]
+        talk.length += len(turn)
         last = self.max_turns is not None and len(talk.turns) + 1 >= self.max_turns
         results: list[dict[str, Any]] = []
         events: Counter[str] = Counter()
         used: list[str] = []
         try:
-            message = self.template.parse(tokens)
+            message = self.template.parse(turn)
         except InvalidCallError as error:
-            message = {"role": "assistant", "content": self.template.text(tokens, special=True)}
+            message = {"role": "assistant", "content": self.template.text(turn, special=True)}
             events["invalid"] += 1
             results.append(_told("unknown", {"error": valid(error)}))
         for call in message.get("tool_calls") or []:

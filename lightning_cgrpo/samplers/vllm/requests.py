@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError, printable
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.engine import Replies, Sampling
+from lightning_cgrpo.samplers.engine import Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities after temperature and filters."""
@@ -30,58 +30,16 @@ class Turn:
     log_probs: list[float]
 
 
-@dataclass
-class GrowingAnswer:
-    """An answer that grows by turns and replies to them."""
-
-    prompt: list[int]
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)  # 0 for replies
-    sampled: list[bool] = field(default_factory=list)
-    start: int = 0  # of the last turn or reply
-
-    @property
-    def context(self) -> list[int]:
-        return self.prompt + self.tokens
-
-    def extend(self, tokens: list[int], log_probs: list[float], sampled: bool) -> None:
-        self.start = len(self.tokens)
-        self.tokens += tokens
-        self.log_probs += log_probs
-        self.sampled += [sampled] * len(tokens)
-
-
-def replied(
-    policy: CausalLMPolicy, answers: Sequence[GrowingAnswer], rows: Sequence[int], reply: Replies, length: int
-) -> list[int]:
-    """Add replies to the turns of `rows` that ended with a stop token; return the rows that go on.
-
-    Args:
-        length: most tokens of an answer, of which a reply leaves one to the policy.
-    """
-    going_on = []
-    for row in rows:
-        answer = answers[row]
-        if answer.tokens[-1] not in policy.stop_tokens:
-            continue
-        room = max(length - len(answer.tokens) - 1, 0)
-        (tokens,) = reply([row], [answer.tokens[answer.start :]], room)
-        if tokens:
-            answer.extend(tokens, [0.0] * len(tokens), sampled=False)
-            going_on.append(row)
-    return going_on
-
-
 def seeds(draws: Tensor) -> list[int]:
     """32-bit seeds from draws in [0, 1)."""
     return (draws.double() * 2**32).long().tolist()
 
 
-def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int = 0) -> dict[str, Any]:
+def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int | None = None) -> dict[str, Any]:
     """All parameters of a request, because vLLM fills missing parameters from the model's generation config.
 
     Args:
-        start: tokens of the answer so far.
+        limit: most tokens of the answer; by default `max_new_tokens`.
     """
     return {
         "n": 1,
@@ -93,9 +51,9 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "max_tokens": sampling.max_new_tokens - start,
+        "max_tokens": sampling.max_new_tokens if limit is None else limit,
         # vLLM does not count the stop token.
-        "min_tokens": max(sampling.min_new_tokens - start - 1, 0),
+        "min_tokens": max(sampling.min_new_tokens - 1, 0),
         "stop_token_ids": list(policy.stop_tokens),
         "ignore_eos": True,
         "logprobs": 0,
@@ -103,7 +61,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int
 
 
 def rollouts(
-    policy: CausalLMPolicy, inputs: dict[str, Tensor], answers: list[GrowingAnswer], group_size: int, length: int
+    policy: CausalLMPolicy, inputs: dict[str, Tensor], answers: Sequence[Turn], group_size: int, length: int
 ) -> Rollouts:
     """Answers in the order (b, g) to the prompts of `inputs`, as tensors of `length` T."""
     tokens = torch.full((len(answers), length), policy.pad_token)
@@ -114,7 +72,7 @@ def rollouts(
         size = len(answer.tokens)
         tokens[row, :size] = torch.tensor(answer.tokens)
         log_probs[row, :size] = torch.tensor(answer.log_probs)
-        mask[row, :size] = torch.tensor(answer.sampled)
+        mask[row, :size] = True
         truncated[row] = answer.tokens[-1] not in policy.stop_tokens
     shape = len(inputs["prompt_ids"]), group_size, length
     return Rollouts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,16 +15,14 @@ from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import without_text
-from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
-    GrowingAnswer,
     Turn,
     parameters,
     read_turn,
-    replied,
     rollouts,
     seeds,
 )
@@ -71,7 +71,26 @@ class VLLMServer(RolloutEngine):
         self.sleeps = sleeps
         self._where = f"the vLLM server at {self.client.address}"
         self._version = ""
+        self._in_session = False
         self._first_gap: float | None = None  # of log-probabilities after the first push
+
+    @contextmanager
+    def session(self, policy: CausalLMPolicy) -> Iterator[None]:
+        """Push changed weights, and check at the end that the server still has them. Collective."""
+        self._synchronize(policy)
+        self._in_session = True
+        try:
+            yield
+        finally:
+            self._in_session = False
+        served = self._served()
+        if served != self._version:
+            raise UserError(
+                f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
+                f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
+            )
+        if self.sleeps:
+            self._sleep(policy)
 
     @torch.no_grad()
     def generate(
@@ -81,34 +100,24 @@ class VLLMServer(RolloutEngine):
         group_size: int,
         sampling: Sampling,
         draws: Tensor,
-        reply: Replies | None = None,
+        limits: Tensor | None = None,
     ) -> Rollouts:
+        if not self._in_session:
+            raise RuntimeError("Expected a call within `session`, which pushes the weights, but got one outside.")
         if images := without_text(inputs):
             raise UserError(
                 f"Expected prompts of text alone for vLLM, but got {', '.join(images)} too, try GenerationSampler "
                 "without an engine."
             )
-        self._synchronize(policy)
-        answers = [GrowingAnswer(prompt) for prompt in prompt_tokens(inputs) for _ in range(group_size)]
-        rows, draws = list(range(len(answers))), draws.flatten(0, 1)
-        while rows:  # a turn of each answer that goes on
-            starts = [len(answers[row].tokens) for row in rows]
-            requests = [
-                {"prompt": answers[row].context, **parameters(policy, sampling, seed, start)}
-                for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
-            ]
-            for row, turn in zip(rows, self._turns(policy, requests), strict=True):
-                answers[row].extend(turn.tokens, turn.log_probs, sampled=True)
-            rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
-        served = self._served()
-        if served != self._version:
-            raise UserError(
-                f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
-                f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
-            )
-        if self.sleeps:
-            self._sleep(policy)
-        return rollouts(policy, inputs, answers, group_size, sampling.max_new_tokens)
+        prompts = prompt_tokens(inputs)
+        limit_of = [sampling.max_new_tokens] * len(prompts) if limits is None else limits.tolist()
+        seed_of = seeds(draws[..., 0].flatten())
+        requests = []
+        for number, prompt in enumerate(prompts):
+            for answer in range(group_size):
+                seed = seed_of[number * group_size + answer]
+                requests.append({"prompt": prompt, **parameters(policy, sampling, seed, limit_of[number])})
+        return rollouts(policy, inputs, self._turns(policy, requests), group_size, sampling.max_new_tokens)
 
     # --- weights
 
