@@ -190,8 +190,8 @@ def language(folder: Path, prompts: int) -> dict:
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
 
 
-def exchanged(folder: Path, prompts: int) -> dict:
-    """Minibatches of whole groups, with signals that the passes measure; each process trains on others' answers too."""
+def measuring(folder: Path, prompts: int) -> dict:
+    """Minibatches of whole groups, with signals that the passes measure."""
     torch.manual_seed(0)
     optimization = Optimization(
         epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1, exact_kl=True
@@ -290,7 +290,7 @@ RUNS = {
     "critic": critic,
     "worlds": worlds,
     "language": language,
-    "exchanged": exchanged,
+    "measuring": measuring,
     "reader": reader,
     "supervised": supervised,
     "conversing": conversing,

@@ -39,7 +39,7 @@ class Wire:
         patch.setattr(dist, "is_initialized", lambda: True)
         patch.setattr(dist, "get_rank", lambda: 0)
         patch.setattr(dist, "get_world_size", lambda: size)
-        for name in ("all_reduce", "all_gather_object", "gather_object", "all_to_all_single"):
+        for name in ("all_reduce", "all_gather_object", "gather_object"):
             patch.setattr(dist, name, getattr(self, name))
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
@@ -47,17 +47,12 @@ class Wire:
 
     def all_gather_object(self, values: list, value: object) -> None:
         self.sent.append(("all_gather", len(pickle.dumps(value))))
-        # Of an exchange, the tokens of each group, and shapes.
-        values[:] = [value, *[([], value[1])] * (self.size - 1)]
+        values[:] = [value] * self.size
 
     def gather_object(self, value: object, values: list | None) -> None:
         self.sent.append(("gather", len(pickle.dumps(value))))
         if values is not None:
             values[:] = [value] * self.size
-
-    def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, *sizes: list[int]) -> None:
-        self.sent.append(("all_to_all", tensor.nbytes))
-        output.copy_(tensor[:1].expand_as(output))  # groups like this process's first
 
 
 def gridworld(folder) -> tuple[ConstrainedGRPO, object]:
@@ -87,8 +82,7 @@ def language(folder) -> tuple[ConstrainedGRPO, object]:
     [
         # The counts of units and steps, the estimator's deviation, the report, and the dual's counts.
         (gridworld, ["all_reduce"] * 4),
-        # Also the plan of the exchange, the answers, and their entropies on the way back.
-        (language, [*["all_reduce"] * 2, "all_gather", "all_to_all", "all_to_all", *["all_reduce"] * 2]),
+        (language, ["all_reduce"] * 4),
     ],
 )
 def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messages, tmp_path, monkeypatch) -> None:

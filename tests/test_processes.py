@@ -16,11 +16,11 @@ STRATEGIES = ("ddp", "fsdp2")
 # Of 8 prompts per update 2 and 4 processes get equal shares; of 7 or 3 somebody gets fewer, of 1 all but one get none.
 RUNS = (
     *("gridworld_8", "gridworld_7", "gridworld_1", "grammar_7", "grammar_1", "critic_7", "critic_1"),
-    *("worlds_7", "worlds_1", "language_1", "language_3", "exchanged_1", "exchanged_5", "reader_3"),
+    *("worlds_7", "worlds_1", "language_1", "language_3", "measuring_1", "measuring_5", "reader_3"),
     *("supervised_1", "supervised_3", "conversing_1", "conversing_3"),
 )
-ONE_COPY = ("critic_1", "language_1", "exchanged_5", "reader_3", "supervised_1")
-LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "exchanged_5", "supervised_3")
+ONE_COPY = ("critic_1", "language_1", "measuring_5", "reader_3", "supervised_1")
+LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "measuring_5", "supervised_3")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 """Ten minutes on a GPU: versions, shared prompts, waits of the host, agreement with the CPU, throughput,
-weights and groups between processes, TRL.
+weights between processes, TRL.
 
     python -m benchmarks.gpu                          # all parts; writes benchmarks/results/gpu.json
     python -m benchmarks.gpu --only prompts waits     # some parts
@@ -28,10 +28,10 @@ RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
 LIMITS = {
     "versions": 30,
     "prompts": 60,
-    "waits": 110,
+    "waits": 70,
     "agreement": 160,
     "throughput": 130,
-    "processes": 50,
+    "processes": 90,
     "trl": 60,
 }
 """Seconds of each part on a GPU: ten minutes in all."""

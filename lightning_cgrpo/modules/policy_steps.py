@@ -11,10 +11,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
-from lightning_cgrpo.grpo.exchange import Exchange
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
@@ -97,12 +95,8 @@ class PolicySteps(RolloutModule):
         """Take all optimizer steps, and return the policy's own signals."""
         options = self.optimization
         penalties = self.objective.penalties(self.weights)
-        sampled, share = self._sampled_examples(rollouts, advantages)
+        examples, share = self._sampled_examples(rollouts, advantages)
         cuts = [partition(share, options.minibatch_size, self.seed, update, epoch) for epoch in range(options.epochs)]
-        exchange, examples = None, sampled
-        if world()[1] > 1 and sampled.mask.dim() == 2:
-            exchange = Exchange.balancing(sampled, share, cuts, self.policy.shares_prompts)
-            share, examples = exchange.share, exchange.moved(sampled)
         recorded = [name for name in RECORDED if name in self._policy_signals]
         if self.reference is not None and not options.exact_kl and "kl" not in recorded:
             examples.targets["reference_log_probs"] = self._values(self.reference, examples)
@@ -146,10 +140,7 @@ class PolicySteps(RolloutModule):
         if not self._policy_signals:
             return {}
         measured = {**examples.targets, **signals}
-        if exchange is not None:
-            steps = sampled.mask.shape[1]
-            measured = exchange.returned({name: measured[name] for name in RECORDED if name in measured}, steps)
-        return own_signals(self._policy_signals, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
+        return own_signals(self._policy_signals, replace(examples, targets=measured), rollouts)
 
     def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> tuple[Examples, Share]:
         """This process's answers, with the log-probabilities that the sampler reported, and their share. Collective."""

@@ -75,7 +75,7 @@ class TextPolicy(Policy):
 
         Returns:
             ``prompt_ids`` ``[B, P]``, ``prompt_mask`` ``[B, P]`` (true for tokens), and a model's further inputs
-            ``[B, ...]``. The inputs stay in this form up to a pass, because rollouts, minibatches and exchanges take
+            ``[B, ...]``. The inputs stay in this form up to a pass, because rollouts and minibatches take
             prompts by row.
 
         Raises:

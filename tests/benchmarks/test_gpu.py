@@ -26,9 +26,7 @@ def test_parts_run_on_the_pretended_device(tmp_path, capsys, monkeypatch):
     assert all(found["prompts"]["shares_prompts"].values())
     assert found["waits"]["tasks"]["gsm8k"]["waits"] > 0 and found["throughput"]["tiny"]["shares_prompts"]
     assert max(found["waits"]["families"].values()) <= 5
-    assert all(found["processes"][part]["equal"] for part in ("exchange", "ipc", "broadcast"))
-    before, after = (max(found["processes"]["exchange"][name]) for name in ("tokens_before", "tokens"))
-    assert after < 0.7 * before
+    assert all(found["processes"][part]["equal"] for part in ("ipc", "broadcast"))
     assert "There is no GPU here" in capsys.readouterr().out
 
 
