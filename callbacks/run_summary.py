@@ -35,7 +35,7 @@ EVERY = 5.0
 """Seconds between two writes."""
 BOUND = ("kind", "direction", "threshold")
 SPENT = ("answers", "seconds", "cpu_seconds", "peak_mb")
-FAULTS, SKIPPED, COLLAPSED = "faults/", "skipped_steps", "policy/collapsed_since"
+FAULTS, SKIPPED = "faults/", "skipped_steps"
 
 Record = dict[str, Any]
 
@@ -151,7 +151,6 @@ class RunSummary(Callback):
             "cpu_seconds": round(self._spent["cpu_seconds"] + cpu, 1),
             "peak_mb": round(max(self._spent["peak_mb"], peak)),
             "faults": dict(self._faults),
-            "collapsed": pl_module.latest_metrics.get(COLLAPSED),
         }
         self._written = time.monotonic()
         try:

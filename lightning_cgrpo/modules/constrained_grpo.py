@@ -16,10 +16,10 @@ from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
-from lightning_cgrpo.modules.collapse import CollapseDetector
 from lightning_cgrpo.modules.dynamic_sampling import redraw, varying
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
+from lightning_cgrpo.modules.standstill import StandstillDetector
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
@@ -106,7 +106,7 @@ class ConstrainedGRPO(PolicySteps):
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
-        self.collapse = CollapseDetector(objective, policy.action_size)
+        self.standstill = StandstillDetector(objective)
 
     # ------------------------------------------------------------------ set-up
 
@@ -147,12 +147,12 @@ class ConstrainedGRPO(PolicySteps):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["collapse"] = self.collapse.state_dict()
+        checkpoint["standstill"] = self.standstill.state_dict()
         checkpoint["estimator"] = self.estimator.running_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if "collapse" in checkpoint:  # not after supervised fine-tuning
-            self.collapse.load_state_dict(checkpoint["collapse"])
+        if "standstill" in checkpoint:  # not after supervised fine-tuning
+            self.standstill.load_state_dict(checkpoint["standstill"])
         self.estimator.load_running_state(checkpoint.get("estimator", {}))
         # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
         unused = () if self.reference is not None else ("reference.",)
@@ -189,7 +189,6 @@ class ConstrainedGRPO(PolicySteps):
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
-            report.informed = (advantages != 0).any()
             policy_signals = self._train_policy(rollouts, advantages, update, report)
         if self.critic_advantages is not None:
             with report.time("critic"):
@@ -206,9 +205,7 @@ class ConstrainedGRPO(PolicySteps):
         if report.due:
             metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components, len(logged or ()))
             if self.estimator.trains_policy(update):
-                self.collapse.check(update, report.totals, stepped=bool(report.grad_norms))
-            if self.collapse.collapsed_since is not None:
-                metrics["policy/collapsed_since"] = self.collapse.collapsed_since
+                self.standstill.check(update, report.totals, stepped=bool(report.grad_norms))
             if report.totals["logged"]:  # by any process
                 metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate

@@ -240,7 +240,7 @@ class PolicySteps(RolloutModule):
             exact_kl=output.kl,
             penalties=penalties,
         )
-        report.add_terms(terms, part.targets["weights"], scale)
+        report.add_terms(terms, scale)
         return terms.loss * scale
 
     def _clip(self, update: int, report: UpdateReport) -> None:

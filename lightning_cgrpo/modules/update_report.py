@@ -33,8 +33,7 @@ def logging_due(trainer: Trainer, update: int) -> bool:
 class UpdateReport:
     """Collects the numbers of one update; `metrics` combines all processes.
 
-    Unless the update is `due` to be logged, only skipped steps are kept. `entropy` is summed over the actions of all
-    optimizer steps, with the loss's weights, whose sum is `weight`. `informed` is true if any advantage is not 0.
+    Unless the update is `due` to be logged, only skipped steps are kept.
     """
 
     def __init__(self, due: bool, optimization: Optimization, device: torch.device) -> None:
@@ -42,7 +41,6 @@ class UpdateReport:
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
         self.zero = torch.zeros((), device=device)
-        self.entropy = self.weight = self.informed = self.zero
         self.grad_norms: list[Tensor] = []
         self.skipped_steps = 0
         self.redrawn: int | None = None
@@ -60,10 +58,8 @@ class UpdateReport:
         if self.due:
             self.terms.append({name: self.zero.clone() for name in POLICY_TERMS})
 
-    def add_terms(self, terms: LossTerms, weights: Tensor, scale: float) -> None:
+    def add_terms(self, terms: LossTerms, scale: float) -> None:
         if self.due:
-            self.entropy = self.entropy + scale * terms.entropy.detach()
-            self.weight = self.weight + scale * weights.sum()
             for name in POLICY_TERMS:
                 self.terms[-1][name] += scale * getattr(terms, name).detach()
 
@@ -105,7 +101,6 @@ class UpdateReport:
         sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in learned}
         informative = statistics.informative  # [J, B]
         sums["groups"] = self.zero + informative.shape[1]
-        sums |= {"entropy": self.entropy, "entropy weight": self.weight, "informed": self.zero + self.informed}
         for row, name in enumerate(objective.component_names):
             sums[f"informative/{name}"] = informative[row].sum()
             sums[f"effective/{name}"] = effective[row][informative[row]].sum()

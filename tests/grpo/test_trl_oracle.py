@@ -194,7 +194,7 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     examples.targets["old_log_probs"] = module._values(policy, examples)
     moved(policy.model, 0.05, seed=2)
     clipped = []
-    report = SimpleNamespace(add_terms=lambda terms, weights, scale: clipped.append(float(terms.clip_fraction)))
+    report = SimpleNamespace(add_terms=lambda terms, scale: clipped.append(float(terms.clip_fraction)))
     total = 0.0
     for rows in torch.arange(len(examples)).tensor_split(pieces):
         loss = module._loss(examples, rows, 1.0, False, report, {})

@@ -77,14 +77,12 @@ def _answers(method: MethodRuns) -> Iterator[str]:
 
 
 def notes_of(method: MethodRuns) -> Iterator[str]:
-    """Runs that did not finish, collapses and faults."""
+    """Runs that did not finish, and faults."""
     for run in method.runs:
         what, summary = f"{method.label}, seed {run.seed}", run.summary
         if not run.finished:
             error = f": {summary['error']}" if summary.get("error") else ""
             yield f"{what}: {summary['status']} at {run.updates:,} updates{error}."
-        if summary.get("collapsed") is not None:
-            yield f"{what}: collapsed from update {summary['collapsed']:,.0f} on."
         for name, count in summary["faults"].items():
             kind = "optimizer steps were skipped" if name == "skipped_steps" else f"logged updates had faults of {name}"
             yield f"{what}: {count:,} {kind}."

@@ -43,12 +43,12 @@ def test_tables_and_figures(make_run, tmp_path):
 
 def test_runs_that_went_wrong_are_told(make_run, tmp_path):
     error = "ValueError: <script>alert(1)</script> | a_b\nmore"
-    make_run("x/version_0", updates=30, status="failed", error=error, collapsed=12.0, faults={"goal": 2})
+    make_run("x/version_0", updates=30, status="failed", error=error, faults={"goal": 2})
     report(tmp_path / "x", "--out", tmp_path / "out")
     page = (tmp_path / "out" / "report.md").read_text()
     assert "| x | 0 | 30 of 100 |" in page and "| x (30 of 100) | 1 |" in page
     assert "- x, seed 0: failed at 30 updates: ValueError: &lt;script>alert(1)&lt;/script> \\| a\\_b more." in page
-    assert "collapsed from update 12 on" in page and "2 logged updates had faults of goal" in page
+    assert "2 logged updates had faults of goal" in page
     assert "<script" not in (tmp_path / "out" / "report.html").read_text()
 
 
