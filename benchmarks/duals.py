@@ -36,15 +36,17 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
-from lightning_cgrpo import multipliers
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
+from examples.controllers.nupi import NuPI
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller
+from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam
 from lightning_cgrpo.multipliers.controller import normalized
 from lightning_cgrpo.objective.objective import Constraint, Objective
 
-CONTROLLERS = ("DampedAscent", "SoftmaxAdam", "ExponentiatedGradient", "ProjectedAscent", "PID", "NuPI")
+CLASSES = (DampedAscent, SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID, NuPI)
+CONTROLLERS = {controller.__name__: controller for controller in CLASSES}
 """``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller; see `Prices`."""
 RESULTS = Path(__file__).parent / "results" / "duals.json"
 MEASURES = ("excess", "regret", "inefficiency")
@@ -326,7 +328,7 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     # A component that applies to a share of the answers moves the policy by its share.
     fixed_prices = settings.get("times", 1.0) * prices / (problem.applies or 1.0)
     fixed = Prices(fixed_prices, estimator, 0 if problem.before is None else problem.updates // 2)
-    made = fixed if name == "Prices" else getattr(multipliers, name)(**settings)
+    made = fixed if name == "Prices" else CONTROLLERS[name](**settings)
     policies = train(problem, made, seed, estimator)
     reward = float((policies * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()

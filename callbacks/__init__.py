@@ -1,4 +1,4 @@
-"""Callbacks: multipliers, checkpoints, tables, pictures."""
+"""Callbacks: multipliers, checkpoints, tables, pictures. More callbacks are in `examples/callbacks`."""
 
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.defaults import default_callbacks
@@ -11,11 +11,9 @@ from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
-from lightning_cgrpo.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
-from lightning_cgrpo.callbacks.step_budget import StepBudget
 from lightning_cgrpo.callbacks.tensorboard import Pictures, TensorBoardLayout
 
 __all__ = [
@@ -28,11 +26,9 @@ __all__ = [
     "LagrangianCallback",
     "ObjectiveProgressBar",
     "Pictures",
-    "ReferenceSync",
     "RunSummary",
     "SampleAnswers",
     "SavePretrained",
-    "StepBudget",
     "TensorBoardLayout",
     "WeightSetter",
     "WritePredictions",

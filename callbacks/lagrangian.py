@@ -14,7 +14,7 @@ from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
-from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, DampedAscent, StallDetector
 from lightning_cgrpo.multipliers.targets import Targets
 from lightning_cgrpo.multipliers.units import Units, within_groups
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
@@ -29,14 +29,14 @@ class LagrangianCallback(WeightSetter):
         measure   p_k = violations / opportunities, over all answers of all processes
         compare   v_k = (p_k - target_k) / unit_k
         control   the controller moves the multipliers by v
-        weight    the policy's weights are the controller's, within bounds
+        weight    the policy's weights are the controller's
 
-    The reward takes no part. Checkpoints hold the controller's state and pending counts. A subset of the prompts pools
-    counts over updates until there are enough.
+    In words of the paper: lambda ascends the Lagrangian by the constraints' violations. The reward takes no part.
+    Checkpoints hold the controller's state and pending counts. A subset of the prompts pools counts over updates until
+    there are enough.
 
     Args:
         controller: by default `DampedAscent`.
-        bounds: floors and caps of the policy's weights.
         stall: finds likely infeasible constraints; by default with its own defaults.
         every_n_updates: updates with pooled counts per dual step.
 
@@ -47,18 +47,17 @@ class LagrangianCallback(WeightSetter):
     def __init__(
         self,
         controller: Controller | None = None,
-        bounds: WeightBounds | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
         expect_instances(controller=controller)
-        self.bounds = bounds
         self.stall = StallDetector() if stall is None else stall
         self.every_n_updates = every_n_updates
         self.constraints: dict[str, Constraint] = {}
-        self.fitting, self._restored = True, False
+        self.fitting = True
+        self._restored = False
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -77,8 +76,6 @@ class LagrangianCallback(WeightSetter):
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))
         self.stall.setup(len(self.constraints))
-        if self.bounds is not None:
-            self.bounds.resolve(objective.weight_names)
 
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         updates = trainer.estimated_stepping_batches
@@ -101,94 +98,117 @@ class LagrangianCallback(WeightSetter):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
     ) -> None:
+        # Count the violations and opportunities of the update's answers.
         self.count(pl_module, outputs)
-        self._log(trainer, pl_module)
-        if not trainer.global_step % self.every_n_updates:
+        self._log_targets(trainer, pl_module)
+        if trainer.global_step % self.every_n_updates == 0:
+            # Measure the rates since the last dual step.
             rates = self.measure()
+            # Compare the rates with their targets.
             violations = self.compare(rates)
+            # Control: the violations move the multipliers.
             self.control(rates, violations)
+        # The thresholds in force follow their schedules, and the margin falls.
         self.targets.advance(trainer.global_step, self.controller.margin)
+        # Weight the reward and the constraints of the next update.
         self.weight(pl_module, trainer.global_step)
 
     # ------------------------------------------------------------------ the dual's step
 
     def count(self, pl_module: ConstrainedGRPO, outputs: UpdateOutput) -> None:
         """Add an update's counts, summed over the processes, so that any process's checkpoint holds them."""
-        counts = torch.stack([outputs["violations"], outputs["opportunities"]])
-        if self.units.spreads:
-            squares = within_groups(pl_module.objective, outputs["measured"], self.constraints)
-            counts = torch.cat([counts, squares.to(counts)])
-        violations, opportunities, *squares_and_freedom = all_sum(counts)
+        counts = torch.stack([outputs["violations"], outputs["opportunities"]])  # [2, K]
+        if not self.units.spreads:
+            violations, opportunities = all_sum(counts)
+            self.rates.update(violations, opportunities)
+            return
+        # The unit of a mean is the deviation of answers within their groups.
+        squares = within_groups(pl_module.objective, outputs["measured"], self.constraints)  # [2, K]
+        summed = all_sum(torch.cat([counts, squares.to(counts)]))  # one sum over the processes, not two
+        violations, opportunities, squared_deviations, freedom = summed
         self.rates.update(violations, opportunities)
-        if self.units.spreads:
-            self.units.deviation.update(*squares_and_freedom)
+        self.units.deviation.update(squared_deviations, freedom)
 
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
-        counts = self.rates.take().cpu()
-        return counts[0] / counts[1]
+        violations, opportunities = self.rates.take().cpu()
+        return violations / opportunities
 
     def compare(self, rates: Tensor) -> Tensor:
         """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
-        return self.units.clamped((rates - self.targets.targets) / self.units.at(self.targets.in_force))
+        units = self.units.at(self.targets.in_force)
+        return self.units.clamped((rates - self.targets.targets) / units)
 
     def control(self, rates: Tensor, violations: Tensor) -> None:
-        """Step the controller; a constraint that stalls is told, and its cap lowered."""
-        observed, units = ~violations.isnan(), self.units.at(self.targets.in_force)
-        unbounded, saturation = self.controller.weights, self.controller.saturation
-        if self.bounds is not None:
-            weights = self.bounds(unbounded)
-            saturation = torch.maximum(saturation, weights[1:] / self.bounds.highest_weights().to(weights))
-            if weights is not unbounded:  # only then, because log and softmax round
-                self.controller.adopt(weights)
-        excess = (rates - self.targets.aimed) / units  # without the margin, whose fall would look like progress
-        stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
-        if stalled is not None:
-            name, relaxed = list(self.constraints)[stalled], self.controller.relax(stalled)
-            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
-        self.targets.moved = torch.zeros_like(self.targets.moved)
+        """Move the controller's multipliers by the violations ``[K]``; NaN, where not observed, moves nothing."""
+        observed = ~violations.isnan()
+        self.detect_stall(rates, observed, self.controller.saturation)
         self.controller.step(violations, observed)
+
+    def detect_stall(self, rates: Tensor, observed: Tensor, saturation: Tensor) -> None:
+        """Warn of a constraint that has all its weight and does not get better, and lower its cap."""
+        units = self.units.at(self.targets.in_force)
+        # Without the margin, whose fall would look like progress.
+        excess = (rates - self.targets.aimed) / units
+        # A rate that follows a moving threshold would look like no progress.
+        stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
+        self.targets.moved = torch.zeros_like(self.targets.moved)
+        if stalled is not None:
+            name = list(self.constraints)[stalled]
+            relaxed = self.controller.relax(stalled)
+            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
 
     def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
         """Give the module the weights ``[1 + K]`` and the thresholds of an update."""
-        weights = self.controller.weights
-        pl_module.weights.copy_(weights if self.bounds is None else self.bounds(weights))
-        pl_module.thresholds |= dict(zip(self.constraints, self.targets.thresholds(update), strict=True))
+        pl_module.weights.copy_(self.controller.weights)
+        thresholds = self.targets.thresholds(update)
+        for name, threshold in zip(self.constraints, thresholds, strict=True):
+            pl_module.thresholds[name] = threshold
 
     # ------------------------------------------------------------------ logs and checkpoints
 
-    def _log(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        update, weights = trainer.global_step - 1, self.controller.weights
+    def _log_targets(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        """Log the targets that differ from the thresholds, by an aim or by the controller's margin."""
+        update = trainer.global_step - 1
         if not logging_due(trainer, update):
             return
         metrics: dict[str, float] = {}
-        if self.bounds is not None:
-            unbounded = zip(pl_module.objective.weight_names, weights.tolist(), strict=True)
-            metrics |= {f"unbounded/{name}": weight for name, weight in unbounded}
-        targets = zip(self.constraints.items(), self.targets.shown(self.targets.targets), strict=True)
-        tightened = {name for name, c in self.constraints.items() if self.controller.margin and not c.bound.of_mean}
-        metrics |= {f"aim/{name}": target for (name, c), target in targets if name in tightened or c.aim is not None}
-        for logger in pl_module.loggers if metrics else ():
-            logger.log_metrics(metrics, step=update)
+        targets = self.targets.shown(self.targets.targets)
+        for (name, constraint), target in zip(self.constraints.items(), targets, strict=True):
+            tightened = self.controller.margin > 0 and not constraint.bound.of_mean
+            if tightened or constraint.aim is not None:
+                metrics[f"aim/{name}"] = target
+        if metrics:
+            for logger in pl_module.loggers:
+                logger.log_metrics(metrics, step=update)
 
     @property
     def _parts(self) -> dict[str, nn.Module]:
         """The parts with a state, by their key in checkpoints."""
         parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates, "stall": self.stall}
-        return parts | ({"spread": self.units.deviation} if self.units.spreads else {})
+        if self.units.spreads:
+            parts["spread"] = self.units.deviation
+        return parts
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"names": list(self.constraints), "controller_class": type(self.controller).__name__}
-        return state | {"moved": self.targets.moved} | {key: part.state_dict() for key, part in self._parts.items()}
+        state: dict[str, Any] = {
+            "names": list(self.constraints),
+            "controller_class": type(self.controller).__name__,
+            "moved": self.targets.moved,
+        }
+        for key, part in self._parts.items():
+            state[key] = part.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise a `UserError` if the checkpoint has other constraints or another controller."""
         if not self.fitting:
             return
-        saved, name = state_dict["names"], type(self.controller).__name__
-        if saved != list(self.constraints) or state_dict["controller_class"] != name:
+        names = list(self.constraints)
+        controller = type(self.controller).__name__
+        if state_dict["names"] != names or state_dict["controller_class"] != controller:
             raise UserError(
-                f"Expected a checkpoint with multipliers of {list(self.constraints)} by {name}, but got {saved} by "
+                f"Expected a checkpoint with multipliers of {names} by {controller}, but got {state_dict['names']} by "
                 f"{state_dict['controller_class']}, try the configuration that it was trained with."
             )
         self._restored = True

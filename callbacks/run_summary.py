@@ -20,7 +20,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.callbacks.step_budget import StepBudget
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
@@ -140,12 +139,10 @@ class RunSummary(Callback):
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = sum(one.ru_utime + one.ru_stime for one in usage)
         peak = max(one.ru_maxrss for one in usage) / (2**20 if sys.platform == "darwin" else 2**10)
-        budgets = [one for one in trainer.callbacks if isinstance(one, StepBudget)]  # type: ignore[attr-defined]
         self.record |= {
             "status": status,
             "updates": trainer.global_step,
-            "asked": None if budgets else updates_asked(trainer),
-            "steps": {"taken": budgets[0].taken, "asked": budgets[0].steps} if budgets else None,
+            "asked": updates_asked(trainer),
             "answers": self._spent["answers"] or None,
             "seconds": round(self._spent["seconds"] + time.monotonic() - self._began, 1),
             "cpu_seconds": round(self._spent["cpu_seconds"] + cpu, 1),

@@ -116,7 +116,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     [
         "--callbacks.multipliers.controller=PID --callbacks.multipliers.controller.kd=0.5 "
         "--callbacks.multipliers.controller.smoothing=0.5",
-        "--callbacks.multipliers.controller=NuPI "
+        "--callbacks.multipliers.controller=examples.controllers.nupi.NuPI "
         "--callbacks.multipliers.stall=StallDetector --callbacks.multipliers.stall.updates=4",
     ],
     ids=["PID", "NuPI with stall detector"],

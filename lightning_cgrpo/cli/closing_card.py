@@ -59,9 +59,8 @@ def closing_table(record: Record) -> Table:
 def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record['asked']:,}" if record["asked"] else ""
-    budget = f", {steps['taken']:,} of {steps['asked']:,} steps" if (steps := record.get("steps")) else ""
     answers = f", {record['answers']:,} answers" if record["answers"] else ""
-    lines = [f"{record['updates']:,}{asked} updates{budget}{answers}, {record['seconds'] / 60:.1f} min."]
+    lines = [f"{record['updates']:,}{asked} updates{answers}, {record['seconds'] / 60:.1f} min."]
     if best := record["best"]:
         at = record["measured"]["best"]["update"]
         path = os.path.normpath(folder / best["checkpoint"])  # relative, as in the commands below

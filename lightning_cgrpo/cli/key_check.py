@@ -30,7 +30,15 @@ NAMESPACES = (
     "lightning.pytorch.loggers",
 )
 """Modules in which a class is looked up by its name alone."""
-MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
+MOVED = {
+    "Argoverse2": "examples.scene_sources.argoverse2.Argoverse2",
+    "CoVLA": "examples.scene_sources.covla.CoVLA",
+    "ExponentiatedGradient": "examples.controllers.exponentiated_gradient.ExponentiatedGradient",
+    "NuPI": "examples.controllers.nupi.NuPI",
+    "ReferenceSync": "examples.callbacks.reference_sync.ReferenceSync",
+    "StepBudget": "examples.callbacks.step_budget.StepBudget",
+    "WeightBounds": "examples.controllers.bounded_weights.BoundedWeights",
+}
 """Classes of earlier versions by name, with their new path."""
 REMOVED = {
     "EffectiveWeights": "leaving it out of the file; the tags effective_weight/* hold the means",

@@ -1,10 +1,8 @@
-"""Controllers of the multipliers, and guards for any controller."""
+"""Controllers of the multipliers, and a guard for any controller. More controllers are in `examples/controllers`."""
 
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
-from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
-from lightning_cgrpo.multipliers.guards import StallDetector, WeightBounds, bounded, rounded_up
-from lightning_cgrpo.multipliers.nupi import NuPI
+from lightning_cgrpo.multipliers.guards import StallDetector, rounded_up
 from lightning_cgrpo.multipliers.pid import PID
 from lightning_cgrpo.multipliers.projected import ProjectedAscent
 from lightning_cgrpo.multipliers.softmax import SoftmaxAdam
@@ -14,13 +12,9 @@ __all__ = [
     "PID",
     "Controller",
     "DampedAscent",
-    "ExponentiatedGradient",
-    "NuPI",
     "ProjectedAscent",
     "SoftmaxAdam",
     "StallDetector",
-    "WeightBounds",
-    "bounded",
     "rounded_up",
     "standard_units",
 ]

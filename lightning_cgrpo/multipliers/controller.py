@@ -109,12 +109,6 @@ class Controller(nn.Module, ABC):
         """Lower the cap of a stalled constraint until it is met, if the controller has caps; True if it does so."""
         return False
 
-    def adopt(self, weights: Tensor) -> None:
-        """Continue from the weights ``[1 + K]`` that `WeightBounds` left, so that no state winds up behind bounds.
-
-        By default the state stays, which suits a state with bounds of its own.
-        """
-
     @abstractmethod
     def _allocate(self, size: int) -> None:
         """Register float64 buffers (or parameters)."""

@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller
 
-SMALLEST = 1e-12
-"""Weight from which a logit resumes where a cap left a weight of 0."""
-
 
 def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
     """Gradient ``[1 + K]`` of l(z) = sum_k lambda_k(z) v_k, with lambda = softmax(z), at logits ``[1 + K]``.
@@ -62,13 +59,6 @@ class SoftmaxAdam(Controller):
 
     def _stacked(self) -> Tensor:
         return torch.stack([logit.detach() for logit in self.logits])
-
-    def adopt(self, weights: Tensor) -> None:
-        # The logits' log-sum stays, because softmax ignores it and Adam moves logits relative to it.
-        logits = weights.clamp(min=SMALLEST).log() + torch.logsumexp(self._stacked(), dim=0)
-        with torch.no_grad():
-            for logit, value in zip(self.logits, logits, strict=True):
-                logit.copy_(value)
 
     def _allocate(self, size: int) -> None:
         # One parameter per logit, because Adam skips a parameter without a gradient.

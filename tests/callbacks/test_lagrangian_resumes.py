@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.multipliers import PID, ExponentiatedGradient, ProjectedAscent, SoftmaxAdam, StallDetector
+from lightning_cgrpo.multipliers import PID, ProjectedAscent, SoftmaxAdam, StallDetector
 from tests.dual_run import COUNTS, DualRun, run, same, saved
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from examples.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.quiet import CSV, GRIDWORLD
@@ -17,7 +17,10 @@ COMMON = [
     "--callbacks.checkpoints.save_top_k=-1", "--callbacks.checkpoints.monitor=null",
     "--model.optimization.kl_weight=0.1",
 ]  # fmt: skip
-SYNC = ["--callbacks.sync=ReferenceSync", "--callbacks.sync.every_n_updates=2", "--callbacks.sync.alpha=0.25"]
+SYNC = [
+    "--callbacks.sync=examples.callbacks.reference_sync.ReferenceSync", "--callbacks.sync.every_n_updates=2",
+    "--callbacks.sync.alpha=0.25",
+]  # fmt: skip
 
 
 def fit(name, *arguments):

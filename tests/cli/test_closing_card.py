@@ -85,8 +85,8 @@ def test_next_commands(tmp_path):
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
     assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
     assert not any(" export " in line for line in closing_lines(RECORD, tmp_path, exports=False))
-    budget = {**RECORD, "asked": None, "steps": {"taken": 5_010, "asked": 5_000}}
-    assert closing_lines(budget, tmp_path)[0] == "40 updates, 5,010 of 5,000 steps, 5,120 answers, 1.5 min."
+    unbounded = {**RECORD, "asked": None}
+    assert closing_lines(unbounded, tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."
     lines = closing_lines(RECORD, tmp_path, " --data.test_path=FILE")
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
     assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 2, "the error says what to do"

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, file_layer, override
-from lightning_cgrpo.cli.key_check import check_keys, signature_of
+from lightning_cgrpo.cli.key_check import MOVED, check_keys, signature_of
 
 
 def gridworld(*overrides: str) -> Config:
@@ -54,10 +54,18 @@ def test_classes_and_what_they_take(overrides: list[str], words: str) -> None:
     assert words in refused(*overrides)
 
 
-@pytest.mark.parametrize("path", ["Argoverse2", "lightning_cgrpo.CoVLA"])
+def test_the_paths_of_moved_classes_are_true() -> None:
+    for path in MOVED.values():
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize(
+    "path", ["Argoverse2", "lightning_cgrpo.CoVLA", "NuPI", "lightning_cgrpo.callbacks.StepBudget"]
+)
 def test_moved_classes_name_their_new_path(path: str) -> None:
     name = path.rpartition(".")[2]
-    with pytest.raises(ConfigError, match=f"examples.scene_sources.{name.lower()}.{name}"):
+    with pytest.raises(ConfigError, match=f"to be examples.*.{name}, because {path} has moved there"):
         check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
 
 

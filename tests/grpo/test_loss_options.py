@@ -118,7 +118,7 @@ ROWS = [row.split("|")[1:3] for row in re.findall(r"^\| .*\|$", PAGE.partition("
 
 ELSEWHERE = (
     *({"model.estimator": "LeaveOneOut"}, {"model.estimator": "LagrangianGAE"}),
-    *({"callbacks.reference": "ReferenceSync"}, {"model.redraws": 2}),
+    *({"callbacks.reference": "examples.callbacks.reference_sync.ReferenceSync"}, {"model.redraws": 2}),
 )
 """Those that are not the optimization's."""
 

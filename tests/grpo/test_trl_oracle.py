@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from examples.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo import CISPO, SAPO, CausalLMPolicy, ConstrainedGRPO, Objective, Optimization
-from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection

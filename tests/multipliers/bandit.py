@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from scipy.optimize import linprog
 
-from lightning_cgrpo.callbacks import LagrangianCallback
+from examples.controllers.bounded_weights import BoundedWeights
 from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, StallDetector
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from tests.dual_run import DualRun
 
@@ -85,7 +85,7 @@ def play(
     bandit: Bandit,
     controller: Controller,
     *,
-    bounds: WeightBounds | None = None,
+    floor: float = 0.0,
     updates: int = 1000,
     prompts: int = 32,
     group: int = 16,
@@ -100,7 +100,7 @@ def play(
     first, second = bandit.thresholds
     objective = Objective("reward", {"first": Constraint(at_most=first), "second": Constraint(at_most=second)})
     detector = Listening()
-    dual = DualRun(LagrangianCallback(controller, bounds, detector), objective).start()
+    dual = DualRun(BoundedWeights(controller, detector, floor=floor), objective).start()
     estimator = ScalarizedAdvantages("group")
     generator = torch.Generator().manual_seed(seed)
     logits = torch.zeros(len(table), requires_grad=True)

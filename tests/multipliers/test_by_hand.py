@@ -8,7 +8,9 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.multipliers import PID, ExponentiatedGradient, NuPI, ProjectedAscent
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
+from examples.controllers.nupi import NuPI
+from lightning_cgrpo.multipliers import PID, ProjectedAscent
 from tests.multipliers.stepping import draws, maker, multiplier, step
 
 projected, exponentiated = maker(ProjectedAscent, 2), maker(ExponentiatedGradient, 2)

@@ -7,15 +7,9 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.multipliers import (
-    PID,
-    Controller,
-    DampedAscent,
-    ExponentiatedGradient,
-    NuPI,
-    ProjectedAscent,
-    SoftmaxAdam,
-)
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
+from examples.controllers.nupi import NuPI
+from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam
 
 MAKE = {
     "damped": DampedAscent,

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.multipliers import DampedAscent, ExponentiatedGradient, standard_units
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
+from lightning_cgrpo.multipliers import DampedAscent, standard_units
 from tests.multipliers.stepping import maker, multiplier, step
 
 controller = maker(DampedAscent)

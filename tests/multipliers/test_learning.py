@@ -12,20 +12,12 @@ from typing import Any
 
 import pytest
 
-from lightning_cgrpo.multipliers import (
-    PID,
-    Controller,
-    DampedAscent,
-    ExponentiatedGradient,
-    NuPI,
-    ProjectedAscent,
-    SoftmaxAdam,
-    WeightBounds,
-    rounded_up,
-)
+from examples.controllers.exponentiated_gradient import ExponentiatedGradient
+from examples.controllers.nupi import NuPI
+from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam, rounded_up
 from tests.multipliers.bandit import FEASIBLE, INFEASIBLE, Bandit, Outcome, play
 
-FLOOR = {"bounds": WeightBounds(floor=0.1)}
+FLOOR = {"floor": 0.1}
 RUNS: dict[str, tuple[Bandit, Callable[[], Controller], dict[str, Any]]] = {
     "damped ascent": (FEASIBLE, DampedAscent, {}),
     "softmax": (FEASIBLE, SoftmaxAdam, {}),

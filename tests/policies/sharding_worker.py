@@ -19,6 +19,7 @@ from lightning.pytorch import Callback
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 
+from examples.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo import (
     CausalLMPolicy,
     ConstrainedGRPO,
@@ -30,7 +31,7 @@ from lightning_cgrpo import (
     SupervisedFineTuning,
     VisionLanguagePolicy,
 )
-from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, ReferenceSync, SavePretrained
+from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, SavePretrained
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups

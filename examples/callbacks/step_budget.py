@@ -25,6 +25,10 @@ class StepBudget(Callback):
         expect(steps >= 1, "steps", "at least 1", steps)
         self.steps, self.taken = steps, 0
 
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
+        if stage == "fit" and trainer.max_steps == -1:
+            trainer.fit_loop.max_epochs = -1  # Lightning would end the run after 1,000 epochs.
+
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         trainer.should_stop |= self.taken >= self.steps  # a finished run was resumed
 
