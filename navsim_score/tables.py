@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import get_console
-from rich.box import SIMPLE, SIMPLE_HEAD
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,6 +18,9 @@ from navsim_score.two_stage import Result, StageMeans
 
 MOST_LINES = 40
 MOST_ERRORS = 10
+NUMBER_WIDTH = len(" 0.123")
+NAME_WIDTH = 11
+"""Of a driver's name beside the numbers of two stages; a longer name has several lines."""
 SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 
 
@@ -25,7 +28,9 @@ def print_table(table: Table) -> None:
     """Print a table without truncated columns; a narrower terminal wraps the lines."""
     console = get_console()
     needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    console.print(table, width=max(console.width, needed), crop=False)
+    if needed > console.width:
+        table.width = needed  # a width given to `print` is limited to that of the terminal
+    console.print(table, crop=False)
 
 
 def scores_table(results: Mapping[str, Result]) -> Table:
@@ -44,11 +49,11 @@ def scores_table(results: Mapping[str, Result]) -> Table:
     caption = "means over answers, malformed ones as 0; stage 2 is weighted by how near it starts to where plans end"
     table = Table(title=f"Driving: {dialect}", caption=caption, box=SIMPLE_HEAD, padding=0)
     table.title_justify = table.caption_justify = "left"
-    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", min_width=NAME_WIDTH, max_width=NAME_WIDTH)
     for head in ("", "scenes", "mal-\nformed", *shown):
         table.add_column(head.replace("@", "\n@"), justify="right", no_wrap=True)
     for name, result in results.items():
-        table.add_row(escape(name).replace(" ", "\n"), "S1", *cells(result.first))
+        table.add_row(escape(name), "S1", *cells(result.first))
         if result.second is not None:
             table.add_row("", "S2", *cells(result.second))
             both = (number(result.epdms) if column == "EPDMS" else "" for column in shown)
@@ -63,43 +68,105 @@ def number(value: float | None) -> str:
 
 def show_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print scores by scene and errors: a line per candidate of one scene, or a line of means per scene."""
+    console = get_console()
     rows = [row for group in results.values() for row in group]
-    columns = {short: name for short, name in SHORT.items() if any(row.get(name) is not None for row in rows)}
-    table = Table(box=SIMPLE, show_footer=True, title=same_dialect(row["dialect"] for row in rows))
-    if len(results) == 1:
-        [stem] = results
-        table.add_column(f"candidate of {escape(stem)}", "mean", overflow="fold", min_width=min(len(stem) + 13, 40))
+    table = _candidates(results) if len(results) == 1 else _scenes(results)
+    for line in _score_lines(same_dialect(row["dialect"] for row in rows), table, console.width):
+        # As it is, because a name must neither be cut nor read as markup.
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for note in _notes(results, left_out=len(table.lines) - MOST_LINES):
+        console.print(f"- {note}", markup=False, highlight=False)
+
+
+class _Line(NamedTuple):
+    name: str
+    rows: Sequence[Mapping[str, Any]]  # whose means the line shows
+
+
+class _Lines(NamedTuple):
+    head: str  # of the names
+    lines: Sequence[_Line]
+    total: _Line
+    counted: bool  # whether each line shows its number of rows
+
+
+def _candidates(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
+    """A line per candidate of the only scene."""
+    [(stem, rows)] = results.items()
+    tags = [row["tag"] for row in rows]
+    lines = [_Line(label(tags, index), [row]) for index, row in enumerate(rows)]
+    return _Lines(f"candidate of {stem}", lines, _Line("mean", rows), counted=False)
+
+
+def _scenes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
+    """A line per scene."""
+    lines = [_Line(stem, rows) for stem, rows in results.items()]
+    every = [row for line in lines for row in line.rows]
+    return _Lines("scene (means)", lines, _Line("all", every), counted=True)
+
+
+def _score_lines(title: str, table: _Lines, width: int) -> Iterator[str]:
+    """The table in `width` columns; a name too long to stand beside its numbers has a line of its own."""
+    columns: dict[str, str] = {}
+    for short, name in SHORT.items():
+        if any(row.get(name) is not None for row in table.total.rows):
+            columns[short] = name
+    counts_width = max(len(f" {len(table.total.rows)}"), len(" rows")) if table.counted else 0
+    numbers_width = counts_width + sum(max(len(short) + 1, NUMBER_WIDTH) for short in columns)
+    shown = table.lines[:MOST_LINES]
+    longest = max(cell_len(name) for name in (table.head, *(line.name for line in shown)))
+    name_width = min(longest, max(width - numbers_width, len(table.total.name)))
+
+    def beside(name: str, count: str, numbers: Sequence[str]) -> Iterator[str]:
+        if cell_len(name) > name_width:
+            yield name
+            name = ""
+        cells = [
+            number.rjust(max(len(short) + 1, NUMBER_WIDTH)) for short, number in zip(columns, numbers, strict=True)
+        ]
+        yield set_cell_size(name, name_width) + count.rjust(counts_width) + "".join(cells)
+
+    def numbers_of(line: _Line) -> Iterator[str]:
+        count = str(len(line.rows)) if table.counted else ""
+        return beside(line.name, count, [_mean(line.rows, name) for name in columns.values()])
+
+    rule = "─" * (name_width + numbers_width)
+    yield title
+    yield from beside(table.head, "rows" if table.counted else "", list(columns))
+    yield rule
+    for line in shown:
+        yield from numbers_of(line)
+    yield rule
+    yield from numbers_of(table.total)
+
+
+def _notes(results: Mapping[str, Sequence[Mapping[str, Any]]], left_out: int) -> list[str]:
+    """What the lines don't show: lines left out, errors of candidates, and the means of all dialects."""
+    notes = [f"{left_out} more lines are not shown."] if left_out > 0 else []
+    wrong = []
+    for stem, rows in results.items():
         tags = [row["tag"] for row in rows]
-        lines = [[label(tags, index), *_means([row], columns)] for index, row in enumerate(rows)]
-    else:
-        table.add_column("scene (means)", "all", overflow="fold", min_width=13)
-        table.add_column("rows", str(len(rows)), justify="right")
-        lines = [[stem, str(len(group)), *_means(group, columns)] for stem, group in results.items()]
-    for short, mean in zip(columns, _means(rows, columns), strict=True):
-        table.add_column(short, mean, justify="right", no_wrap=True)
-    for line in lines[:MOST_LINES]:
-        table.add_row(*map(escape, line))
-    print_table(table)
-    wrong = [
-        f"{stem}, candidate {label([other['tag'] for other in group], index)}: {row['error']}"
-        for stem, group in results.items()
-        for index, row in enumerate(group)
-        if row["error"] is not None
-    ]
-    notes = [f"{len(lines) - MOST_LINES} more lines are not shown."] if len(lines) > MOST_LINES else []
+        for index, row in enumerate(rows):
+            if row["error"] is not None:
+                wrong.append(f"{stem}, candidate {label(tags, index)}: {row['error']}")
     notes += wrong[:MOST_ERRORS]
     if len(wrong) > MOST_ERRORS:
         notes.append(f"{len(wrong) - MOST_ERRORS} more errors are in the file.")
-    for name in rows[0]["scores"]:
-        values = [row["scores"][name] for row in rows if row["scores"][name] is not None]
+    totals: dict[str, list[float]] = {}
+    for rows in results.values():
+        for row in rows:
+            for name, value in row["scores"].items():
+                known = totals.setdefault(name, [])
+                if value is not None:
+                    known.append(value)
+    for name, values in totals.items():
         notes.append(f"{name}: mean {fmean(values) if values else 0.0:.4f} of {len(values)} rows.")
-    for note in notes:
-        Console().print(f"- {note}", markup=False, highlight=False)
+    return notes
 
 
-def _means(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[str]:
-    values = ([row[name] for row in rows if row[name] is not None] for name in columns.values())
-    return [number(fmean(column) if column else None) for column in values]
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    values = [row[name] for row in rows if row[name] is not None]
+    return number(fmean(values) if values else None)
 
 
 def label(tags: Sequence[str | None], row: int) -> str:

@@ -29,7 +29,9 @@ def print_table(table: Table) -> None:
 
     console = get_console()  # the console of Lightning's bar, which another console would overwrite
     needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    console.print(table, width=max(console.width, needed), crop=False)
+    if needed > console.width:
+        table.width = needed  # a width given to `print` is limited to that of the terminal
+    console.print(table, crop=False)
 
 
 @contextmanager

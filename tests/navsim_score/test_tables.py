@@ -1,11 +1,12 @@
-"""The table of both stages on the screen."""
+"""Tables on the screen."""
 
 import pytest
+import rich
+from rich.cells import cell_len
 
 from driving_scenes.errors import InputError
-from lightning_cgrpo.core.output import print_table
-from navsim_score.columns import SHORT
-from navsim_score.tables import scores_table
+from navsim_score.columns import COLUMNS, EXTENDED_COMFORT, SHORT
+from navsim_score.tables import print_table, scores_table, show_scores
 from navsim_score.two_stage import Result, StageMeans
 
 
@@ -21,10 +22,9 @@ def lines(results, capsys):
 def test_rows_of_stages_and_only_known_columns(capsys):
     unknown = {"ADE@4s": None, "EC": None}
     shown = lines({"a [b]": Result("EPDMS", stage(0.5, **unknown), stage(0.75, **unknown), 2, 0.375)}, capsys)
-    assert ["a", "S1", "2", "0.250", *["0.500"] * 7] in shown
+    assert ["a", "[b]", "S1", "2", "0.250", *["0.500"] * 7] in shown  # no markup
     assert ["S2", "2", "0.250", *["0.750"] * 7] in shown
     assert ["both", "2", "0.375"] in shown
-    assert ["[b]"] in shown  # no markup
     assert not any("ADE" in line or "@4s" in line for line in shown)
 
 
@@ -32,3 +32,53 @@ def test_drivers_of_two_dialects_share_no_table():
     both = {"one": Result("EPDMS, one stage, Reactive", stage(0.5)), "other": Result("PDMS v1.1", stage(0.5))}
     with pytest.raises(InputError, match="one dialect"):
         scores_table(both)
+
+
+@pytest.fixture
+def screen(capsys):
+    """Sets the width of the screen, and returns the lines that a function prints on it."""
+
+    def printed(width, show, *arguments):
+        rich.reconfigure(width=width)
+        show(*arguments)
+        return capsys.readouterr().out.splitlines()
+
+    yield printed
+    rich.reconfigure()
+
+
+LONG = "my_planner_with_a_long_name_after_epoch_30"
+
+
+def test_both_stages_fit_eighty_columns(screen):
+    every = stage(0.123, EC=None)
+    table = scores_table({name: Result("EPDMS", every, every, 2, 0.456) for name in ("human", LONG)})
+    shown = screen(80, print_table, table)
+    assert max(map(cell_len, shown)) <= 80
+    assert LONG in "".join(line[:12].strip() for line in shown)
+    assert not any("…" in line for line in shown)
+    assert sum(line.split()[-8:] == ["0.123"] * 8 for line in shown) == 4
+
+
+def test_a_narrow_screen_cuts_no_column(screen):
+    every = stage(0.123, EC=None)
+    shown = screen(40, print_table, scores_table({"human": Result("EPDMS", every)}))
+    assert any(line.split()[-8:] == ["0.123"] * 8 for line in shown)
+
+
+def scored(name, **more):
+    values = dict.fromkeys((*COLUMNS, EXTENDED_COMFORT, "epdms"), 0.123)
+    return {"tag": name, "error": None, "dialect": "EPDMS", "scores": {"EPDMS": 0.123}} | values | more
+
+
+@pytest.mark.parametrize("width", [80, 70, 120])
+@pytest.mark.parametrize("names", [("a", LONG), ("a", "名" * 30), ("[b]", "c")])
+def test_names_and_scores_are_whole(screen, width, names):
+    one = screen(width, show_scores, {LONG: [scored(name) for name in names]})
+    many = screen(width, show_scores, {name: [scored(None)] * 12 for name in names})
+    for shown in (one, many):
+        assert max(map(cell_len, shown)) <= width
+        first_words = [line.split()[0] for line in shown]
+        assert all(first_words.count(name) == 1 for name in names)
+        assert sum(line.split()[-10:] == ["0.123"] * 10 for line in shown) == 3
+        assert any("EPDMS" in line and "EC" in line for line in shown)
