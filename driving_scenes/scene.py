@@ -21,11 +21,14 @@ MOVING_TYPES = 3
 
 @dataclass(frozen=True)
 class Points:
-    """N polygons or polylines; the first (polygons) or last point (polylines) fills up a row."""
+    """N polygons or polylines; the first (polygons) or last point (polylines) fills up a row.
+
+    A point is inside a polygon if it is inside an odd number of its rings.
+    """
 
     xy: Tensor  # [N, V, 2]
     counts: Tensor  # [N] int64, points without filling
-    holes: tuple[tuple[int, Tensor], ...] = ()  # rows of polygons with holes, and rings [v, 2]
+    rings: tuple[tuple[int, Tensor], ...] = ()  # row and ring [v, 2] of each hole, or part beside the first ring
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -37,25 +40,29 @@ class Points:
     def kept(self, mask: Tensor) -> Points:
         """The rows of ``mask [N]`` bool."""
         rows = (mask.cumsum(0) - 1).tolist()
-        holes = tuple((rows[row], ring) for row, ring in self.holes if mask[row])
-        return Points(self.xy[mask], self.counts[mask], holes)
+        rings = tuple((rows[row], ring) for row, ring in self.rings if mask[row])
+        return Points(self.xy[mask], self.counts[mask], rings)
 
     def drawn(self) -> Points:
-        """Polygons as single rings, for drawing: seams, drawn forth and back, lead to the holes."""
-        if not self.holes:
+        """Polygons as single rings, for drawing: seams, drawn forth and back, lead to the further rings."""
+        if not self.rings:
             return self
-        rings = [self[row] for row in range(len(self))]
-        for row, hole in self.holes:
-            turned = hole if _area(hole) * _area(self[row]) < 0 else hole.flip(0)
-            rings[row] = torch.cat([rings[row], rings[row][:1], turned, turned[:1]])
-        return Points.polygons(rings)
+        drawn = [self[row] for row in range(len(self))]
+        for row, ring in self.rings:
+            # Holes turn against the first ring, because a renderer may fill what is surrounded twice in one direction.
+            turned = ring if _area(ring) * _area(self[row]) < 0 else ring.flip(0)
+            drawn[row] = torch.cat([drawn[row], drawn[row][:1], turned, turned[:1]])
+        return Points.polygons(drawn)
 
     @classmethod
-    def polygons(cls, rows: Sequence[Any], holes: Sequence[Sequence[Any]] = ()) -> Points:
-        """From arrays ``[v, 2]``; polygons may repeat their first point. `holes` are rings by row."""
-        rings = [(row, ring) for row, of_row in enumerate(holes) for ring in of_row]
+    def polygons(cls, rows: Sequence[Any], further: Sequence[Sequence[Any]] = ()) -> Points:
+        """From arrays ``[v, 2]``; polygons may repeat their first point. `further` are each row's other rings."""
         filled = cls._filled(rows, 0)
-        return cls(filled.xy, filled.counts, tuple((row, torch.as_tensor(ring)) for row, ring in rings))
+        rings = []
+        for row, of_row in enumerate(further):
+            for ring in of_row:
+                rings.append((row, torch.as_tensor(ring)))
+        return cls(filled.xy, filled.counts, tuple(rings))
 
     @classmethod
     def polylines(cls, rows: Sequence[Any]) -> Points:

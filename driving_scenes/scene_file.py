@@ -130,8 +130,10 @@ def _areas(value: Field) -> Areas:
 
 
 def _polygons(items: Sequence[Field]) -> Points:
-    holes = [[ring.points(3) for ring in item.get("holes").or_else([])] for item in items]
-    return Points.polygons([item["polygon"].points(3) for item in items], holes)
+    further = []
+    for item in items:
+        further.append([ring.points(3) for ring in item.get("holes").or_else([])])
+    return Points.polygons([item["polygon"].points(3) for item in items], further)
 
 
 def _rounded(times: Tensor) -> Tensor:
@@ -267,8 +269,11 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
 
 
 def _polygon_to_json(polygons: Points, row: int) -> dict[str, Any]:
-    holes = [ring.tolist() for of_row, ring in polygons.holes if of_row == row]
-    return {"polygon": polygons[row].tolist(), **({"holes": holes} if holes else {})}
+    content: dict[str, Any] = {"polygon": polygons[row].tolist()}
+    further = [ring.tolist() for of_row, ring in polygons.rings if of_row == row]
+    if further:
+        content["holes"] = further
+    return content
 
 
 def ego_to_json(*columns: Any) -> list[dict[str, Any]]:

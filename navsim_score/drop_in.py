@@ -173,6 +173,8 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         road_map["lanes"].append(lane | (unknown if lanes_of is None else lane_content(lanes_of(name, connector))))
 
     for token, kind, polygon in zip(areas.tokens, areas.map_types, areas._geometries, strict=True):
+        if polygon.is_empty:
+            continue  # nothing is inside
         if kind.name in LANES:
             add_lane(str(token), polygon, LANES[kind.name])
         elif kind.name == "ROADBLOCK":

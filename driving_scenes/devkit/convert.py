@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import shapely
 
 from driving_scenes.json_fields import SceneError
 
@@ -197,10 +198,23 @@ def lane_content(lane: Any) -> dict[str, Any]:
     }
 
 
-def polygon_content(polygon: Any) -> dict[str, Any]:
-    """The fields `polygon` and `holes` of a shapely polygon, without repeated vertices."""
-    exterior, *holes = map(_vertices, (polygon.exterior, *polygon.interiors))
-    return {"polygon": exterior, **({"holes": holes} if holes else {})}
+def polygon_content(shape: Any) -> dict[str, Any]:
+    """The fields `polygon` and `holes` of a shapely polygon, without repeated vertices.
+
+    A MultiPolygon's further parts are further rings: `holes` has every ring but the first. A point inside two parts is
+    outside, as it is for the devkit.
+
+    Raises:
+        SceneError: the shape has no area.
+    """
+    rings = []
+    for part in shapely.get_parts(shape):
+        if part.geom_type == "Polygon" and not part.is_empty:
+            rings += [part.exterior, *part.interiors]
+    if not rings:
+        raise SceneError(f"Expected a polygon of the map to have an area, but got {shapely.to_wkt(shape)[:80]}.")
+    first, *further = map(_vertices, rings)
+    return {"polygon": first, **({"holes": further} if further else {})}
 
 
 def _vertices(ring: Any) -> list[list[float]]:

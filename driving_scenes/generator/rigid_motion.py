@@ -23,8 +23,8 @@ def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
         return torch.cat([points(pose[..., :2]), yaw], -1)
 
     def lines(old_lines: Points) -> Points:
-        holes = tuple((row, points(ring)) for row, ring in old_lines.holes)
-        return Points(points(old_lines.xy), old_lines.counts, holes)
+        rings = tuple((row, points(ring)) for row, ring in old_lines.rings)
+        return Points(points(old_lines.xy), old_lines.counts, rings)
 
     def areas(old_areas: Areas) -> Areas:
         return Areas(old_areas.ids, lines(old_areas.polygons))

@@ -38,7 +38,7 @@ class Surfaces:
     def of(cls, scenes: Sequence[Scene], route_lanes: Sequence[Sequence[int]], device: torch.device | str) -> Surfaces:
         """Collect surfaces of S scenes with routes of lanes (rows of the map)."""
         layers: list[Tensor] = []
-        holes: list[tuple[int, Tensor]] = []
+        rings: list[tuple[int, Tensor]] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
         for scene, lanes in zip(scenes, route_lanes, strict=True):
@@ -47,7 +47,7 @@ class Surfaces:
             begin = total
             for points in (*near, red):
                 layers.append(points.xy.to(device))
-                holes += [(begin + row, ring.to(device)) for row, ring in points.holes]
+                rings += [(begin + row, ring.to(device)) for row, ring in points.rings]
                 begin += len(points)
             flags.append(flag)
             reds.append(closed)
@@ -58,7 +58,7 @@ class Surfaces:
             pad_sequence(rows, batch_first=True).to(device) for rows in (tables, flags, red_tables, reds)
         )
         lane, on_route, drivable, intersection = flag.unbind(-1)
-        polygons = Polygons.of(layers, holes)
+        polygons = Polygons.of(layers, rings)
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
@@ -92,7 +92,9 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
         return torch.zeros(0, dtype=torch.bool)
     box = xy.new_tensor(patch.bounds)
     touching: Tensor = ((xy >= box[:2]) & (xy <= box[2:])).all(-1).any(-1)
-    unclear = ~touching & bounds_touch(bounds(xy), box)
+    near = bounds_touch(bounds(xy), box)
+    near[[row for row, _ in polygons.rings]] = True  # further parts may be nearer than the first ring
+    unclear = ~touching & near
     touching[unclear] = torch.from_numpy(shapely.intersects(shapes(polygons.kept(unclear)), patch))
     return touching
 

@@ -33,27 +33,36 @@ class Polygons:
     ranges: Tensor  # [slabs, 4] low, core low, core high, high w: outside beyond low and high, inside in the core
     first_edge: Tensor  # [slabs + 1] int64
     edges: Tensor  # [E, 4] u, w of the start and u, w of the end, by slab
-    outline: Tensor  # [O, 2, 2] every edge once, of holes too, in x and y, by polygon
+    outline: Tensor  # [O, 2, 2] every edge of all rings once, in x and y, by polygon
     first_outline: Tensor  # [N + 1] int64
 
     @classmethod
-    def of(cls, polygons: Sequence[Tensor], holes: Sequence[tuple[int, Tensor]] = ()) -> Polygons:
-        """Collect tensors ``[n, V, 2]`` of any V, padded with the first corner; and holes: their row, ring ``[v, 2]``.
+    def of(cls, polygons: Sequence[Tensor], further: Sequence[tuple[int, Tensor]] = ()) -> Polygons:
+        """Collect first rings ``[n, V, 2]`` of any V, padded with the first corner; and further rings ``[v, 2]``.
 
-        A hole only adds edges, because points inside it then cross an even number of edges.
+        `further` has the polygon's row of each ring. A hole, like a further part, only adds edges: from a point in a
+        hole a line crosses an even number of edges, from a point in a part an odd number.
         """
         segments = [torch.stack([polygon, polygon.roll(-1, 1)], 2) for polygon in polygons]
         real = [(segment[:, :, 0] != segment[:, :, 1]).any(-1) for segment in segments]
         outline = torch.cat([segment[keep] for segment, keep in zip(segments, real, strict=True)])
         counts = torch.cat([keep.sum(1) for keep in real])
         of_edge = torch.repeat_interleave(counts)
-        if holes:
-            rings = [torch.stack([ring, ring.roll(-1, 0)], 1) for _, ring in holes]
-            rings = [ring[(ring[:, 0] != ring[:, 1]).any(-1)] for ring in rings]
-            owners = [of_edge.new_full((len(ring),), row) for (row, _), ring in zip(holes, rings, strict=True)]
-            of_edge, order = torch.cat([of_edge, *owners]).sort(stable=True)
-            outline, counts = torch.cat([outline, *rings])[order], torch.bincount(of_edge, minlength=len(counts))
         box = torch.cat([bounds(polygon) for polygon in polygons])
+        if further:
+            segments_of_all = [outline]
+            owners = [of_edge]
+            for row, ring in further:
+                around = torch.stack([ring, ring.roll(-1, 0)], 1)
+                around = around[(around[:, 0] != around[:, 1]).any(-1)]
+                segments_of_all.append(around)
+                owners.append(of_edge.new_full((len(around),), row))
+                ring_bounds = bounds(ring)
+                box[row, :2] = torch.minimum(box[row, :2], ring_bounds[:2])
+                box[row, 2:] = torch.maximum(box[row, 2:], ring_bounds[2:])
+            of_edge, order = torch.cat(owners).sort(stable=True)
+            outline = torch.cat(segments_of_all)[order]
+            counts = torch.bincount(of_edge, minlength=len(counts))
 
         width, height = (box[:, 2:] - box[:, :2]).unbind(1)
         upright, extent = height > width, torch.maximum(width, height)

@@ -15,13 +15,28 @@ Shapes = npt.NDArray[np.object_]
 
 
 def polygons(points: Points) -> Shapes:
-    """``[N]`` polygons with their holes, without the padding."""
+    """``[N]`` polygons with their holes and further parts, without the padding."""
     closed = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # the first point again at the end
     rings = shapely.linearrings(points.xy[closed].numpy(), indices=closed.nonzero()[:, 0].numpy())
     made: Shapes = shapely.polygons(rings)
-    for row, ring in points.holes:
-        made[row] = shapely.Polygon(made[row].exterior, [*made[row].interiors, ring.numpy()])
+    for row, ring in points.rings:
+        made[row] = _with_ring(made[row], ring.numpy())
     return made
+
+
+def _with_ring(
+    shape: shapely.Polygon | shapely.MultiPolygon, ring: np.ndarray
+) -> shapely.Polygon | shapely.MultiPolygon:
+    """Add a hole to the part that surrounds the ring, or else the ring as a further part."""
+    parts = list(shapely.get_parts(shape))
+    inner = shapely.Polygon(ring)
+    for number, part in enumerate(parts):
+        if shapely.Polygon(part.exterior).contains(inner):
+            parts[number] = shapely.Polygon(part.exterior, [*part.interiors, ring])
+            break
+    else:
+        parts.append(inner)
+    return parts[0] if len(parts) == 1 else shapely.MultiPolygon(parts)
 
 
 def boxes(pose: Tensor, size: Tensor) -> Shapes:

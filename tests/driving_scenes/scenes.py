@@ -173,7 +173,7 @@ def moved(scene: Scene, x: float, y: float, yaw: float) -> Scene:
         return torch.cat([points(pose[..., :2]), pose[..., 2:3] + yaw], -1)
 
     def shapes(rows: Points) -> Points:
-        return Points(points(rows.xy), rows.counts, tuple((row, points(ring)) for row, ring in rows.holes))
+        return Points(points(rows.xy), rows.counts, tuple((row, points(ring)) for row, ring in rows.rings))
 
     road_map, agents, ego = scene.map, scene.agents, scene.ego
     return replace(

@@ -162,7 +162,7 @@ def test_a_hole_of_a_road_is_grass():
     scene = straight_road()
     hole = torch.tensor([[9.0, -3.0], [9.0, -0.5], [12.0, -0.5], [12.0, -3.0]], dtype=torch.float64)
     blocks = scene.map.roadblocks
-    polygons = replace(blocks.polygons, holes=((0, hole),))
+    polygons = replace(blocks.polygons, rings=((0, hole),))
     road_map = replace(scene.map, roadblocks=replace(blocks, polygons=polygons))
     image = CameraViews(replace(scene, map=road_map), TALL, WIDE)()
     for x, color in ((10.5, GRASS), (16.0, ROAD)):

@@ -173,6 +173,39 @@ def test_holes_of_polygons_are_off_the_road():
     assert 0 < expected.sum() < filled.columns["drivable_area_compliance"].sum()
 
 
+def test_areas_of_several_parts_are_one_area():
+    """Roads, lanes and carparks of a map may be MultiPolygons; empty ones hold nothing."""
+    scene = straight_road()
+    [plan] = Scorer([scene]).plans
+    poses = torch.stack([straight(speed, left=left) for speed in (0.5, 8.0, 13.0) for left in (-1.2, 0.0, 2.5, 9.0)])
+    rows = torch.zeros(len(poses), dtype=torch.int64)
+
+    def columns(split, *more):
+        cache = cache_of(scene, plan)
+        areas = cache.drivable_area_map
+        areas._geometries = [split(shape) for shape in areas._geometries]
+        for number, shape in enumerate(more):
+            areas.tokens.append(f"carpark {number}")
+            areas.map_types.append(SimpleNamespace(name="CARPARK_AREA"))
+            areas._geometries.append(shape)
+        return scorer_of([cache], human_filter=False)(poses, rows).columns
+
+    def two_parts(shape):
+        """Halves whose common border, which is in neither, lies between the corners of the simulated cars."""
+        low_x, low_y, high_x, high_y = shape.bounds
+        halves = [(low_x, 43.21), (43.21, high_x)]
+        return shapely.MultiPolygon([shapely.box(*shape.bounds) & shapely.box(a, low_y, b, high_y) for a, b in halves])
+
+    whole = columns(lambda shape: shape)
+    halved = columns(two_parts)
+    assert all(torch.equal(halved[name], column) for name, column in whole.items())
+    carpark = shapely.MultiPolygon([shapely.box(200, 0, 205, 5), shapely.box(-60, -20, 160, 20)])
+    wide = columns(lambda shape: shape, carpark, shapely.MultiPolygon(), shapely.Polygon())
+    compliance = "drivable_area_compliance"
+    assert wide[compliance].tolist() == [1.0] * len(poses)
+    assert whole[compliance].tolist() != [1.0] * len(poses)
+
+
 def test_repeated_vertices_and_caches_for_training():
     scene = straight_road()
     [plan] = Scorer([scene]).plans

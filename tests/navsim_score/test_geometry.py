@@ -130,7 +130,7 @@ def test_holes_are_outside_where_shapely_says_so():
     holes = [[ring] if row % 3 else [ring + 0.2, small[row] - [5, 0]] for row, ring in enumerate(rings)]
     holes[4] = []
     points = Points.polygons(rows, holes)
-    polygons = Polygons.of([points.xy[:7], points.xy[7:]], points.holes)
+    polygons = Polygons.of([points.xy[:7], points.xy[7:]], points.rings)
     places = torch.rand(20, 500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 26 - 10
     expected = shapes(points)
     inside = polygons.contain(places, torch.arange(20))
@@ -142,6 +142,37 @@ def test_holes_are_outside_where_shapely_says_so():
     touching = shapely.intersects(shapely.polygons(boxes.numpy()), expected[row.numpy()])
     kept = valid[row.numpy()]
     assert np.array_equal(polygons.touch_boxes(boxes, row).numpy()[kept], touching[kept])
+
+
+def test_further_parts_are_inside_where_shapely_says_so():
+    """Parts beside the first ring, with and without holes; also parts far outside of its bounds."""
+    rng = np.random.default_rng(11)
+    angles = np.sort(rng.uniform(0, 2 * np.pi, (12, 20)))
+    circle = np.stack([np.cos(angles), np.sin(angles)], -1)
+    first = circle * rng.uniform(4, 6, (12, 20, 1))
+    beside = circle * rng.uniform(3, 5, (12, 20, 1)) + [14, -9]
+    hole = circle * rng.uniform(1, 2, (12, 20, 1)) + [14, -9]
+    small = circle * 0.5 - [12, 0]
+    further = [[beside[row], hole[row], small[row]] if row % 2 else [small[row], beside[row]] for row in range(12)]
+    points = Points.polygons(first, further)
+    polygons = Polygons.of([points.xy], points.rings)
+    oracle = []
+    for row, rings in enumerate(further):
+        shape = shapely.Polygon(first[row])
+        for ring in rings:
+            shape = shape.symmetric_difference(shapely.Polygon(ring))
+        oracle.append(shape)
+    made = shapes(points)
+    assert all(shapely.equals(shape, wanted) for shape, wanted in zip(made, oracle, strict=True))
+    places = torch.rand(12, 800, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 40 - 18
+    inside = polygons.contain(places, torch.arange(12))
+    expected = [shapely.contains_xy(shape, *at.numpy().T) for shape, at in zip(oracle, places, strict=True)]
+    assert np.array_equal(inside.numpy(), np.stack(expected))
+    boxes = random_boxes(12 * 100, 9, spread=40) - 18
+    row = torch.arange(12).repeat_interleave(100)
+    touching = shapely.intersects(shapely.polygons(boxes.numpy()), np.array(oracle)[row.numpy()])
+    assert 0.1 < touching.mean() < 0.9
+    assert np.array_equal(polygons.touch_boxes(boxes, row).numpy(), touching)
 
 
 def test_a_box_within_a_polygon_touches_it_and_so_does_one_around_it():
