@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.rollout import NO_INPUTS, Examples, Rollouts, read
+from lightning_cgrpo.core.rollout import NO_INPUTS, Examples, Rollouts
 from lightning_cgrpo.policies.comparison import check_causal, choose
-from lightning_cgrpo.policies.continuation import (
-    Continuation,
-    PaddedContinuation,
-    SharedContinuation,
-    SingleContinuation,
-)
-from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
+from lightning_cgrpo.policies.computations.computation import Computation
+from lightning_cgrpo.policies.computations.packed import packed_states
+from lightning_cgrpo.policies.computations.padded import PaddedRows
+from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
@@ -36,13 +32,10 @@ from lightning_cgrpo.policies.pretrained import (
     with_adapters,
     write,
 )
-from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
-from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
-from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
-from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
+from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
+from lightning_cgrpo.policies.shared_prefix.support import length_limit
 from lightning_cgrpo.policies.text_policy import TextPolicy
-from lightning_cgrpo.policies.token_log_probs import kl_divergence, token_log_probs
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -90,14 +83,15 @@ class CausalLMPolicy(TextPolicy):
         expect(temperature > 0, "temperature", "greater than 0", temperature)
         named = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
         expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
-        self.temperature, self.dtype, self.lora = temperature, dtype, lora
-        self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
+        self.temperature = temperature
+        self.dtype = dtype
+        self.lora = lora
+        self.gradient_checkpointing = gradient_checkpointing
+        self.share_prompts = share_prompts
+        # Set by `load`.
         self.stop_tokens: tuple[int, ...] = ()
-        self._arguments: frozenset[str] = frozenset()
-        # Set by `choose`, see `Computation`.
-        self.pads = self.caches = True
-        self.projects = False
-        """Logits come from hidden states in chunks, not from transformers at once."""
+        self.computation: Computation = PaddedRows()
+        self._arguments: frozenset[str] = frozenset()  # of the network's forward
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
@@ -121,7 +115,8 @@ class CausalLMPolicy(TextPolicy):
         if self.lora is not None:
             self.model = with_adapters(self.model, self.lora)
         self.train(self.training)
-        if (warning := choose(self, self.share_prompts)) is not None:
+        warning = choose(self, self.share_prompts)
+        if warning is not None:
             rank_zero_warn(warning)
         self.stop_tokens = stops  # last, so that a failed load is repeated
 
@@ -156,14 +151,75 @@ class CausalLMPolicy(TextPolicy):
 
     @property
     def context_length(self) -> int | None:
-        """Positions for prompt and answer; None if the configuration gives no limit."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        """Positions for prompt and answer; None if the configuration gives no limit.
+
+        A `length_limit` is the limit too, because the probabilities of a text's earlier tokens would change once the
+        text grows past it.
+        """
+        config = self.model.config
+        limits = [getattr(config.get_text_config(), "max_position_embeddings", None), length_limit(config)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def room(self, answer: int) -> float:
         """Most tokens of a prompt before an answer of `answer` tokens, by `max_prompt_tokens` and the context."""
         return min(self.max_prompt_tokens or math.inf, (self.context_length or math.inf) - answer)
 
     # --- tokens to probabilities
+
+    def layers(self) -> list[nn.Module]:
+        return recomputable_layers(self.model)
+
+    def placeholder(self) -> Examples:
+        token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
+        mask = torch.ones_like(token, dtype=torch.bool)
+        return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
+
+    def examples(self, rollouts: Rollouts) -> Examples:
+        """N = B G answers in the order (b, g); `shared` holds the prompts' inputs."""
+        prompts, group_size, _ = rollouts.actions.shape
+        group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
+        return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
+
+    @property
+    def shares_prompts(self) -> bool:
+        return self.computation.shares_prompts
+
+    @property
+    def pads(self) -> bool:
+        """A pass has rows of several lengths."""
+        return self.computation.pads
+
+    @property
+    def caches(self) -> bool:
+        """Generation keeps keys, values and states."""
+        return self.computation.caches
+
+    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
+        """Log-probabilities, entropies and KL ``[N, T]``, at least float32; 0 in columns without a token."""
+        return self.computation.log_probs(self, examples, reference)
+
+    def continuation(
+        self, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
+    ) -> Continuation:
+        """Next-token logits for G answers of at most `longest` tokens to each prompt.
+
+        Args:
+            inputs: of B prompts, from `read_prompts`, on the policy's device.
+            lengths: ``[B]``, of the prompts, on the CPU.
+        """
+        return self.computation.continuation(self, inputs, lengths, group_size, longest)
+
+    def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
+        return packed_states(self, examples)
+
+    def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
+        computation = self.computation if isinstance(self.computation, PaddedRows) else PaddedRows()
+        rows = computation.rows(self, examples, states=False)
+        return rows.outputs, rows.tokens
+
+    # --- passes of the network, which computations are made of
 
     def new_cache(self) -> DynamicCache | None:
         """Transformers' cache; None if generation has none."""
@@ -177,20 +233,10 @@ class CausalLMPolicy(TextPolicy):
 
     @property
     def _cache_argument(self) -> str | None:
-        return next((name for name in ("past_key_values", "cache_params") if name in self._arguments), None)
-
-    def continuation(
-        self, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        """Next-token logits for G answers of at most `longest` tokens to each prompt.
-
-        Args:
-            inputs: of B prompts, from `read_prompts`, on the policy's device.
-            lengths: ``[B]``, of the prompts, on the CPU.
-        """
-        if self.shares_prompts:
-            return SharedContinuation(self, inputs, lengths, group_size, longest)
-        return (PaddedContinuation if self.pads else SingleContinuation)(self, inputs, lengths, group_size)
+        for name in ("past_key_values", "cache_params"):
+            if name in self._arguments:
+                return name
+        return None
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
@@ -223,121 +269,11 @@ class CausalLMPolicy(TextPolicy):
             arguments |= {"attention_mask": mask.long(), "position_ids": positions}
         if not states:
             arguments["logits_to_keep"] = keep
-        output = (self.network.base_model if states else self.model)(
-            **{name: value for name, value in arguments.items() if name in self._arguments}
-        )
+        arguments = {name: value for name, value in arguments.items() if name in self._arguments}
+        network = self.network.base_model if states else self.model
+        output = network(**arguments)
         rows: Tensor = output.last_hidden_state if states else output.logits
         return rows[:, -keep:]
-
-    def layers(self) -> list[nn.Module]:
-        return recomputable_layers(self.model)
-
-    def placeholder(self) -> Examples:
-        token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
-        mask = torch.ones_like(token, dtype=torch.bool)
-        return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
-
-    def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g); `shared` holds the prompts' inputs."""
-        prompts, group_size, _ = rollouts.actions.shape
-        group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
-        return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
-
-    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
-        """Log-probabilities, entropies and KL ``[N, T]``, at least float32; 0 in columns without a token."""
-        if self.shares_prompts:
-            return self.packed_log_probs(examples, reference)
-        return (self.padded_log_probs if self.projects else self.whole_log_probs)(examples, reference)
-
-    def packed_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
-        """`forward` with each prompt computed once."""
-        return self._projected(examples, reference, *self.packed_states(examples))
-
-    def padded_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
-        """`forward` with a row per answer, its prompt included."""
-        states, actions, mask = self._before_answers(examples, states=True)
-        rows, places = (
-            steps.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
-            for steps in (mask[:, : actions.shape[1]], mask)
-        )
-        return self._projected(examples, reference, states.flatten(0, 1)[rows], places)
-
-    def _projected(
-        self, examples: Examples, reference: PolicyOutput | None, hidden: Tensor, places: Tensor
-    ) -> PolicyOutput:
-        """Values at `places` ``[S]`` in ``[N T]`` from the hidden states ``[S, D]`` before, and 0 elsewhere."""
-        shape, actions = examples.actions.shape, examples.actions.flatten()
-        weight, other = self.output_weight, None if reference is None else reference.parameters
-        values = linear_log_probs(hidden, weight, actions[places], self.temperature, reference=other)
-        log_probs, entropy, *kl = (
-            value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values
-        )
-        if is_sharded(self) and not torch.is_grad_enabled():
-            weight = weight.clone()  # FSDP frees a reference's weight after its pass
-        return PolicyOutput(log_probs, entropy, (hidden, weight), *kl)
-
-    def whole_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
-        """`padded_log_probs` from all of transformers' own logits at once."""
-        logits, actions = self.padded_logits(examples)
-        values = [*token_log_probs(logits, actions, self.temperature)]
-        if reference is not None:
-            values.append(kl_divergence(logits, reference.parameters[0], self.temperature))
-        unused = (0, examples.actions.shape[1] - actions.shape[1])
-        log_probs, entropy, *kl = (pad(value, unused) for value in values)
-        return PolicyOutput(log_probs, entropy, (logits,), *kl)
-
-    def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
-        group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
-        order = group.argsort(stable=True)
-        prompts, group = torch.unique(group[order], return_inverse=True)
-        chosen = mask[order]  # tokens of the policy
-        context = read(chosen)  # with the world's tokens
-        fed = context & (context.cumsum(-1) < context.sum(-1, keepdim=True))  # all but the last token of each answer
-        cells = order[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device="cpu")  # of the answers' tokens
-
-        def there(index: Tensor) -> Tensor:
-            return index.to(examples.actions.device, non_blocking=True)
-
-        rows = there(prompts)
-        inputs = {name: tensor[rows] for name, tensor in examples.shared.items()}
-        lengths = prompt_mask.sum(-1)[prompts]
-        tokens = unpadded(inputs["prompt_ids"], lengths)
-        actions, images = examples.actions.flatten(), without_text(inputs)
-        positions = self.prompt_positions(tokens, lengths, images)
-        layout = Layout.of(lengths, context.sum(-1), group, positions, actions.device)
-        ids = torch.cat([tokens, actions[there(cells[fed])]])
-        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), images)
-        predictors = layout.predictors
-        if not bool(chosen[context].all()):
-            predictors = predictors[there(chosen[context].nonzero()[:, 0])]
-        return hidden[predictors], there(cells[chosen])
-
-    def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        return self._before_answers(examples, states=False)[:2]
-
-    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
-        if not self.pads and len(examples) > 1:
-            parts = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
-            steps = max(tokens.shape[1] for _, tokens, _ in parts)
-            return (
-                torch.cat([pad(row, (0, 0, 0, steps - row.shape[1])) for row, *_ in parts]),
-                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens, _ in parts]),
-                on_host(examples.mask)[0],
-            )
-        group, mask, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
-        seen = read(mask)
-        steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())
-        # `cat` copies the rollout's tensors, which may have been made under inference mode.
-        tokens = examples.shared["prompt_ids"][examples.group][:, -width:]
-        ids = torch.cat([tokens, examples.actions[:, :steps]], 1)
-        present = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
-        prompts = PaddedPrompts.of(examples.shared, group, width)
-        positions = self.row_positions(ids[:, :-1], present[:, :-1], prompts)
-        rows = self.logits(ids[:, :-1], present[:, :-1], steps, None, positions, prompts, states)
-        return rows, ids[:, -steps:], mask
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""

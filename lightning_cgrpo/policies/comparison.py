@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,28 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import Examples
-from lightning_cgrpo.policies.shared_prefix.support import obstacle, output_obstacle, share_attention
+from lightning_cgrpo.policies.computations.by_length import ByLength
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.computations.padded import PaddedRows
+from lightning_cgrpo.policies.computations.single import SingleRows, UncachedRows
+from lightning_cgrpo.policies.shared_prefix.support import (
+    DYNAMIC_MASK_LIMIT,
+    LONGROPE_LIMIT,
+    length_limit,
+    obstacle,
+    output_obstacle,
+    rotations,
+    share_attention,
+)
 
-LENGTHS, ANSWERS = (5, 7), (4, 2, 3, 4)
-"""Tokens of the made-up prompts and of two answers to each. Images are put before the third token of a row."""
+LENGTHS = (5, 7)
+"""Tokens of the made-up prompts. Images are put before the third token of a row."""
+ANSWERS = (4, 2, 3, 4)
+"""Tokens of the made-up answers, two to each prompt."""
+SHORT = 8
+"""Tokens at which a model switches during the comparison, see `_short`: passes read 8, 6, 9 and 10 tokens."""
+WINDOWS = ("sliding_window", "attention_chunk_size", "index_topk")
+"""Settings with which attention to long texts is another than to short texts."""
 NOT_CAUSAL = (
     ("is_decoder", False),  # BERT and its kin
     ("causal", False),  # XLM
@@ -26,31 +44,6 @@ NOT_CAUSAL = (
     ("model_type", "prophetnet"),  # predicts several tokens at once
 )
 """Settings with which a model of AutoModelForCausalLM does not predict the next token from earlier tokens alone."""
-
-
-@dataclass(frozen=True)
-class Computation:
-    """Properties of training passes and generation, which `choose` sets on a policy.
-
-    Args:
-        shares_prompts: a pass computes a prompt once for all its answers.
-        pads: rows of several prompts are padded; otherwise each answer has a pass of its own.
-        caches: generation keeps keys, values and states; otherwise each token reads the whole text again.
-        loss: text for the warning, before the reason.
-    """
-
-    shares_prompts: bool
-    pads: bool
-    caches: bool
-    loss: str
-
-
-SHARED = Computation(True, True, True, "")
-PADDED = Computation(False, True, True, "Each answer is computed with its own copy of the prompt")
-SINGLE = Computation(False, False, True, "Each answer is computed in a pass of its own")
-UNCACHED = Computation(
-    False, False, False, "Each answer is computed in a pass of its own, and each sampled token reads the whole text"
-)
 
 
 def check_causal(config: Any, name: str) -> None:
@@ -78,41 +71,79 @@ def choose(policy: Any, share_prompts: bool) -> str | None:
     Raises:
         UserError: no computation agrees, or transformers' own pass fails.
     """
-    reason = None
     with _full_precision():
-        sample = Sample.of(policy)
-        if share_prompts:
-            reason = obstacle(policy.network)
-            if reason is None:
-                _use(policy, SHARED)
-                before = share_attention(policy.network)
-                reason = sample.difference(policy)
-                if reason is None:
-                    return None
-                policy.network.set_attn_implementation(before)
-        for computation in (PADDED, SINGLE, UNCACHED):
-            _use(policy, computation)
-            difference = sample.difference(policy)
-            if difference is None:
-                break
-            reason = difference
-        else:
-            raise UserError(
-                f"Expected a causal language model, whose probabilities depend on earlier tokens alone, but got "
-                f"'{policy.name}' ({type(policy.network).__name__}), since {reason}, try another model."
-            )
-        policy.projects = output_obstacle(policy.network) is None
-        policy.projects = policy.projects and sample.difference(policy, generation=False) is None
-    if computation is PADDED and not share_prompts:
+        with _short_windows(policy.network):
+            reason = _choose_within(policy, share_prompts)
+        if length_limit(policy.network.config) is not None:
+            policy.computation = ByLength(policy.computation)
+            _check_lengths(policy)
+    asked_for = PackedPrompts if share_prompts else PaddedRows
+    computation = policy.computation.within if isinstance(policy.computation, ByLength) else policy.computation
+    if type(computation) is asked_for:
         return None
     return f"{computation.loss}, because {reason} ('{policy.name}'). Results are as exact, but slower."
 
 
-def _use(policy: Any, computation: Computation) -> None:
-    policy.shares_prompts, policy.pads, policy.caches = (
-        computation.shares_prompts, computation.pads, computation.caches
-    )  # fmt: skip
-    policy.projects = False
+def _choose_within(policy: Any, share_prompts: bool) -> str | None:
+    """Choose by texts up to `length_limit`; returns the reason against the last computation that disagrees."""
+    sample = Sample.of(policy)
+    reason = None
+    if share_prompts:
+        reason = _share(policy, sample)
+        if reason is None:
+            return None
+    for rows in (PaddedRows, SingleRows, UncachedRows):
+        policy.computation = rows()
+        difference = sample.difference(policy)
+        if difference is None:
+            _project(policy, sample)
+            return reason
+        reason = difference
+    raise UserError(
+        f"Expected a causal language model, whose probabilities depend on earlier tokens alone, but got "
+        f"'{policy.name}' ({type(policy.network).__name__}), since {reason}, try another model."
+    )
+
+
+def _share(policy: Any, sample: Sample) -> str | None:
+    """Share prompts; the reason against it, if any, and then the model has its former attention again."""
+    reason = obstacle(policy.network)
+    if reason is not None:
+        return reason
+    policy.computation = PackedPrompts()
+    before = share_attention(policy.network)
+    reason = sample.difference(policy)
+    if reason is not None:
+        policy.network.set_attn_implementation(before)
+    return reason
+
+
+def _project(policy: Any, sample: Sample) -> None:
+    """Compute logits from hidden states in chunks, if that agrees with transformers' own logits."""
+    if output_obstacle(policy.network) is not None:
+        return
+    whole = policy.computation
+    policy.computation = replace(whole, projects=True)
+    if sample.difference(policy, generation=False) is not None:
+        policy.computation = whole
+
+
+def _check_lengths(policy: Any) -> None:
+    """Refuse a model whose texts on both sides of `length_limit` don't agree with transformers.
+
+    Generation isn't compared, because the probabilities of a text's earlier tokens change once it grows past the
+    limit. `CausalLMPolicy.context_length` keeps the texts of a run within the limit.
+    """
+    chosen = policy.computation
+    with _short_limits(policy.network):
+        sample = Sample.of(policy)
+        policy.computation = chosen
+        reason = sample.difference(policy, generation=False)
+    if reason is not None:
+        raise UserError(
+            f"Expected values of '{policy.name}' ({type(policy.network).__name__}) that depend on no other text, but "
+            f"{reason} where a text exceeds the model's limit of length, try another model."
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +164,8 @@ class Sample:
         Raises:
             UserError: transformers' pass fails.
         """
-        device, size = policy.device, len(policy.network.get_input_embeddings().weight)
+        device = policy.device
+        size = len(policy.network.get_input_embeddings().weight)
         # Drawn on the CPU, because a generator draws on its own device alone, and the default device may be a GPU.
         draw = torch.Generator().manual_seed(0)
         ids = torch.randint(size, (2, max(LENGTHS)), generator=draw, device="cpu").to(device)
@@ -144,7 +176,7 @@ class Sample:
         real = torch.arange(max(ANSWERS), device=device) < torch.tensor(ANSWERS, device=device)[:, None]
         group = torch.tensor([0, 0, 1, 1], device=device)
         examples = Examples({}, answers, real, group, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
-        _use(policy, UNCACHED)
+        policy.computation = UncachedRows()
         try:
             expected = _trained(policy, examples)
         except Exception as error:
@@ -156,28 +188,34 @@ class Sample:
 
     def difference(self, policy: Any, generation: bool = True) -> str | None:
         """The reason against the policy's present computation, if any."""
-        try:
-            for passes, log_probs in (("training passes", _trained), ("generation", self._generated)):
-                if log_probs is _trained or generation:
-                    of_policy = log_probs(policy, self.examples)
-                    gap = float((of_policy - self.expected).abs().max())
-                    # Rounding of some dozen operations on numbers of this size, some of which are always float32.
-                    least = torch.finfo(policy.network.get_input_embeddings().weight.dtype).eps
-                    eps = max(least, torch.finfo(torch.float32).eps)
-                    if not gap <= 64 * eps * max(float(self.expected.abs().max()), 1.0):
-                        return f"its log-probabilities in {passes} would differ by {gap:.2g}{_when(policy)}"
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            return f"{type(policy.network).__name__} fails{_when(policy)} ({first_line(error)})"
+        compared: dict[str, Callable[[Any, Examples], Tensor]] = {"training passes": _trained}
+        if generation:
+            compared["generation"] = self._generated
+        for passes, log_probs in compared.items():
+            try:
+                of_policy = log_probs(policy, self.examples)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                return f"{type(policy.network).__name__} fails{_when(policy)} ({first_line(error)})"
+            gap = float((of_policy - self.expected).abs().max())
+            if not gap <= self._rounding(policy):  # also for NaN
+                return f"its log-probabilities in {passes} would differ by {gap:.2g}{_when(policy)}"
         return None
+
+    def _rounding(self, policy: Any) -> float:
+        """Bound of some dozen operations' rounding on numbers of this size, some of which are always float32."""
+        dtype = policy.network.get_input_embeddings().weight.dtype
+        eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+        return 64 * eps * max(float(self.expected.abs().max()), 1.0)
 
     @torch.no_grad()
     def _generated(self, policy: Any, examples: Examples) -> Tensor:
         """Log-probabilities of the answers, token by token as in generation."""
         prompts = examples.shared["prompt_mask"].sum(-1).cpu()
         continuation = policy.continuation(examples.shared, prompts, 2, max(ANSWERS))
-        lengths, rows = torch.tensor(ANSWERS, device="cpu"), torch.arange(len(ANSWERS), device="cpu")
+        lengths = torch.tensor(ANSWERS, device="cpu")
+        rows = torch.arange(len(ANSWERS), device="cpu")
         log_probs = torch.zeros_like(examples.actions, dtype=self.expected.dtype)
         logits = continuation.read().repeat_interleave(2, 0)
         for step in range(max(ANSWERS)):
@@ -186,9 +224,9 @@ class Sample:
             log_probs[rows, step] = scaled.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
             kept = (lengths[rows] > step + 1).nonzero()[:, 0]
             if len(kept):
-                everything = len(kept) == len(rows)
+                all_go_on = len(kept) == len(rows)
                 rows = rows[kept]
-                logits = continuation.next(None if everything else kept, tokens[kept])
+                logits = continuation.next(None if all_go_on else kept, tokens[kept])
         return log_probs[examples.mask]
 
 
@@ -219,3 +257,42 @@ def _full_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _short_windows(network: Any) -> AbstractContextManager[None]:
+    """Context: attention leaves out tokens of the made-up texts, as it does of texts beyond its windows."""
+    return _short([*_configurations(network), *network.modules()], WINDOWS)
+
+
+def _short_limits(network: Any) -> AbstractContextManager[None]:
+    """Context: some of the made-up texts are beyond `length_limit`."""
+    parts = [*_configurations(network), *network.modules(), *rotations(network.config)]
+    return _short(parts, (LONGROPE_LIMIT, DYNAMIC_MASK_LIMIT))
+
+
+def _configurations(network: Any) -> list[Any]:
+    """The configurations that the modules of a network read."""
+    found = {id(module.config): module.config for module in network.modules() if hasattr(module, "config")}
+    return list(found.values())
+
+
+@contextmanager
+def _short(holders: list[Any], names: Sequence[str]) -> Iterator[None]:
+    """Context: the named settings of `holders` that exceed `SHORT` are `SHORT`.
+
+    Texts of a few tokens then have both sides of what a model does differently from 4,096 tokens, for example, at no
+    cost in time or memory.
+    """
+    changed = []
+    for holder in holders:
+        settings = holder if isinstance(holder, dict) else vars(holder)
+        for name in names:
+            value = settings.get(name)
+            if isinstance(value, int) and value > SHORT:
+                changed.append((settings, name, value))
+                settings[name] = SHORT
+    try:
+        yield
+    finally:
+        for settings, name, value in changed:
+            settings[name] = value

@@ -53,11 +53,14 @@ class Policy(nn.Module, ABC):
 
     Attributes:
         origin: source of the starting weights; None for random weights, and on all but the first process.
-        shares_prompts: a pass computes a prompt once for all its answers.
     """
 
     origin: Origin | None = None
-    shares_prompts = False
+
+    @property
+    def shares_prompts(self) -> bool:
+        """A pass computes a prompt once for all its answers."""
+        return False
 
     @property
     def action_size(self) -> int | None:

@@ -113,7 +113,7 @@ def in_turn(module: LightningModule) -> Iterator[None]:
             dist.barrier()
 
 
-def is_sharded(module: nn.Module) -> bool:
+def is_sharded(module: object) -> bool:
     """True for a sharded module, even while its weights are whole."""
     return isinstance(module, FSDPModule)
 

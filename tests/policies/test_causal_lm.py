@@ -9,8 +9,10 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_cgrpo.core.rollout import Examples
+from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from tests.policies.causal_families import SIZES, small
@@ -214,17 +216,78 @@ def test_reference_of_adapters_registers_nothing(directory):
     assert list(holder.state_dict()) == names
 
 
-def test_positions_that_depend_on_the_batch_are_refused(tokenizer):
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "partial_rotary_factor": 1.0,
+    "short_factor": [1.0, 1.0, 1.02, 1.03],
+    "long_factor": [1.1, 2.5, 20.0, 60.0],
+    "original_max_position_embeddings": 10,
+}
+LONGROPES = {
+    "phi3": {"rope_parameters": LONGROPE, "sliding_window": None, "original_max_position_embeddings": 10},
+    "padded phi3": {"rope_parameters": LONGROPE, "sliding_window": 5, "original_max_position_embeddings": 10},
+    "doge": {"keep_window_size": 10},
+    "phimoe": {"rope_parameters": {**LONGROPE, "short_mscale": 1.1, "long_mscale": 1.3}},
+}
+
+
+@pytest.mark.parametrize("kind", LONGROPES)
+def test_no_text_depends_on_the_length_of_another(kind, tokenizer):
+    """In a batch with longer texts, and in generation; a run stays where a text's own length changes nothing."""
+    torch.manual_seed(0)
+    family = kind.split()[-1]
+    config = small(transformers.CONFIG_MAPPING[family], **LONGROPES[kind])
+    # PhiMoE's experts have no float64.
+    dtype, atol = (torch.float32, 1e-4) if family == "phimoe" else (torch.float64, 1e-9)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)
+    exact = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        policy = CausalLMPolicy.from_model(model, tokenizer)
+    assert policy.shares_prompts == (kind != "padded phi3")
+    assert policy.context_length == 10
+    draw = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(10, 200, (length,), generator=draw) for length in (3, 8)]
+    inputs = policy.padded([prompt.tolist() for prompt in prompts])
+    actions = torch.randint(10, 200, (2, 1, 6), generator=draw)
+    mask = torch.ones_like(actions, dtype=torch.bool)
+    mask[0, 0, 4:] = False
+    with torch.no_grad():
+        found = policy(policy.examples(Rollouts(actions, mask, inputs))).log_probs
+        for row, prompt in enumerate(prompts):
+            answer = actions[row, 0][mask[row, 0]]
+            text = torch.cat([prompt, answer])[:-1]  # the last token predicts nothing
+            logits = exact(text[None], use_cache=False).logits[0, len(prompt) - 1 :]
+            expected = logits.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
+            torch.testing.assert_close(found[row, : len(answer)], expected, rtol=0, atol=atol)
+        continuation = policy.continuation(inputs, torch.tensor([3, 8]), 1, 6)
+        logits = continuation.read()
+        for step in range(6):
+            for row, prompt in enumerate(prompts):
+                text = torch.cat([prompt, actions[row, 0, :step]])[None]
+                expected = exact(text, use_cache=False).logits[0, -1]
+                torch.testing.assert_close(logits[row], expected, rtol=0, atol=atol)
+            logits = continuation.next(None, actions[:, 0, step])
+
+
+def test_rotations_that_grow_with_a_text_are_shared_up_to_the_context(tokenizer):
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(small(transformers.LlamaConfig, rope_parameters=rope))
-    with pytest.warns(match="depend on the longest text of a batch"):
-        assert not CausalLMPolicy.from_model(model, tokenizer).shares_prompts
+    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
+    policy = CausalLMPolicy.from_model(model, tokenizer)
+    assert policy.shares_prompts
+    assert policy.context_length == SIZES["max_position_embeddings"]
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_empty_answers_give_finite_values(policy, shared, monkeypatch):
-    monkeypatch.setattr(policy, "shares_prompts", shared)
+    monkeypatch.setattr(policy, "computation", PackedPrompts() if shared else PaddedRows())
     rollouts = ragged()
     rollouts.mask[0] = False
     examples = policy.examples(rollouts)

@@ -9,6 +9,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.comparison import Sample
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies.causal_families import build
@@ -42,7 +43,7 @@ def test_a_failing_pass_is_replaced_and_named(directory, monkeypatch, fast_produ
     def fail(*_):
         raise TypeError("a fault")
 
-    monkeypatch.setattr(CausalLMPolicy, "packed_log_probs", fail)
+    monkeypatch.setattr(PackedPrompts, "log_probs", fail)
     policy = CausalLMPolicy(str(directory))
     with pytest.warns(match=r"fails when prompts are shared \(a fault\)"):
         policy.load()

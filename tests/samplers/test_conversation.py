@@ -14,6 +14,8 @@ from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
@@ -92,7 +94,7 @@ def often(policy, monkeypatch):
 @pytest.mark.parametrize("shared", [True, False])
 def test_tokens_are_sampled_as_a_fresh_pass_over_all_earlier_tokens_says(often, monkeypatch, shared):
     """Each own token is the choice of its draw under the distribution of a pass without a cache."""
-    monkeypatch.setattr(often, "shares_prompts", shared)
+    monkeypatch.setattr(often, "computation", PackedPrompts() if shared else PaddedRows())
     _, rollouts = rolled(often)
     draws = noise_for(chats())(4, 100)
     gaps = read(rollouts.mask) & ~rollouts.mask
@@ -103,7 +105,7 @@ def test_tokens_are_sampled_as_a_fresh_pass_over_all_earlier_tokens_says(often, 
         ids = torch.cat([prompt, answer])[None]
         mask = torch.ones_like(ids, dtype=torch.bool)
         with torch.no_grad(), monkeypatch.context() as plain:
-            plain.setattr(often, "shares_prompts", False)
+            plain.setattr(often, "computation", PaddedRows())
             examples = Examples(
                 {}, ids[:, len(prompt) :], mask[:, len(prompt) :], torch.zeros(1, dtype=torch.long),
                 {"prompt_ids": prompt[None], "prompt_mask": torch.ones_like(prompt[None], dtype=torch.bool)},
@@ -128,7 +130,7 @@ def test_padding_and_batches_change_nothing(often):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
-    monkeypatch.setattr(often, "shares_prompts", shared)
+    monkeypatch.setattr(often, "computation", PackedPrompts() if shared else PaddedRows())
     _, rollouts = rolled(often)
     weights = torch.randn(rollouts.mask.flatten(0, 1).shape, generator=torch.Generator().manual_seed(0)).double()
     weights = torch.where(rollouts.mask.flatten(0, 1), weights, 0)
@@ -149,7 +151,7 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
         prompt = torch.tensor(prompt_tokens(rollouts.inputs)[b])
         ids = torch.cat([prompt, actions[read(mask)]])[None]
         with monkeypatch.context() as sdpa:
-            sdpa.setattr(often, "shares_prompts", False)
+            sdpa.setattr(often, "computation", PaddedRows())
             seen = torch.ones_like(ids, dtype=torch.bool)
             log_probs = often.logits(ids, seen, keep=ids.shape[1])[0, len(prompt) - 1 : -1].log_softmax(-1)
         chosen = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]

@@ -7,6 +7,8 @@ import transformers
 from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
@@ -102,7 +104,7 @@ def test_independent_of_the_batch(policy, batch_size):
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("look_every", [2, 8, 100])
 def test_rare_looks_at_which_answers_ended_change_no_answer(policy, monkeypatch, look_every, shares):
-    monkeypatch.setattr(policy, "shares_prompts", shares)
+    monkeypatch.setattr(policy, "computation", PackedPrompts() if shares else PaddedRows())
     expected = rolled(policy, 30, 6)
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     same(rolled(policy, 30, 6), expected)
@@ -121,7 +123,7 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
     monkeypatch.setattr(Decoding, "keep", watched)
     monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
     shared = rolled(policy, 70, group_size)
-    monkeypatch.setattr(policy, "shares_prompts", False)
+    monkeypatch.setattr(policy, "computation", PaddedRows())
     same(shared, rolled(policy, 70, group_size))
     if group_size == 2:
         assert {1, 3} <= set(prompts_left)
@@ -245,7 +247,7 @@ def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, monkeypatch, shares):
     """Each token is the inverse cumulative distribution of the processed logits, as is the reported probability."""
-    monkeypatch.setattr(policy, "shares_prompts", shares)
+    monkeypatch.setattr(policy, "computation", PackedPrompts() if shares else PaddedRows())
     penalty = 1.7
     rollouts, draws = rolled(policy, 8, 3, repetition_penalty=penalty), noise_for(groups())(3, 8)
     processor = transformers.RepetitionPenaltyLogitsProcessor(penalty)

@@ -1,0 +1,67 @@
+"""A computation for texts up to a length, and another for longer texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.rollout import Examples, read
+from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel
+from lightning_cgrpo.policies.computations.single import UncachedRows
+from lightning_cgrpo.policies.continuation import Continuation, SingleContinuation
+from lightning_cgrpo.policies.policy import PolicyOutput
+from lightning_cgrpo.policies.shared_prefix.support import length_limit
+
+
+@dataclass(frozen=True)
+class ByLength(Computation):
+    """For models that compute all texts of a pass differently once the longest exceeds `length_limit`.
+
+    Passes with a longer text compute each answer alone, so that no text depends on another text. Each sampled token
+    reads the whole text again, because cached keys and values are those of an earlier length.
+
+    Args:
+        within: computation of texts up to the limit.
+    """
+
+    within: Computation
+
+    @property
+    def shares_prompts(self) -> bool:  # type: ignore[override]
+        return self.within.shares_prompts
+
+    @property
+    def pads(self) -> bool:  # type: ignore[override]
+        return self.within.pads
+
+    @property
+    def caches(self) -> bool:  # type: ignore[override]
+        return self.within.caches
+
+    def log_probs(
+        self, policy: LanguageModel, examples: Examples, reference: PolicyOutput | None = None
+    ) -> PolicyOutput:
+        group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
+        lengths = prompt_mask.sum(-1)[group] + read(mask).sum(-1)
+        # A pass doesn't read an answer's last token.
+        fits = not len(lengths) or int(lengths.max()) - 1 <= _limit(policy)
+        computation = self.within if fits else UncachedRows()
+        return computation.log_probs(policy, examples, reference)
+
+    def continuation(
+        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
+    ) -> Continuation:
+        if int(lengths.max()) + longest - 1 <= _limit(policy):
+            return self.within.continuation(policy, inputs, lengths, group_size, longest)
+        continuation = SingleContinuation(policy, inputs, lengths, group_size)
+        for part in continuation.parts:
+            part.cache = None
+        return continuation
+
+
+def _limit(policy: LanguageModel) -> float:
+    limit = length_limit(policy.network.config)
+    return float("inf") if limit is None else limit
