@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -39,25 +39,8 @@ MOVED = {
     "StepBudget": "examples.callbacks.step_budget.StepBudget",
     "WeightBounds": "examples.controllers.bounded_weights.BoundedWeights",
 }
-"""Classes of earlier versions by name, with their new path."""
-REMOVED = {
-    "EffectiveWeights": "leaving it out of the file; the tags effective_weight/* hold the means",
-    "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
-    "aim": "aim: beside a constraint's threshold, such as at_least: 0.95, aim: 0.96",
-    "float32_head": "leaving it out; on CUDA, training sums logits in float32",
-    "notch": "start: and over:, a line of thresholds",
-    "slack": "a looser threshold; DampedAscent's cap keeps the reward beside one that can't be met",
-    "improvement": "nothing; a stall's progress is compared with its noise",
-    "standard_units": "callbacks.multipliers.controller=DampedAscent, which has standard units",
-    "manners": "a data module of your own",
-    "clean": "a data module of your own",
-    "recharge": "an environment of your own",
-    "screen": "nothing; the best and the worst answer are always shown",
-    "answers": "nothing; the best and the worst answer are shown, and write: true keeps all",
-    "refresh_rate": "nothing; the bar is drawn ten times a second",
-    "push_to_hub": "`hf upload REPOSITORY DIRECTORY` afterwards",
-    "parquet": "write: true, which appends all answers to samples.jsonl",
-    # TRL's names
+"""Classes that are in `examples` since this version, by name, with their new path."""
+NAMES_OF_TRL = {
     "num_generations": "model.group_size",
     "learning_rate": "model.optimizer.lr",
     "temperature": "model.policy.temperature",
@@ -66,14 +49,8 @@ REMOVED = {
     "max_completion_length": "model.sampler.max_new_tokens",
     "per_device_train_batch_size": "data.prompts_per_update",
     "num_train_epochs": "trainer.max_epochs",
-    **dict.fromkeys(
-        ("ego_box_at_center", "own_speed_limits", "wrapped_headings"),
-        "nothing; traffic reacts as officially",
-    ),
 }
-"""Classes and arguments of earlier versions, and arguments of TRL, with what replaces them."""
-UNSET = {"notch": None, "float32_head": False}
-"""Removed arguments with the defaults that the ``config.yaml`` of an earlier run names, and that change nothing."""
+"""Arguments of TRL, and the keys that replace them."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -99,13 +76,13 @@ class Signature:
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Raise a `ConfigError` for an unknown key, and drop keys of `UNSET`; `extra` are further top-level keys."""
+    """Raise a `ConfigError` for an unknown key; `extra` are further top-level keys."""
     allowed = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in allowed:
             section = _section_of(key, config)
             hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, allowed)
-            hint = f" Try {REMOVED[key]}." if key in REMOVED else hint or f" Known here: {', '.join(allowed)}."
+            hint = _of_trl(key) or hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     seed, threads = config.get("seed_everything"), config.get("threads")
     # Values of environment variables are texts.
@@ -117,7 +94,7 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
         text = value.get("class_path") if isinstance(value := config.get(key), Mapping) else value
         if isinstance(text, str) and ":" in text:
             raise ConfigError(f"Expected {key} to be settings, but got '{text}', try a space after the colon.")
-    if isinstance(config.get("trainer"), MutableMapping):
+    if isinstance(config.get("trainer"), Mapping):
         _check_arguments("trainer", config["trainer"], TRAINER)
         for key in ("max_steps", "max_epochs"):
             if config["trainer"].get(key) == 0:
@@ -150,9 +127,9 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
                 hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
                 raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
-        if isinstance(arguments, MutableMapping):
+        if isinstance(arguments, Mapping):
             _check_arguments(where, arguments, class_path)
-    elif isinstance(value, MutableMapping) and parameter.type is not None:
+    elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
     elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
         signature = signature_of(parameter.type)
@@ -167,26 +144,25 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
             _check_value(f"{where}[{number}]", item, Parameter())
 
 
-def _check_arguments(where: str, arguments: MutableMapping[str, Any], class_path: str) -> None:
+def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
     signature = signature_of(class_path)
     if signature is None:
         return
-    for key, value in list(arguments.items()):
+    for key, value in arguments.items():
         if key not in signature.parameters and not signature.open:
-            if key in UNSET and value is UNSET[key]:
-                del arguments[key]
-                continue
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
-            hint = did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
-            hint = f" Try {REMOVED[key]}." if key in REMOVED else hint
+            hint = _of_trl(key) or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
             raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 
+def _of_trl(key: Any) -> str:
+    """A hint for an argument of TRL; empty for other keys."""
+    return f" Try {NAMES_OF_TRL[key]}." if key in NAMES_OF_TRL else ""
+
+
 def _check_class(where: str, class_path: str) -> None:
     module_name, _, name = class_path.rpartition(".")
-    if name in REMOVED:
-        raise ConfigError(f"There is no class '{class_path}' for {where}. Try {REMOVED[name]}.")
     module = _module(module_name) if module_name.partition(".")[0] in PACKAGES else None
     if module is not None and _locate(class_path) is None:
         raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, module.names)}")

@@ -83,11 +83,12 @@ def test_paths_of_moved_modules_name_the_new_one(path: str, new: str) -> None:
         importlib.import_module(path.rpartition(".")[0])
 
 
-def test_unset_keys_in_the_configuration_of_an_earlier_run_are_dropped() -> None:
-    config = gridworld("model.objective.constraints.lava.notch=null")
-    check_keys(config)
-    assert "notch" not in config["model"]["init_args"]["objective"]["constraints"]["lava"]
-    assert "Try start:" in refused("model.objective.constraints.lava.notch=0.01")
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [("model.beta=0.1", "Try model.optimization.kl_weight."), ("num_train_epochs=1", "Try trainer.max_epochs.")],
+)
+def test_names_of_trl_name_the_key(override: str, words: str) -> None:
+    assert words in refused(override)
 
 
 def test_keys_of_the_command() -> None:
