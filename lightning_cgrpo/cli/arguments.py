@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, get, override
+from lightning_cgrpo.cli.configuration import DEFAULTS, ConfigError, Resolved, build, file_layer, find, get, override
 from lightning_cgrpo.cli.key_check import check_keys
 from lightning_cgrpo.cli.run_folders import AUTO, run_name
 from lightning_cgrpo.objective.objective import Objective
@@ -15,7 +15,7 @@ NAMED = ("model.init_args.objective.constraints", "model.init_args.task.init_arg
 """Parts by name, which null removes, as it removes a callback."""
 
 
-def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
+def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[str]]:
     """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``)."""
     files, overrides, flags = _split(arguments)
     if flags and command in ("certify", "data", "export"):

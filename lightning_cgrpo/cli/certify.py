@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.objective.objective import Objective
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _certificate(
-    config: Config, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
+    config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
     from lightning.pytorch.utilities import rank_zero_only
@@ -67,7 +67,7 @@ def _certificate(
     checkpoint = Path(config["ckpt_path"])
     _check_data(config, checkpoint)
     update, weights, base = read_checkpoint(checkpoint)
-    method = method_of(config)
+    method = method_of(config.environment.hidden(config))
     parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
     policy = identity(weights, parts if base is None else {**parts, "base": base})
     del weights

@@ -23,8 +23,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.cli.closing_card import show_closing_card
-from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
-from lightning_cgrpo.cli.environment import EnvironmentValues
+from lightning_cgrpo.cli.configuration import Config, ConfigError, Environment, Resolved
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
@@ -45,7 +44,7 @@ class CommandLine(LightningCLI):
 
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
         self._chosen, self._given, self._flags = subcommand, config, flags
-        self._environment = config.environment if isinstance(config, Resolved) else EnvironmentValues({}, {})
+        self._environment = config.environment if isinstance(config, Resolved) else Environment({})
         self._identity = identity_of(config)  # before parsing changes the configuration
         super().__init__(
             LightningModule,
@@ -112,10 +111,11 @@ class CommandLine(LightningCLI):
                 super().instantiate_classes()
         except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
-        for part in (self.model, self.datamodule):
+        for key, part in (("model", self.model), ("data", self.datamodule)):
             # Loggers write the hyperparameters that a user's own class keeps.
-            if self._environment and part is not None and part.hparams:
-                part._hparams_initial = AttributeDict(self._environment.hidden(dict(part.hparams_initial)))
+            if part is not None and part.hparams:
+                kept = self._environment.hidden(dict(part.hparams_initial), f"{key}.init_args")
+                part._hparams_initial = AttributeDict(kept)
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:

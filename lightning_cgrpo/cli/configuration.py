@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.core.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+ENVIRONMENT = ("oc.env:", "oc.decode:", "oc.create:")
+"""Resolvers that read the environment, or read a text that may come from the environment a second time."""
 
 Config = dict[str, Any]
 
@@ -80,12 +81,43 @@ def stacked(layers: Iterable[Layer]) -> Config:
     return config
 
 
+class Environment:
+    """The interpolations of the environment, which stand in what a run writes instead of their values.
+
+    Values of environment variables may be secrets.
+
+    Args:
+        config: a merged configuration, interpolations unresolved.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.declared = _resolve(_escaped(config))
+
+    def hidden(self, content: Any, section: str = "") -> Any:
+        """Plain containers: `content` with the interpolations of the environment at their places.
+
+        Args:
+            section: dotted path of the configuration at which `content` stands; empty for the top.
+        """
+        return _laid_over(content, get(self.declared, section) if section else self.declared)
+
+    def hidden_yaml(self, text: str) -> str:
+        """A configuration in YAML with the interpolations; its first comment stays."""
+        import yaml
+
+        if not any(name in repr(self.declared) for name in ENVIRONMENT):
+            return text
+        comment = text[: text.index("\n") + 1] if text.startswith("#") else ""
+        hidden: str = yaml.safe_dump(self.hidden(yaml.safe_load(text)), sort_keys=False, allow_unicode=True)
+        return comment + hidden
+
+
 class Resolved(dict[str, Any]):
-    """A configuration without interpolations; `environment` knows which values came from environment variables."""
+    """A configuration without interpolations; `environment` has those that read environment variables."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(_resolve(config))
-        self.environment = EnvironmentValues(config, self)
+        self.environment = Environment(config)
 
 
 def build(layers: Iterable[Layer]) -> Resolved:
@@ -106,6 +138,33 @@ def _resolve(config: Config) -> Config:
         raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
+
+
+def _escaped(content: Any) -> Any:
+    """The configuration, in which OmegaConf leaves a text that reads the environment as the text was declared."""
+    if isinstance(content, Mapping):
+        return {key: _escaped(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_escaped(value) for value in content]
+    if isinstance(content, str) and any(name in content for name in ENVIRONMENT):
+        return content.replace("${", "\\${")
+    return content
+
+
+def _laid_over(content: Any, declared: Any) -> Any:
+    """`content` with the texts of `declared` that read the environment."""
+    if isinstance(declared, str) and any(name in declared for name in ENVIRONMENT):
+        return declared
+    if isinstance(content, Mapping):
+        texts = declared if isinstance(declared, Mapping) else {}
+        return {key: _laid_over(value, texts.get(key)) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        values = []
+        for number, value in enumerate(content):
+            known = isinstance(declared, list) and number < len(declared)
+            values.append(_laid_over(value, declared[number] if known else None))
+        return type(content)(values)
+    return content
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:

@@ -13,24 +13,28 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.cli.environment import EnvironmentValues
+from lightning_cgrpo.cli.configuration import Environment
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import write_whole
 
 HEADER = b"# lightning"
 """First bytes of configurations that Lightning's parser saves."""
 
+HYPERPARAMETERS = {"hyper_parameters": "model.init_args", "datamodule_hyper_parameters": "data.init_args"}
+"""Lightning's keys of a checkpoint, and the sections of the configuration that they repeat."""
+
 
 class RunFiles(SaveConfigCallback):
     """Writes ``config.yaml`` into the run's folder once training begins; evaluations and failed starts leave none."""
 
-    def __init__(self, *arguments: Any, environment: EnvironmentValues, **options: Any) -> None:
+    def __init__(self, *arguments: Any, environment: Environment, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.environment = environment
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        for key in [key for key in checkpoint if key.endswith("hyper_parameters")]:
-            checkpoint[key] = self.environment.hidden(checkpoint[key])
+        for key, section in HYPERPARAMETERS.items():
+            if key in checkpoint:
+                checkpoint[key] = self.environment.hidden(checkpoint[key], section)
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":

@@ -1,5 +1,6 @@
 """Values of environment variables are nowhere in what a run writes; their interpolations are."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(fol
     with pytest.raises(SystemExit):
         main([*command, "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out.partition("# lightning")[2].partition("\n")[2])
+    with suppress(SystemExit):  # undecided
+        main(["certify", *SMALL, "-c", "secret.yaml", "--trainer.logger.name=mine", "--prompts=368"])
+    # What was written is read again, with the values.
+    main(["test", "-c", "runs/mine/version_0/config.yaml", "--data.test_prompts=4"])
+    assert Path("runs/mine/version_0/summary.json").is_file()
+    assert list(Path("runs/mine/version_0").rglob("certif*"))
     files = [file for file in Path("runs").rglob("*") if file.is_file()]
     assert len(files) >= 5 and not [file for file in files if SECRET.encode() in file.read_bytes()]
     kept = yaml.safe_load(Path("runs/mine/version_0/config.yaml").read_text())
@@ -48,9 +55,23 @@ def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(fol
 
 def test_values_that_follow_others_and_defaults(monkeypatch):
     monkeypatch.setenv("TOKEN", SECRET)
-    config = Resolved({"a": "${oc.env:TOKEN}", "b": {"c": ["${a}"]}, "d": "${oc.env:NONE,x}", "e": 1, "f": "${e}"})
-    assert config == {"a": SECRET, "b": {"c": [SECRET]}, "d": "x", "e": 1, "f": 1}
-    hidden = {"a": "${oc.env:TOKEN}", "b": {"c": ["${a}"]}, "d": "${oc.env:NONE,x}", "e": 1, "f": 1}
+    texts = {
+        "a": "${oc.env:TOKEN}",
+        "b": {"c": ["${a}"]},  # follows the interpolation
+        "d": "${oc.env:NONE,x}",
+        "e": 1,
+        "f": "${e}",
+        "g": "${oc.decode:${a}}",
+        "h": "${e}/${oc.env:TOKEN}",
+    }
+    config = Resolved(texts)
+    values = {"a": SECRET, "b": {"c": [SECRET]}, "d": "x", "e": 1, "f": 1, "g": SECRET, "h": f"1/{SECRET}"}
+    assert config == values
+    hidden = texts | {"b": {"c": ["${oc.env:TOKEN}"]}, "f": 1}
     assert config.environment.hidden(config) == hidden
-    # A library may move a value to another key.
-    assert config.environment.hidden({"moved": f"<{SECRET}>"}) == {"moved": "<${oc.env:TOKEN}>"}
+    assert Resolved(hidden) == values  # as a resumed run reads what was written
+    # Defaults of classes stay, also in lists that are longer than declared.
+    assert config.environment.hidden({"b": {"c": [SECRET, 2], "default": 3}}) == {
+        "b": {"c": ["${oc.env:TOKEN}", 2], "default": 3}
+    }
+    assert config.environment.hidden({"c": [SECRET]}, "b") == {"c": ["${oc.env:TOKEN}"]}
