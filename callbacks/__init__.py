@@ -11,6 +11,7 @@ from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
@@ -26,6 +27,7 @@ __all__ = [
     "LagrangianCallback",
     "ObjectiveProgressBar",
     "Pictures",
+    "RunManifest",
     "RunSummary",
     "SampleAnswers",
     "SavePretrained",

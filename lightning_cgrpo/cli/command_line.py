@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.cli.closing_card import show_closing_card
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Environment, Resolved
@@ -30,6 +31,7 @@ from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.manifest.settings import Settings, settings_of
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 GRACE = 10.0
@@ -140,6 +142,11 @@ class CommandLine(LightningCLI):
                     exports = hasattr(getattr(self.model, "policy", None), "save_pretrained")
                     show_closing_card(callback.path.parent, lacking, exports)
 
+    def _settings(self) -> Settings:
+        """Every setting with its default; values of environment variables stay interpolations."""
+        given = self.config[self._chosen].as_dict()
+        return settings_of(self._environment.hidden(given))
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
@@ -148,6 +155,7 @@ class CommandLine(LightningCLI):
         extra = [callback for callback in named.values() if callback is not None and not isinstance(callback, off)]
         if self._chosen == "fit":
             extra.append(RunSummary(self._identity))
+        extra.append(RunManifest(self._settings()))
         try:
             return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:

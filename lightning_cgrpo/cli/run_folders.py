@@ -34,8 +34,6 @@ START = "start"
 """The version under which the evaluation of starting weights logs."""
 NEAREST = 2
 """Checkpoints of other runs that an error names."""
-TOLD = 3
-"""Number of differing settings in a message."""
 AUTO = "auto"
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
 BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Exporting", **EVALUATIONS}
@@ -227,15 +225,6 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
         return None
     anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
     text = f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
-    kept = configuration_beside(checkpoint)
-    different: list[str] = []
-    if kept is not None:
-        different += differences(method_of(kept), method_of(config))
-        if command == "fit" and None not in (seed_of(kept), seed_of(config)):  # Prompts and answers follow from it.
-            different += differences(seed_of(kept), seed_of(config), "seed")
-    if different:
-        more = f", and {len(different) - TOLD} more" if len(different) > TOLD else ""
-        text += f" It was trained with another configuration: {', '.join(different[:TOLD])}{more}."
     return str(config.environment.hidden(text)) if isinstance(config, Resolved) else text
 
 

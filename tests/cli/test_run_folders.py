@@ -193,7 +193,9 @@ def test_another_learning_rate_or_seed_is_taken_and_said(capsys):
     main(["fit", *NAMED])
     others = ["--model.optimizer.lr=0.001", "--seed_everything=7"]
     main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", *others])
-    assert "another configuration: model.optimizer.lr: 0.0005 -> 0.001, seed: 0 -> 7." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "from update 2: model.optimizer.lr 0.0005 -> 0.001" in told
+    assert "from update 2: seed_everything 0 -> 7" in told
     assert learning_rate("runs/mine/version_1/checkpoints/last.ckpt") == 0.001
 
 

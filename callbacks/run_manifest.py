@@ -1,0 +1,161 @@
+"""The callback that keeps a run's manifest in its checkpoints, and tells what a resume changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from lightning_cgrpo.callbacks.log_writers import run_folder
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import write_whole
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.manifest.fingerprints import code_fingerprints, file_fingerprints, prompt_fingerprints
+from lightning_cgrpo.manifest.manifest import KEY, Manifest, differences, shown
+from lightning_cgrpo.manifest.settings import Settings, differing
+
+FILE = "manifest.json"
+EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
+"""Beginnings of the keys that an evaluation depends on."""
+ADAPTING = "LagrangianCallback"
+LIBRARIES = ("lightning_cgrpo", "torch", "lightning", "transformers")
+
+rank_zero_print = rank_zero_only(print)
+
+
+class RunManifest(Callback):
+    """Keeps the `Manifest` in every checkpoint, and beside them as ``manifest.json``.
+
+    A resume prints every difference to the checkpoint's manifest in a line, and refuses those that training cannot
+    continue from: another optimizer, another schedule of the learning rate, another callback of the multipliers.
+
+    Args:
+        settings: of the configuration, from `settings_of`; None for a run from Python.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings
+        self.manifest: Manifest | None = None
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        before = Manifest.of(checkpoint)
+        if trainer.state.fn != "fit":
+            self._tell_evaluation(before)
+            return
+        self.manifest = self._made(trainer, pl_module)
+        if before is None:
+            rank_zero_print("The checkpoint has no manifest, so what differs from its run is not known.")
+            return
+        if before.settings is not None and self.settings is not None:
+            check_continuable(before.settings, self.settings)
+        self.manifest = self.manifest.continuing(before)
+        for line in differences(before, self.manifest):
+            rank_zero_print(f"from update {checkpoint['global_step']:,}: {line}")
+
+    def _tell_evaluation(self, before: Manifest | None) -> None:
+        """Print the settings of the evaluated policy that differ from those that trained it."""
+        if before is None or before.settings is None or self.settings is None:
+            return
+        for key, (old, new) in differing(before.settings, self.settings).items():
+            if key.startswith(EVALUATED):
+                rank_zero_print(f"The policy was trained with another setting: {key} {shown(old)} -> {shown(new)}")
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.manifest is None:
+            made = self._made(trainer, pl_module)
+            self.manifest = replace(made, lineage=(made.name,))
+        folder = run_folder(trainer)
+        if trainer.is_global_zero:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / FILE, json.dumps(self.manifest.readable(), indent=1) + "\n")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self.manifest is not None:
+            checkpoint[KEY] = self.manifest.state()
+
+    def _made(self, trainer: Trainer, pl_module: LightningModule) -> Manifest:
+        sizes, prompts = {}, {}
+        for split, source in _sources(trainer):
+            sizes[split] = len(source)
+            if source.rows is not None and trainer.is_global_zero:
+                prompts[split] = prompt_fingerprints(source.rows)
+        texts = [value for value in _flat(list((self.settings or {}).values())) if "." in value]
+        start = {}
+        origin = getattr(getattr(pl_module, "policy", None), "origin", None)
+        if origin is not None:
+            start = {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
+        return Manifest(
+            settings=self.settings,
+            sizes=sizes,
+            prompts=prompts,
+            code=code_fingerprints(texts),
+            start=start,
+            versions={name: version(name) for name in LIBRARIES},
+        )
+
+
+def check_continuable(before: Settings, now: Settings) -> None:
+    """Refuse settings that no optimizer state of the checkpoint continues with.
+
+    Raises:
+        UserError: names the setting, and what to do.
+    """
+    changed = differing(before, now)
+    for key, (old, new) in changed.items():
+        kept = f"{key}={old}"
+        if key == "model.optimizer":
+            raise UserError(
+                f"Expected the optimizer of the checkpoint, {old}, because another optimizer cannot continue from its "
+                f"state, but got {new}, try {kept}, or --ckpt_path=null for a new run."
+            )
+        # A removed schedule leaves the configured learning rate, and is told.
+        if key.startswith("model.lr_scheduler") and now.get("model.lr_scheduler") is not None:
+            raise UserError(
+                f"Expected the schedule of the checkpoint, because a schedule continues with its first settings, "
+                f"but got {key} {old} -> {new}, try {kept}, or --ckpt_path=null for a new run."
+            )
+    # Fixed weights have no state, from which new multipliers may begin.
+    if _adapts(before) and not _adapts(now):
+        raise UserError(
+            f"Expected the multipliers of the checkpoint's run, by {ADAPTING}, but got another callback or none, try "
+            "the callbacks of its config.yaml, or --ckpt_path=null for a new run."
+        )
+
+
+def _adapts(settings: Settings) -> bool:
+    callbacks = [str(value) for key, value in settings.items() if key.startswith("callbacks.")]
+    return any(value.rpartition(".")[2] == ADAPTING for value in callbacks)
+
+
+def _sources(trainer: Trainer) -> Iterator[tuple[str, PromptSource]]:
+    """The prompts of training and validation by split, without reading prompts that are not in memory."""
+    data = getattr(trainer, "datamodule", None)
+    if isinstance(data, GroupDataModule):
+        for split in ("train", "val"):
+            try:
+                yield split, data.source(split)
+            except UserError:
+                continue  # no validation prompts
+        return
+    loop = trainer.fit_loop
+    for split, given in (("train", loop._data_source), ("val", loop.epoch_loop.val_loop._data_source)):
+        loader = given.instance
+        if isinstance(loader, PromptLoader):
+            yield split, loader.source
+
+
+def _flat(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _flat(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)

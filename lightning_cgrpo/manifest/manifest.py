@@ -1,0 +1,142 @@
+"""The manifest: one value that says what a run was made of, kept in every checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.manifest.settings import UNSET, Settings, differing
+
+KEY = "manifest"
+"""The manifest's key in a checkpoint."""
+LENGTH = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.min_steps", "trainer.min_epochs")
+"""Settings of a run's length: a longer run is the same run."""
+SHOWN = 60
+"""Characters of a value in a line."""
+NAMES = {"train": "training prompts", "val": "validation prompts"}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run was made of.
+
+    Args:
+        settings: every setting with its default, by dotted key; None for a run from Python.
+        sizes: number of prompts by split.
+        prompts: fingerprints ``[N, 2]`` of the prompts by split, see `prompt_fingerprints`; only splits whose prompts
+            are in memory.
+        seen: fingerprints ``[M]`` of prompts that trained or validated before the run was resumed with other prompts.
+        code: fingerprints of the user's own modules.
+        start: fingerprints of the starting model's weights and files.
+        versions: of the libraries that compute.
+        lineage: the runs that this run continues, oldest first, and itself; equal runs have one name.
+    """
+
+    settings: Settings | None
+    sizes: dict[str, int] = field(default_factory=dict)
+    prompts: dict[str, Tensor] = field(default_factory=dict)
+    seen: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    code: dict[str, str] = field(default_factory=dict)
+    start: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    lineage: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """16 hexadecimal digits, equal for runs that differ in their length and versions alone."""
+        settings = {key: value for key, value in (self.settings or {}).items() if key not in LENGTH}
+        content = json.dumps([settings, self.sizes, self.code, self.start], sort_keys=True, default=str)
+        digest = blake2b(content.encode(), digest_size=8)
+        for split in sorted(self.prompts):
+            digest.update(self.prompts[split].numpy().data)
+        return digest.hexdigest()
+
+    @property
+    def used(self) -> Tensor:
+        """Fingerprints ``[M]`` of the prompts that trained or validated, earlier parts of the run included."""
+        prompts = [fingerprints[:, 1] for fingerprints in self.prompts.values()]
+        return torch.cat([self.seen, *prompts]).unique()
+
+    def continuing(self, before: Manifest) -> Manifest:
+        """This manifest, of a run that resumes from a checkpoint of the run `before`."""
+        lineage = before.lineage if self.name in before.lineage else (*before.lineage, self.name)
+        gone = torch.tensor(sorted({*before.used.tolist()} - {*replace(self, seen=before.seen[:0]).used.tolist()}))
+        return replace(self, lineage=lineage, seen=gone.to(torch.int64))
+
+    def state(self) -> dict[str, Any]:
+        """Plain containers and tensors, for a checkpoint."""
+        # By field, because `asdict` would copy the tensors.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"lineage": list(self.lineage)}
+
+    @classmethod
+    def of(cls, checkpoint: Mapping[str, Any]) -> Self | None:
+        """The manifest in a checkpoint's content; None if it is of another origin or an earlier version."""
+        state = checkpoint.get(KEY)
+        if not isinstance(state, Mapping) or not {"settings", "lineage"} <= state.keys():
+            return None
+        known = {name: state[name] for name in cls.__dataclass_fields__ if name in state}
+        return cls(**{**known, "lineage": tuple(state["lineage"])})
+
+    def readable(self) -> dict[str, Any]:
+        """The manifest as JSON, without the prompts' fingerprints."""
+        plain = replace(self, prompts={}, seen=self.seen[:0])
+        content = asdict(plain)
+        return {key: value for key, value in content.items() if key not in ("prompts", "seen")}
+
+
+def differences(before: Manifest, now: Manifest) -> list[str]:
+    """A line for each difference, of what a resumed run trains with to what its first part trained with."""
+    lines = []
+    if before.settings is not None and now.settings is not None:
+        for key, (old, new) in differing(before.settings, now.settings).items():
+            lines.append(f"{key} {shown(old)} -> {shown(new)}")
+    for split in dict.fromkeys([*before.sizes, *now.sizes]):
+        lines += _prompt_differences(before, now, split)
+    for what, old_values, new_values in (
+        ("code of", before.code, now.code),
+        ("the starting model's", before.start, now.start),
+        ("version of", before.versions, now.versions),
+    ):
+        for name, (old, new) in differing(old_values, new_values).items():
+            lines.append(f"{what} {name} {_change(what, old, new)}")
+    return lines
+
+
+def _change(what: str, old: str, new: str) -> str:
+    if what == "version of":
+        return f"{old} -> {new}"
+    if old == UNSET:
+        return "added"
+    return "gone" if new == UNSET else "differs"
+
+
+def _prompt_differences(before: Manifest, now: Manifest, split: str) -> Iterator[str]:
+    name = NAMES.get(split, f"{split} prompts")
+    old_size, new_size = before.sizes.get(split, 0), now.sizes.get(split, 0)
+    if split not in before.prompts or split not in now.prompts:
+        if old_size != new_size:
+            yield f"{old_size:,} {name} -> {new_size:,}"
+        return
+    old, new = before.prompts[split][:, 0], now.prompts[split][:, 0]
+    if torch.equal(old, new):
+        return
+    added = sum((Counter(new.tolist()) - Counter(old.tolist())).values())
+    if old_size != new_size:
+        yield f"{old_size:,} {name} -> {new_size:,}, of which {added:,} are new"
+    elif added:
+        yield f"{added:,} of {new_size:,} {name} differ"
+    else:
+        yield f"the {name} have another order"
+
+
+def shown(value: Any) -> str:
+    """A setting's value in a line."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -1,0 +1,126 @@
+"""The settings of a run, by dotted key, with every default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Settings = dict[str, Any]
+"""Plain values by key, such as ``model.optimization.kl_weight``; a class's key holds its path."""
+
+NUMBERLESS = (
+    "ckpt_path",
+    "config",
+    "verbose",
+    "weights_only",
+    "trainer.barebones",
+    "trainer.callbacks",
+    "trainer.default_root_dir",
+    "trainer.detect_anomaly",
+    "trainer.enable_autolog_hparams",
+    "trainer.enable_checkpointing",
+    "trainer.enable_model_summary",
+    "trainer.enable_progress_bar",
+    "trainer.limit_predict_batches",
+    "trainer.limit_test_batches",
+    "trainer.log_every_n_steps",
+    "trainer.logger",
+    "trainer.model_registry",
+    "trainer.num_sanity_val_steps",
+    "trainer.profiler",
+    "data.test_path",
+    "data.test_prompts",
+    "data.test_train_prompts",
+)
+"""Keys, with the keys below them, that change no number of a training run."""
+SHOWING = {
+    "Checkpoints",
+    "DeviceStatsMonitor",
+    "DrivePictures",
+    "DrivingScores",
+    "EvaluationTable",
+    "InitialRates",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "ObjectiveProgressBar",
+    "OnExceptionCheckpoint",
+    "Pictures",
+    "ProgressBar",
+    "RichModelSummary",
+    "RichProgressBar",
+    "SampleAnswers",
+    "SavePretrained",
+    "TQDMProgressBar",
+    "TensorBoardLayout",
+    "ThroughputMonitor",
+    "WritePredictions",
+    "WriteSubmission",
+}
+"""Callbacks that only show or save."""
+UNSET = "unset"
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings of a merged configuration, without those that change no number.
+
+    Example:
+        >>> model = {"class_path": "Net", "init_args": {"width": 8}}
+        >>> settings_of({"model": model, "trainer": {"max_steps": 5, "logger": True}})
+        {'model': 'Net', 'model.width': 8, 'trainer.max_steps': 5}
+    """
+    return {key: value for key, value in _leaves(config, "") if not _is_numberless(key)}
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and "class_path" in value:
+        name = str(value["class_path"])
+        if key.startswith("callbacks.") and name.rpartition(".")[2] in SHOWING:
+            return
+        yield key, name
+        for part in ("init_args", "dict_kwargs"):
+            if value.get(part):
+                yield from _leaves(value[part], key)
+    elif isinstance(value, Mapping):
+        if not value and key:
+            yield key, {}
+        for name, part in value.items():
+            yield from _leaves(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)) and any(isinstance(part, Mapping) for part in value):
+        for number, part in enumerate(value):
+            yield from _leaves(part, f"{key}.{number}")
+    else:
+        # Through JSON, because a parser's own kinds of numbers and paths are no plain values.
+        yield key, json.loads(json.dumps(value, default=str))
+
+
+def _is_numberless(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS)
+
+
+def differing(before: Settings, now: Settings) -> dict[str, tuple[Any, Any]]:
+    """The values before and now of each setting that differs, `UNSET` where there is none.
+
+    Arguments of a class that differs are left out, because they belong to the one class or the other.
+
+    Example:
+        >>> differing({"opt": "SGD", "opt.momentum": 0.9, "kl": 0.02}, {"opt": "Adam", "opt.eps": 1e-8})
+        {'opt': ('SGD', 'Adam'), 'kl': (0.02, 'unset')}
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys([*before, *now]):
+        pair = before.get(key, UNSET), now.get(key, UNSET)
+        above = key
+        while above not in found and "." in above:
+            above = above.rpartition(".")[0]
+        if not _equal(*pair) and above not in found:
+            found[key] = pair
+    return found
+
+
+def _equal(before: Any, now: Any) -> bool:
+    if (before is None and now == UNSET) or (now is None and before == UNSET):
+        return True  # an argument that a newer version knows, and that is not used
+    # 1 and 1.0 are the same setting, 1 and True are not.
+    return bool(before == now) and isinstance(before, bool) == isinstance(now, bool)

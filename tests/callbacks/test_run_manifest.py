@@ -1,0 +1,89 @@
+"""Resumes tell every difference, or refuse what training cannot continue from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.manifest.manifest import Manifest, differences
+from tests.quiet import GRIDWORLD
+
+RUN = [*GRIDWORLD, "--trainer.logger.name=mine", "--trainer.max_steps=2"]
+LAST = "--ckpt_path=runs/mine/version_0/checkpoints/last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main(["fit", *RUN])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(home, monkeypatch):
+    monkeypatch.chdir(home)
+
+
+def resumed(capsys, *changes):
+    main(["fit", *RUN, LAST, "--trainer.max_steps=3", *changes])
+    printed = capsys.readouterr()
+    return [line for line in (printed.out + printed.err).splitlines() if line.startswith("from update ")]
+
+
+def test_an_unchanged_resume_tells_its_length_alone(capsys):
+    assert resumed(capsys) == ["from update 2: trainer.max_steps 2 -> 3"]
+    saved = torch.load("runs/mine/version_0/checkpoints/last.ckpt", weights_only=True)
+    manifest = Manifest.of(saved)
+    assert manifest.lineage == (manifest.name,) and manifest.settings["model.group_size"]
+    readable = json.loads(Path("runs/mine/version_0/manifest.json").read_text())
+    assert readable["settings"] == manifest.settings and readable["sizes"] == manifest.sizes
+
+
+def test_changed_and_removed_settings_are_told(capsys):
+    changes = ["--model.optimization.clip_low=0.1", "--model.optimizer.lr=0.002", "--data.seed=5"]
+    told = resumed(capsys, *changes)
+    assert "from update 2: model.optimization.clip_low 0.2 -> 0.1" in told
+    assert any(line.startswith("from update 2: model.optimizer.lr ") for line in told)
+    assert "from update 2: data.seed null -> 5" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--model.optimizer=SGD", "--model.optimizer.lr=0.1"], "Expected the optimizer of the checkpoint"),
+        (["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR"], "Expected the schedule of the checkpoint"),
+        (
+            ["--callbacks.multipliers=FixedWeights", "--callbacks.multipliers.weights={lava: 0.1, battery: 0.1}"],
+            "Expected the multipliers of the checkpoint's run, by LagrangianCallback, but got another",
+        ),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(capsys, change, words):
+    with pytest.raises(UserError, match=words):
+        resumed(capsys, *change)
+
+
+def made(records, seen=()):
+    prompts = torch.tensor([[hash(text), hash(text)] for text in records])
+    manifest = Manifest({}, {"train": len(records)}, {"train": prompts}, torch.tensor(seen, dtype=torch.int64))
+    return Manifest(**{**manifest.state(), "lineage": (manifest.name,)})
+
+
+def test_prompts_are_compared_as_a_set_and_in_order():
+    before = made("abcd")
+    assert differences(before, made("abcd")) == []
+    assert differences(before, made("abce")) == ["1 of 4 training prompts differ"]
+    assert differences(before, made("abdc")) == ["the training prompts have another order"]
+    assert differences(before, made("abcdef")) == ["4 training prompts -> 6, of which 2 are new"]
+
+
+def test_prompts_that_trained_before_a_resume_stay_used():
+    now = made("cd").continuing(made("ab"))
+    assert {*now.used.tolist()} == {hash(text) for text in "abcd"}
+    again = made("cd").continuing(now)
+    assert torch.equal(again.used, now.used) and again.lineage == now.lineage and len(now.lineage) == 2

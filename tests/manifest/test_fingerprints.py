@@ -1,0 +1,55 @@
+"""Fingerprints: equal for equal content, whatever the layout; different for what changes a run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.manifest.fingerprints import code_fingerprints, prompt_fingerprints
+
+CODE = '"""Rewards."""\n\ndef brief(texts):\n    """Short."""\n    return [-len(t) for t in texts]  # a comment\n'
+
+
+def test_prompts() -> None:
+    rows = [{"prompt": "2 + 2?", "answer": 4}, {"prompt": " 2 + 2? ", "answer": 5}, {"prompt": "3?", "answer": 4}]
+    found = prompt_fingerprints(rows)
+    assert found.shape == (3, 2) and found.dtype == torch.int64
+    assert len({*found[:, 0].tolist()}) == 3, "other columns or spaces make another record"
+    assert found[0, 1] == found[1, 1] != found[2, 1], "a prompt with spaces at its ends reads the same"
+    assert torch.equal(found, prompt_fingerprints([dict(row) for row in rows]))
+    chats = [[{"role": "user", "content": text}] for text in ("a", "a ", "b")]
+    read = prompt_fingerprints([{"prompt": chat} for chat in chats])[:, 1]
+    assert read[0] == read[1] != read[2]
+    assert prompt_fingerprints([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        (("a comment", "another comment"), False),
+        (('"""Short."""', '"""Longer words."""'), False),
+        (("texts", "answers"), True),
+        (("-len(t)", "-2 * len(t)"), True),
+    ],
+)
+def test_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], differs: bool) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "rewards_of_this_test.py"
+    file.write_text(CODE)
+    before = code_fingerprints(["rewards_of_this_test.brief", "torch.nn.Linear", "no text", "lightning_cgrpo.Task"])
+    assert list(before) == ["rewards_of_this_test"]
+    file.write_text(CODE.replace(*change))
+    assert (code_fingerprints(["rewards_of_this_test.brief"]) != before) == differs
+
+
+def test_modules_that_the_users_code_imports_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "package_of_this_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("def half(x):\n    return x / 2\n")
+    (package / "rewards.py").write_text("import json\nfrom package_of_this_test.helpers import half\n")
+    found = code_fingerprints(["package_of_this_test.rewards.half"])
+    assert {"package_of_this_test.helpers", "package_of_this_test.rewards"} <= found.keys()
+    assert not any(name.startswith("json") for name in found) and "package_of_this_test" not in sys.modules
