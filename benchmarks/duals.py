@@ -43,6 +43,7 @@ from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam
 from lightning_cgrpo.multipliers.controller import normalized
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Constraint, Objective
 
 CLASSES = (DampedAscent, SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID, NuPI)
@@ -255,7 +256,7 @@ class Dual:
     def advantages(self, rollouts: Rollouts, signals: dict[str, Signal]) -> Tensor:
         """Advantages ``[B, G]`` by the weights so far; the signals then move the weights."""
         weights = self.objective.component_weights(self.module.weights)
-        advantages = self.estimator(rollouts, self.objective.components(signals), weights)
+        advantages = self.estimator(rollouts, group_statistics(self.objective.components(signals)), weights)
         violations, opportunities = self.objective.violations(signals)
         self.trainer.global_step += 1
         outputs: Any = {"violations": violations, "opportunities": opportunities, "measured": signals}

@@ -16,6 +16,7 @@ from lightning_cgrpo import Constraint, Objective, ScalarizedAdvantages
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import Controller, DampedAscent, standard_units
+from lightning_cgrpo.objective.group_statistics import group_statistics
 
 
 class ConstrainedAdvantages:
@@ -35,7 +36,7 @@ class ConstrainedAdvantages:
         violations, opportunities = all_sum(torch.stack(self.objective.violations(signals))).cpu()
         excess = (violations / opportunities - self.targets) / self.units
         self.controller.step(excess, opportunities > 0)
-        return self.estimator(None, components, weights)
+        return self.estimator(None, group_statistics(components), weights)
 
 
 def train(updates: int, scenes: int = 32, group: int = 16) -> tuple[float, float, Tensor]:

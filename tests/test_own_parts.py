@@ -73,8 +73,8 @@ class Twice(EnvironmentSampler):
 
 
 class Centered(AdvantageEstimator):
-    def __call__(self, rollouts, components, weights):
-        values = components.values - components.values.mean(-1, keepdim=True)
+    def __call__(self, rollouts, statistics, weights):
+        values = statistics.values - statistics.values.mean(-1, keepdim=True)
         return (weights[:, None, None] * values).sum(0).float()
 
     def effective_weights(self, statistics, weights):

@@ -16,6 +16,7 @@ from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import with_targets
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components, Constraint, Objective
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 
@@ -83,7 +84,7 @@ def estimate(estimator: AdvantageEstimator, group: Group, weights: Tensor) -> Te
     signals = {"r": Signal(group.reward[None])}
     signals |= {name: Signal(cost[None]) for name, cost in zip(names, group.costs, strict=True)}
     components = objective.components(signals)
-    advantages = estimator(ROLLOUTS, components, objective.component_weights(weights))
+    advantages = estimator(ROLLOUTS, group_statistics(components), objective.component_weights(weights))
     return (advantages[0, :, None] * group.psi).mean(0)
 
 
@@ -208,7 +209,7 @@ def test_a_group_that_does_not_vary_adds_nothing_to_the_sensitivity() -> None:
 
         def g(z: Tensor, groups: Tensor, estimator: AdvantageEstimator = estimator) -> Tensor:
             components = Components(groups, torch.ones_like(groups, dtype=torch.bool))
-            return torch.einsum("bi,id->d", estimator(ROLLOUTS, components, softmax(z)), group.psi)
+            return torch.einsum("bi,id->d", estimator(ROLLOUTS, group_statistics(components), softmax(z)), group.psi)
 
         both = jacobian(lambda z: g(z, torch.cat([dead, alive], 1)), logits)
         alone = jacobian(lambda z: g(z, alive), logits)
@@ -281,7 +282,9 @@ class TestAPolicy:
         def step(z: Tensor) -> Tensor:
             values = torch.stack([sign * x for sign, x in group.signed])[:, None]
             components = Components(values, torch.ones_like(values, dtype=torch.bool))
-            return self.gradient_of_loss(policy, rollouts, estimator(rollouts, components, softmax(z)))
+            return self.gradient_of_loss(
+                policy, rollouts, estimator(rollouts, group_statistics(components), softmax(z))
+            )
 
         assert torch.allclose(step(logits), estimate(estimator, group, softmax(logits)), rtol=1e-9, atol=1e-12)
         moved = finite_differences(step, logits)

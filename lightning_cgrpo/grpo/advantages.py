@@ -17,8 +17,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Rollouts
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
-from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
 from lightning_cgrpo.objective.units import RunningDeviation
 
 RELATIVE_ZERO = 1e-6
@@ -26,11 +25,17 @@ RELATIVE_ZERO = 1e-6
 
 
 class AdvantageEstimator(ABC):
-    """Computes advantages from components and weights."""
+    """Computes advantages from the statistics of groups, and weights."""
 
     @abstractmethod
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        """Advantages ``[B, G]`` or ``[B, G, T]`` from components ``[J, B, G]`` and weights ``[J]``."""
+    def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """Advantages ``[B, G]``, or ``[B, G, T]`` of steps.
+
+        Args:
+            statistics: values ``[J, B, G]`` of the components and their moments within groups, from `group_statistics`;
+                ``statistics.components`` also holds the values by step.
+            weights: ``[J]`` of the components.
+        """
 
     @abstractmethod
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
@@ -81,24 +86,24 @@ class ScalarizedAdvantages(AdvantageEstimator):
         self._std: Tensor | None = None
         """sigma ``[J]`` of the last update."""
 
-    def __call__(self, rollouts: Rollouts | None, components: Components, weights: Tensor) -> Tensor:
-        statistics = group_statistics(components)
+    def __call__(self, rollouts: Rollouts | None, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         if self.scale == "group":
-            return _weighted(weights, statistics.standardized).to(components.values.dtype)
+            return weighted(weights, statistics.standardized).to(statistics.dtype)
         if self._deviation is None or len(self._deviation.squares) != len(weights):  # of another objective
             self._deviation = RunningDeviation(len(weights))
-        excess, squares, answers = excess_over_others(statistics)
-        self._deviation.update(squares, answers)
-        self._std = torch.maximum(self._deviation.std, divide(squares, answers).sqrt() / 2)
-        return _weighted(weights, divide(excess, self._std[:, None, None])).to(components.values.dtype)
+        excess_JBG, squares_J, answers_J = excess_over_others(statistics)
+        self._deviation.update(squares_J, answers_J)
+        self._std = torch.maximum(self._deviation.std, divide(squares_J, answers_J).sqrt() / 2)
+        return weighted(weights, divide(excess_JBG, self._std[:, None, None])).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        weights = weights[:, None].expand_as(statistics.std)
+        weights_JB = weights[:, None].expand_as(statistics.std)
         if self.scale == "group":
-            return weights
-        # A checkpoint's deviation is on the CPU.
-        std = statistics.std if self._std is None else self._std[:, None].to(statistics.std.device)
-        return weights * divide(statistics.std * _leave_one_out(statistics), std)
+            return weights_JB
+        std_JB = statistics.std
+        if self._std is not None:  # on the CPU, if it is a checkpoint's
+            std_JB = self._std[:, None].to(std_JB.device).expand_as(std_JB)
+        return weights_JB * divide(statistics.std * leave_one_out(statistics), std_JB)
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """``price/<constraint>``: reward that the advantages give up for one violation, with one reward."""
@@ -132,10 +137,9 @@ class ScalarizedRewards(AdvantageEstimator):
         expect(scale in ("group", "batch"), "scale", "group or batch", scale)
         self.scale = scale
 
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        statistics = group_statistics(components)
-        advantages = divide(_weighted(weights, statistics.deviation), self._std(statistics, weights)[:, None])
-        return advantages.to(components.values.dtype)
+    def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        sum_BG = weighted(weights, statistics.deviation)
+        return divide(sum_BG, self._std(statistics, weights)[:, None]).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return divide(weights[:, None] * statistics.std, self._std(statistics, weights))
@@ -144,7 +148,7 @@ class ScalarizedRewards(AdvantageEstimator):
         """``[B]``; collective for the batch."""
         if self.scale == "group":
             return _std_of_sum(statistics, weights)
-        _, std = batch_moments(_weighted(weights, statistics.values), statistics.used)
+        _, std = batch_moments(weighted(weights, statistics.values), statistics.used)
         return std.expand(statistics.std.shape[1])
 
 
@@ -156,13 +160,12 @@ class LeaveOneOut(AdvantageEstimator):
     (Liu et al., 2025).
     """
 
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        statistics = group_statistics(components)
-        advantages = _weighted(weights, statistics.deviation * _leave_one_out(statistics)[..., None])
-        return advantages.to(components.values.dtype)
+    def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        excess_JBG = statistics.deviation * leave_one_out(statistics)[..., None]
+        return weighted(weights, excess_JBG).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return weights[:, None] * statistics.std * _leave_one_out(statistics)
+        return weights[:, None] * statistics.std * leave_one_out(statistics)
 
 
 class GDPO(AdvantageEstimator):
@@ -176,19 +179,20 @@ class GDPO(AdvantageEstimator):
         expect(0 < eps < math.inf, "eps", "positive", eps)
         self.eps = eps
 
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        statistics = group_statistics(components)
-        total = _weighted(weights, statistics.deviation / (_sample_std(statistics) + self.eps)[..., None])
-        mean, std = batch_moments(total, statistics.used)
-        advantages = torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
-        return advantages.to(components.values.dtype)
+    def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        sum_BG = self._sum(statistics, weights)
+        mean, std = batch_moments(sum_BG, statistics.used)
+        advantages_BG = torch.where(statistics.used, (sum_BG - mean) / (std + self.eps), 0)
+        return advantages_BG.to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """The batch's mean is left out, because it shifts all advantages alike."""
-        sample = _sample_std(statistics)
-        deviations = statistics.deviation / (sample + self.eps)[..., None]
-        _, std = batch_moments(_weighted(weights, deviations), statistics.used)
-        return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
+        _, std = batch_moments(self._sum(statistics, weights), statistics.used)
+        return weights[:, None] * statistics.std / (sample_std(statistics) + self.eps) / (std + self.eps)
+
+    def _sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """S ``[B, G]``."""
+        return weighted(weights, statistics.deviation / (sample_std(statistics) + self.eps)[..., None])
 
 
 def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,20 +206,24 @@ def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Ten
     With independent values of variance s^2, the excess has the variance s^2 (1 + (n - 1) / (n - 1 + k)^2). The moments
     are the sum ``[J]`` of squares over this factor, and the number ``[J]`` of answers, of all processes.
     """
-    count = statistics.count.double()[..., None]  # [J, B, 1]
-    partly = (statistics.count < statistics.used.shape[1])[..., None]
-    others = (count - 1 + partly).clamp(min=1)
+    # The baseline's number of values: the other applicable answers, and m in a group with inapplicable answers.
+    count_JB1 = statistics.count.double()[..., None]
+    partly_JB1 = (statistics.count < statistics.used.shape[1])[..., None]
+    others_JB1 = (count_JB1 - 1 + partly_JB1).clamp(min=1)
     # The excess is offset - slope m; its squares expand in m, so that one message serves both.
-    slope = torch.where(partly & statistics.applicable, 1 / others, 0)
-    offset = count * statistics.deviation / others + slope * statistics.values
-    factor = 1 + (count - 1).clamp(min=0) / others.square()
-    terms = torch.stack([offset.square(), offset * slope, slope.square()]) / factor
-    answers = statistics.used.sum().double().expand(len(count))
-    parts = [statistics.values.sum((1, 2)), statistics.count.sum(1).double(), *terms.sum((2, 3)), answers]
-    total, number, square, mixed, linear, answers = all_sum(torch.stack(parts))
-    mean = total / number.clamp(min=1)
-    squares = (square - 2 * mean * mixed + mean.square() * linear).clamp(min=0)
-    return offset - slope * mean[:, None, None], squares, answers
+    slope_JBG = torch.where(partly_JB1 & statistics.applicable, 1 / others_JB1, 0)
+    offset_JBG = count_JB1 * statistics.deviation / others_JB1 + slope_JBG * statistics.values
+    factor_JB1 = 1 + (count_JB1 - 1).clamp(min=0) / others_JB1.square()
+    terms_3JBG = torch.stack([offset_JBG.square(), offset_JBG * slope_JBG, slope_JBG.square()]) / factor_JB1
+    answers_J = statistics.used.sum().double().expand(len(count_JB1))
+    # One collective sums everything over all processes.
+    values_J = statistics.values.sum((1, 2))
+    number_J = statistics.count.sum(1).double()
+    sums = all_sum(torch.stack([values_J, number_J, *terms_3JBG.sum((2, 3)), answers_J]))
+    values_J, number_J, square_J, mixed_J, linear_J, answers_J = sums
+    mean_J = values_J / number_J.clamp(min=1)
+    squares_J = (square_J - 2 * mean_J * mixed_J + mean_J.square() * linear_J).clamp(min=0)
+    return offset_JBG - slope_JBG * mean_J[:, None, None], squares_J, answers_J
 
 
 def _sqrt(variance: Tensor) -> Tensor:
@@ -223,26 +231,29 @@ def _sqrt(variance: Tensor) -> Tensor:
     return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
 
 
-def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """Sum ``[B, G]`` of values ``[J, B, G]`` by weights ``[J]``."""
     return torch.einsum("j,jbg->bg", weights.to(values.dtype), values)
 
 
 def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     """``[B]`` standard deviation of sum_j w_j X_j in each group, 0 if constant up to rounding."""
     # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
-    scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
-    relative = divide(_weighted(weights, statistics.deviation), scale[:, None])
-    variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
-    return scale * _sqrt(torch.where(variance > RELATIVE_ZERO**2, variance, 0))
+    scale_B = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
+    relative_BG = divide(weighted(weights, statistics.deviation), scale_B[:, None])
+    variance_B = relative_BG.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
+    return scale_B * _sqrt(torch.where(variance_B > RELATIVE_ZERO**2, variance_B, 0))
 
 
-def _leave_one_out(statistics: GroupStatistics) -> Tensor:
+def leave_one_out(statistics: GroupStatistics) -> Tensor:
+    """``[J, B]`` n / (n - 1), the excess over the other answers' mean by the deviation from the mean of all."""
     count = statistics.count.to(statistics.std.dtype)
     return count / (count - 1).clamp(min=1)
 
 
-def _sample_std(statistics: GroupStatistics) -> Tensor:
-    return statistics.std * _leave_one_out(statistics).sqrt()
+def sample_std(statistics: GroupStatistics) -> Tensor:
+    """``[J, B]`` standard deviations with 1 / (n - 1)."""
+    return statistics.std * leave_one_out(statistics).sqrt()
 
 
 def batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:

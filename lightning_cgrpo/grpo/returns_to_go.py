@@ -29,14 +29,16 @@ class ReturnsToGo(AdvantageEstimator):
         expect(0 <= gamma <= 1, "gamma", "in [0, 1]", gamma)
         self.gamma = gamma
 
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+    def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """Advantages ``[B, G, T]``."""
-        mask = rollouts.mask
-        rewards = components.by_step(mask).double()
-        returns = generalized_advantages(rewards, torch.zeros_like(rewards), mask, self.gamma, 1.0)
-        deviation, std = step_deviations(returns.to(components.values.dtype), mask & components.applicable[..., None])
-        standardized = divide(deviation, std[..., None, None])
-        return torch.einsum("j,jbgt->bgt", weights.to(std), standardized).to(components.values.dtype)
+        mask_BGT = rollouts.mask
+        rewards_JBGT = statistics.components.by_step(mask_BGT).double()
+        no_values_JBGT = torch.zeros_like(rewards_JBGT)
+        returns_JBGT = generalized_advantages(rewards_JBGT, no_values_JBGT, mask_BGT, self.gamma, 1.0)
+        used_JBGT = mask_BGT & statistics.applicable[..., None]
+        deviation_JBGT, std_JB = step_deviations(returns_JBGT.to(statistics.dtype), used_JBGT)
+        standardized_JBGT = divide(deviation_JBGT, std_JB[..., None, None])
+        return torch.einsum("j,jbgt->bgt", weights.to(std_JB), standardized_JBGT).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None].expand_as(statistics.std)

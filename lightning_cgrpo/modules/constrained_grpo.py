@@ -21,9 +21,9 @@ from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.standstill import StandstillDetector
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
-from lightning_cgrpo.objective.group_statistics import group_statistics
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_statistics
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
-from lightning_cgrpo.objective.objective import Components, Objective, over_prompts
+from lightning_cgrpo.objective.objective import Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
@@ -188,7 +188,8 @@ class ConstrainedGRPO(PolicySteps):
                 rollouts, signals, report.redrawn = self._redraw(prompts, sampled, measured, weights, update)
         with report.time("optimize"):
             components = self.objective.components(signals)
-            advantages = self.estimator(rollouts, components, weights)
+            statistics = group_statistics(components)
+            advantages = self.estimator(rollouts, statistics, weights)
             policy_signals = self._train_policy(rollouts, advantages, update, report)
         if self.critic_advantages is not None:
             with report.time("critic"):
@@ -203,7 +204,7 @@ class ConstrainedGRPO(PolicySteps):
         if not self.estimator.trains_policy(update):  # Without opportunities no multiplier moves.
             violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:
-            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components, len(logged or ()))
+            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, statistics, len(logged or ()))
             if self.estimator.trains_policy(update):
                 self.standstill.check(update, report.totals, stepped=bool(report.grad_norms))
             if report.totals["logged"]:  # by any process
@@ -262,11 +263,11 @@ class ConstrainedGRPO(PolicySteps):
         signals: Signals,
         faults: dict[str, Tensor],
         counts: dict[str, Tensor],
-        components: Components,
+        statistics: GroupStatistics,
         logged: int,
     ) -> dict[str, float]:
-        """Metrics by tag. `components` are of the trained groups, other arguments of the first draw. Collective."""
-        statistics, weights = group_statistics(components), self.objective.component_weights(self.weights)
+        """Metrics by tag. `statistics` are of the trained groups, other arguments of the first draw. Collective."""
+        weights = self.objective.component_weights(self.weights)
         effective = self.estimator.effective_weights(statistics, weights)
         sums = behavior_sums(self.objective, signals, rollouts, faults, counts)
         if self.optimization.mask_truncated:

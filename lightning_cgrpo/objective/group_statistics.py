@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,23 +18,34 @@ class GroupStatistics:
     """Moments of each component within each group, over the applicable entries; float64, so that no square overflows.
 
     Args:
+        components: of which these are the moments.
         deviation: ``[J, B, G]`` value - group mean, 0 where not applicable.
         std: ``[J, B]`` population standard deviation, exactly 0 without variance.
         count: ``[J, B]`` applicable entries.
         used: ``[B, G]`` bool, answers with any applicable component.
         values: ``[J, B, G]``, 0 where not applicable.
-        applicable: ``[J, B, G]`` bool.
     """
 
+    components: Components
     deviation: Tensor
     std: Tensor
     count: Tensor
     used: Tensor
     values: Tensor
-    applicable: Tensor
+
+    @property
+    def applicable(self) -> Tensor:
+        """``[J, B, G]`` bool."""
+        return self.components.applicable
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the components, which advantages have too."""
+        return self.components.values.dtype
 
     @property
     def informative(self) -> Tensor:
+        """``[J, B]`` bool, groups in which a component varies."""
         return self.std > 0
 
     @property
@@ -44,7 +54,6 @@ class GroupStatistics:
         return divide(self.deviation, self.std[..., None])
 
 
-@lru_cache(maxsize=1)  # for the estimator and the report of an update
 def group_statistics(components: Components) -> GroupStatistics:
     """Moments of components ``[J, B, G]``.
 
@@ -53,24 +62,25 @@ def group_statistics(components: Components) -> GroupStatistics:
         >>> group_statistics(Components(values, values >= 0)).standardized.float()
         tensor([[[ 1.7321, -0.5774, -0.5774, -0.5774]]])
     """
-    values, applicable = components.values, components.applicable
-    resolution, values = torch.finfo(values.dtype).eps, values.double()
-    count = applicable.sum(-1)  # [J, B]
+    applicable_JBG = components.applicable
+    values_JBG = components.values.double()
+    count_JB = applicable_JBG.sum(-1)
     # Shifted by a member, equal values are exactly zero, whatever the rounding of their mean.
-    first = applicable.to(torch.uint8).argmax(-1, keepdim=True)
-    shifted = torch.where(applicable, values - values.gather(-1, first), 0)
-    mean = shifted.sum(-1) / count.clamp(min=1)
-    deviation = torch.where(applicable, shifted - mean[..., None], 0)
-    std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
-    scale = torch.where(applicable, values.abs(), 0).amax(-1)  # [J, B]
-    informative = std > ULPS * resolution * scale
+    first_JB1 = applicable_JBG.to(torch.uint8).argmax(-1, keepdim=True)
+    shifted_JBG = torch.where(applicable_JBG, values_JBG - values_JBG.gather(-1, first_JB1), 0)
+    mean_JB = shifted_JBG.sum(-1) / count_JB.clamp(min=1)
+    deviation_JBG = torch.where(applicable_JBG, shifted_JBG - mean_JB[..., None], 0)
+    std_JB = (deviation_JBG.square().sum(-1) / count_JB.clamp(min=1)).sqrt()
+    # A spread within the rounding of the values is none.
+    largest_JB = torch.where(applicable_JBG, values_JBG.abs(), 0).amax(-1)
+    informative_JB = std_JB > ULPS * torch.finfo(components.values.dtype).eps * largest_JB
     return GroupStatistics(
-        deviation * informative[..., None],
-        std * informative,
-        count,
-        applicable.any(0),
-        torch.where(applicable, values, 0),
-        applicable,
+        components,
+        deviation=deviation_JBG * informative_JB[..., None],
+        std=std_JB * informative_JB,
+        count=count_JB,
+        used=applicable_JBG.any(0),
+        values=torch.where(applicable_JBG, values_JBG, 0),
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 
 
-@dataclass(frozen=True, eq=False)  # by identity, because `group_statistics` keeps those of the last update
+@dataclass(frozen=True)
 class Components:
     """Components of advantages; larger is better.
 

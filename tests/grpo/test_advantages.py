@@ -108,7 +108,7 @@ class TestStandardization:
         assert not statistics.informative.any()
         assert statistics.std.eq(0).all() and statistics.deviation.eq(0).all() and statistics.standardized.eq(0).all()
         for estimator in ESTIMATORS:
-            assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
+            assert estimator(ROLLOUTS, group_statistics(data), torch.ones(1)).eq(0).all()
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class TestStandardization:
         data = components([[[value, value, residue, value]]], dtype=dtype)
         assert group_statistics(data).standardized.eq(0).all()
         for estimator in ESTIMATORS:
-            assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
+            assert estimator(ROLLOUTS, group_statistics(data), torch.ones(1)).eq(0).all()
 
     @pytest.mark.parametrize(("offset", "dtype"), [(5e5, torch.float32), (1e14, torch.float64)])
     def test_an_indicator_with_an_offset_that_its_dtype_holds(self, offset: float, dtype: torch.dtype) -> None:
@@ -130,7 +130,7 @@ class TestStandardization:
     @pytest.mark.parametrize("estimator", ESTIMATORS[:2] + ESTIMATORS[3:], ids=lambda e: type(e).__name__)
     def test_values_whose_squares_overflow(self, estimator) -> None:
         data = components([[[3e38, -3e38, 3e38, -3e38], [1, 0, 0, 0]]], dtype=torch.float32)
-        advantages = estimator(ROLLOUTS, data, torch.ones(1))
+        advantages = estimator(ROLLOUTS, group_statistics(data), torch.ones(1))
         assert advantages.isfinite().all() and advantages.dtype == torch.float32
         assert (advantages[0, 0] > 0) and (advantages[0, 1] < 0) and (advantages[1, 0] > 0)
 
@@ -160,10 +160,12 @@ class TestInapplicable:
         data, weights = batch
         kept = torch.tensor(keep[: data.values.shape[-1]])
         mask = kept.expand(data.values.shape)
-        whole = estimator(ROLLOUTS, Components(torch.where(mask, data.values, math.nan), mask), weights)
+        whole = estimator(
+            ROLLOUTS, group_statistics(Components(torch.where(mask, data.values, math.nan), mask)), weights
+        )
         assert whole[:, ~kept].eq(0).all()
         if kept.any():
-            alone = estimator(ROLLOUTS, components(data.values[..., kept]), weights)
+            alone = estimator(ROLLOUTS, group_statistics(components(data.values[..., kept])), weights)
             assert torch.allclose(whole[:, kept], alone, rtol=1e-9, atol=1e-9)
 
     def test_components_that_apply_to_different_answers(self) -> None:
@@ -173,7 +175,7 @@ class TestInapplicable:
         mask = ~torch.tensor(values).isnan()
         weights = torch.tensor([0.5, 0.25], dtype=torch.float64)
         s = np.array([0.25, -0.25] * 4)  # Weighted deviations from each component's mean.
-        got = ScalarizedRewards()(ROLLOUTS, components(values, mask), weights)
+        got = ScalarizedRewards()(ROLLOUTS, group_statistics(components(values, mask)), weights)
         assert got[0].tolist() == pytest.approx((s / s.std()).tolist())
 
 
@@ -182,7 +184,7 @@ class TestScalarizedAdvantages:
     @given(batches(masked=True))
     def test_is_the_papers_formula(self, batch) -> None:
         data, weights = batch
-        got = ScalarizedAdvantages("group")(ROLLOUTS, data, weights)
+        got = ScalarizedAdvantages("group")(ROLLOUTS, group_statistics(data), weights)
         assert np.allclose(got, oracle_scalarized_advantages(data, weights), rtol=1e-10, atol=1e-10)
 
 
@@ -191,7 +193,7 @@ class TestScalarizedRewards:
     @given(batches())
     def test_is_the_papers_formula(self, batch) -> None:
         data, weights = batch
-        got = ScalarizedRewards()(ROLLOUTS, data, weights)
+        got = ScalarizedRewards()(ROLLOUTS, group_statistics(data), weights)
         assert np.allclose(got, oracle_scalarized_rewards(data, weights), rtol=1e-7, atol=1e-7)
 
     @examples
@@ -214,12 +216,12 @@ class TestScalarizedRewards:
         data = components(torch.stack([r, -r]), dtype=dtype)
         for weight in (0.5, 0.1, 1 / 3):
             weights = torch.tensor([weight, weight], dtype=dtype)
-            assert ScalarizedRewards()(ROLLOUTS, data, weights).eq(0).all()
+            assert ScalarizedRewards()(ROLLOUTS, group_statistics(data), weights).eq(0).all()
             assert ScalarizedRewards().effective_weights(group_statistics(data), weights).eq(0).all()
         # A scaled copy, whose rounding leaves a residue.
         copy = components(torch.stack([0.1 * r, -0.3 * r]), dtype=dtype)
         weights = torch.tensor([0.75, 0.25], dtype=dtype)
-        assert ScalarizedRewards()(ROLLOUTS, copy, weights).eq(0).all()
+        assert ScalarizedRewards()(ROLLOUTS, group_statistics(copy), weights).eq(0).all()
         assert ScalarizedRewards().effective_weights(group_statistics(copy), weights).eq(0).all()
 
     @pytest.mark.parametrize(("rest", "varies"), [(1e-4, True), (1e-5, True), (1e-8, False)])
@@ -227,7 +229,7 @@ class TestScalarizedRewards:
         """S keeps `rest` of its terms: far above rounding it is a signal."""
         r = torch.tensor([[1.0, 0, 0, 1]], dtype=torch.float64)
         data = components(torch.stack([(1 + rest) * r, -r]))
-        advantages = ScalarizedRewards()(ROLLOUTS, data, torch.tensor([0.5, 0.5]))
+        advantages = ScalarizedRewards()(ROLLOUTS, group_statistics(data), torch.tensor([0.5, 0.5]))
         assert advantages.flatten().tolist() == pytest.approx([1, -1, -1, 1] if varies else [0] * 4)
 
     def test_negative_weights(self) -> None:
@@ -236,13 +238,13 @@ class TestScalarizedRewards:
         for weights in ([1.0, -1.0], [-1.0, 0.5], [1.5, -2.0]):
             weights = torch.tensor(weights, dtype=torch.float64)
             expected = oracle_scalarized_rewards(data, weights)
-            assert np.allclose(ScalarizedRewards()(ROLLOUTS, data, weights), expected, rtol=1e-12)
+            assert np.allclose(ScalarizedRewards()(ROLLOUTS, group_statistics(data), weights), expected, rtol=1e-12)
 
     @pytest.mark.parametrize("weight", [1e-25, 1e-10, 5e-4, 0.3, 1.0, 40.0])
     def test_a_single_component_is_plain_grpo_whatever_its_weight(self, weight: float) -> None:
         data = components([[[1.0, 0, 0, 3], [2, 2, 2, 2]]], dtype=torch.float32)
         weights = torch.tensor([weight], dtype=torch.float64)
-        got = ScalarizedRewards()(ROLLOUTS, data, weights)
+        got = ScalarizedRewards()(ROLLOUTS, group_statistics(data), weights)
         assert torch.allclose(got, group_statistics(data).standardized[0].float(), rtol=1e-6)
         effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
         assert effective.flatten().tolist() == pytest.approx([1, 0], rel=1e-6)
@@ -260,7 +262,7 @@ class TestLeaveOneOut:
                     others = [v for j, v in part.items() if j != i]
                     if others:
                         expected[b, i] += w * (value - np.mean(others))
-        assert np.allclose(LeaveOneOut()(ROLLOUTS, data, weights), expected, rtol=1e-9, atol=1e-9)
+        assert np.allclose(LeaveOneOut()(ROLLOUTS, group_statistics(data), weights), expected, rtol=1e-9, atol=1e-9)
 
     def test_the_policy_gradient_is_unbiased(self) -> None:
         """Over all groups that a policy of two actions can draw; against the group's mean it is (G - 1) / G of that."""
@@ -273,7 +275,11 @@ class TestLeaveOneOut:
                 probability = math.prod(p if a else 1 - p for a in actions.tolist())
                 score = actions - p  # the gradient of the log-probability by the logit
                 data = components(actions[None, None])
-                advantages = estimator(ROLLOUTS, data, torch.ones(1)) if estimator else actions - actions.mean()
+                advantages = (
+                    estimator(ROLLOUTS, group_statistics(data), torch.ones(1))
+                    if estimator
+                    else actions - actions.mean()
+                )
                 total += probability * (advantages * score).mean().item()
             means[type(estimator)] = total
         gradient = p * (1 - p)  # of the expected reward, p
@@ -286,7 +292,9 @@ class TestGDPO:
     @given(batches(masked=True))
     def test_is_the_formula_of_the_public_code(self, batch) -> None:
         data, weights = batch
-        assert np.allclose(GDPO()(ROLLOUTS, data, weights), oracle_gdpo(data, weights), rtol=1e-8, atol=1e-8)
+        assert np.allclose(
+            GDPO()(ROLLOUTS, group_statistics(data), weights), oracle_gdpo(data, weights), rtol=1e-8, atol=1e-8
+        )
 
     def test_moments_are_those_of_all_processes(self, monkeypatch) -> None:
         """Each of two processes, given the other's sums, has its half of the whole batch's advantages."""
@@ -311,7 +319,7 @@ class TestGDPO:
                     return ours + theirs[number] if number < len(theirs) else ours
 
                 monkeypatch.setattr("lightning_cgrpo.grpo.advantages.all_sum", all_sum)
-                results.append((GDPO()(ROLLOUTS, half, torch.ones(1, dtype=torch.float64)), calls))
+                results.append((GDPO()(ROLLOUTS, group_statistics(half), torch.ones(1, dtype=torch.float64)), calls))
             sums = [calls[: turn + 1] for _, calls in results]
         assert np.allclose(torch.cat([advantages for advantages, _ in results]), expected, rtol=1e-9, atol=1e-9)
 
@@ -319,7 +327,7 @@ class TestGDPO:
         data = components([[[1.0, 0, 4, 2], [3, 3, 1, 5]]])
         for eps in (1e-9, 0.5):
             expected = oracle_gdpo(data, torch.ones(1), eps)
-            assert np.allclose(GDPO(eps)(ROLLOUTS, data, torch.ones(1)), expected, rtol=1e-12)
+            assert np.allclose(GDPO(eps)(ROLLOUTS, group_statistics(data), torch.ones(1)), expected, rtol=1e-12)
 
 
 @by_estimator
@@ -331,7 +339,7 @@ class TestEveryEstimator:
         data, weights = batch
         statistics = group_statistics(data)
         expanded = torch.einsum("jb,jbg->bg", estimator.effective_weights(statistics, weights), statistics.standardized)
-        rest = (estimator(ROLLOUTS, data, weights) - expanded)[statistics.used]
+        rest = (estimator(ROLLOUTS, group_statistics(data), weights) - expanded)[statistics.used]
         assert len(rest) == 0 or (rest - (rest[0] if isinstance(estimator, GDPO) else 0)).abs().max() < 1e-9
 
     @pytest.mark.parametrize("constant", [5.0, -0.5, 1024.0])
@@ -341,7 +349,9 @@ class TestEveryEstimator:
         weights = torch.tensor([0.6, 0.3, 0.1])
         moved = values.clone()
         moved[0] += constant
-        got = [estimator(ROLLOUTS, components(v, dtype=torch.float32), weights) for v in (values, moved)]
+        got = [
+            estimator(ROLLOUTS, group_statistics(components(v, dtype=torch.float32)), weights) for v in (values, moved)
+        ]
         assert torch.equal(*got)
         statistics = [group_statistics(components(v, dtype=torch.float32)) for v in (values, moved)]
         assert torch.equal(*(estimator.effective_weights(s, weights) for s in statistics))
@@ -351,10 +361,10 @@ class TestEveryEstimator:
         r = [[1.0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0]]
         c = [[0.0, -1, 0, 0], [0, 0, 0, 0], [-1, 0, -1, 0]]
         weights = torch.tensor([0.5, 0.5], dtype=torch.float64, requires_grad=True)
-        advantages = estimator(ROLLOUTS, components([r, c]), weights)
+        advantages = estimator(ROLLOUTS, group_statistics(components([r, c])), weights)
         (advantages * torch.arange(12.0).view(3, 4) ** 2).sum().backward()
         assert weights.grad.isfinite().all() and weights.grad.ne(0).all()
         weights.grad = None
-        dead = estimator(ROLLOUTS, components([r[1:2], c[1:2]]), weights)
+        dead = estimator(ROLLOUTS, group_statistics(components([r[1:2], c[1:2]])), weights)
         dead.sum().backward()
         assert torch.equal(weights.grad, torch.zeros(2, dtype=torch.float64))

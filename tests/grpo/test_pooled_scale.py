@@ -22,7 +22,7 @@ def components(values: Tensor, applicable: Tensor | None = None) -> Components:
 def advantages(estimator: ScalarizedAdvantages, data: Components, weights: Tensor = WEIGHTS) -> Tensor:
     shape = data.values.shape[1:]
     rollouts = Rollouts(torch.zeros(*shape, 1), torch.ones(*shape, 1, dtype=torch.bool), {})
-    return estimator(rollouts, data, weights[: len(data.values)])
+    return estimator(rollouts, group_statistics(data), weights[: len(data.values)])
 
 
 def drawn(seed: int = 0, groups: int = 6) -> Tensor:

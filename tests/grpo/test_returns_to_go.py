@@ -9,6 +9,7 @@ import torch
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.returns_to_go import ReturnsToGo, step_deviations
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
 
 LENGTHS = torch.tensor([[5, 1, 3, 5], [4, 2, 0, 4]])
@@ -54,7 +55,7 @@ def by_definition(rewards, lengths, applicable, weights, gamma):
 def test_equals_the_definition(gamma):
     rewards, applicable = drawn(), torch.ones(2, 2, 4, dtype=torch.bool)
     applicable[1, 0, 2] = applicable[1, 1] = False
-    got = ReturnsToGo(gamma)(rollouts(), of_steps(rewards, applicable), WEIGHTS)
+    got = ReturnsToGo(gamma)(rollouts(), group_statistics(of_steps(rewards, applicable)), WEIGHTS)
     expected = [
         by_definition(rewards[:, b].tolist(), LENGTHS[b].tolist(), applicable[:, b].tolist(), WEIGHTS.tolist(), gamma)
         for b in range(2)
@@ -67,8 +68,8 @@ def test_signals_of_answers_of_equal_lengths_have_the_papers_advantages_at_every
     values = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
     values[1, 0] = 0.7  # without variance
     components = Components(values, torch.ones(2, 3, 4, dtype=torch.bool))
-    got = ReturnsToGo()(rollouts(mask), components, WEIGHTS)
-    papers = ScalarizedAdvantages("group")(rollouts(mask), components, WEIGHTS)
+    got = ReturnsToGo()(rollouts(mask), group_statistics(components), WEIGHTS)
+    papers = ScalarizedAdvantages("group")(rollouts(mask), group_statistics(components), WEIGHTS)
     torch.testing.assert_close(got, papers[..., None].expand_as(got), rtol=0, atol=1e-6)
 
 
@@ -76,7 +77,7 @@ def test_equal_returns_contribute_exactly_zero():
     rewards = torch.zeros(2, 1, 2, 3)
     rewards[0, 0] = torch.tensor([[0.1, 0.7, 0.2], [0.1, 0.7, 0.2]])
     rewards[1, 0, 0, 0] = -1  # a violation
-    got = ReturnsToGo()(rollouts(torch.ones(1, 2, 3, dtype=torch.bool)), of_steps(rewards), WEIGHTS)
+    got = ReturnsToGo()(rollouts(torch.ones(1, 2, 3, dtype=torch.bool)), group_statistics(of_steps(rewards)), WEIGHTS)
     assert got[0, :, 1:].eq(0).all() and got[0, 0, 0] < 0 < got[0, 1, 0]
 
 

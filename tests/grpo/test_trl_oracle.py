@@ -318,7 +318,9 @@ def test_grpo_advantages(trl, batch, tmp_path):
     sample, population = (data.values[0].std(-1, correction=n, keepdim=True) for n in (1, 0))
     theirs = theirs * (sample + 1e-4) / population
     for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
-        torch.testing.assert_close(estimator(batch.rollouts, data, torch.ones(1)), theirs, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            estimator(batch.rollouts, group_statistics(data), torch.ones(1)), theirs, rtol=1e-6, atol=1e-9
+        )
 
 
 def test_advantages_scaled_by_the_batch(trl, batch, tmp_path):
@@ -329,11 +331,11 @@ def test_advantages_scaled_by_the_batch(trl, batch, tmp_path):
     std = torch.einsum("j,jbg->bg", weights.to(data.values.dtype), data.values).std()
     estimator = ScalarizedRewards(scale="batch")
     torch.testing.assert_close(
-        estimator(batch.rollouts, data, weights), theirs * (std + 1e-4) / std, rtol=1e-6, atol=1e-9
+        estimator(batch.rollouts, group_statistics(data), weights), theirs * (std + 1e-4) / std, rtol=1e-6, atol=1e-9
     )
     statistics = group_statistics(data)
     mixed = (estimator.effective_weights(statistics, weights)[..., None] * statistics.standardized).sum(0)
-    torch.testing.assert_close(mixed.to(theirs.dtype), estimator(batch.rollouts, data, weights))
+    torch.testing.assert_close(mixed.to(theirs.dtype), estimator(batch.rollouts, group_statistics(data), weights))
 
 
 def test_gdpo_advantages(trl, batch, tmp_path):
@@ -349,13 +351,13 @@ def test_gdpo_advantages(trl, batch, tmp_path):
         reward_weights=weights,
     )
     theirs = their_batch(trainer)["advantages"].view(GROUPS, GROUP_SIZE)
-    ours = GDPO()(batch.rollouts, components(batch, 3), torch.tensor(weights))
+    ours = GDPO()(batch.rollouts, group_statistics(components(batch, 3)), torch.tensor(weights))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
 def test_leave_one_out_advantages(trl, batch, tmp_path):
     """TRL's RLOO, and without standardization its GRPO, which is Dr. GRPO's up to (G - 1) / G."""
-    ours = LeaveOneOut()(batch.rollouts, components(batch, 2), torch.tensor([0.5, 2.0]))
+    ours = LeaveOneOut()(batch.rollouts, group_statistics(components(batch, 2)), torch.tensor([0.5, 2.0]))
     options = {"rewards": 2, "beta": 0.0, "reward_weights": [0.5, 2.0]}
     rloo = their_batch(make_theirs(trl, batch, tmp_path, kind="RLOO", **options))["advantages"]
     torch.testing.assert_close(ours, rloo.view(GROUPS, GROUP_SIZE), rtol=1e-6, atol=1e-9)

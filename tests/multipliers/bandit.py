@@ -15,6 +15,7 @@ from examples.controllers.bounded_weights import BoundedWeights
 from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller, StallDetector
+from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from tests.dual_run import DualRun
 
@@ -117,7 +118,9 @@ def play(
         signals = {name: Signal(value.float()) for name, value in zip(names, drawn.unbind(-1), strict=True)}
 
         rollouts = Rollouts(arms[..., None], torch.ones_like(drawn[..., :1]), {})
-        advantages = estimator(rollouts, objective.components(signals), objective.component_weights(weights))
+        advantages = estimator(
+            rollouts, group_statistics(objective.components(signals)), objective.component_weights(weights)
+        )
         entropy = -(log_probs.exp() * log_probs).sum()
         loss = -(advantages * log_probs[arms]).mean() - ENTROPY * entropy
         optimizer.zero_grad()

@@ -81,27 +81,33 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         return update >= self.learning.warmup
 
     @torch.no_grad()
-    def forward(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+    def forward(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """Advantages ``[B, G, T]``; keeps the critic's targets for `learn`. Collective."""
-        mask = rollouts.mask
+        components = statistics.components
+        mask_BGT = rollouts.mask
+        # The critic predicts each component before each step.
         examples = self.critic.network.examples(rollouts)
         predicted = predict(self.critic, examples, len(components.values), self.learning.micro_batch_size)
-        values = _laid_out(predicted, mask).movedim(-1, 0)  # [J, B, G, T]
-        rewards = components.by_step(mask).to(values.dtype)
-        paid = rewards + self.gamma * self._beyond_limits(rollouts, components) if self.bootstraps else rewards
-        advantages = generalized_advantages(paid, values, mask, self.gamma, self.gae_lambda)
-        used = mask & components.applicable[..., None]
+        values_JBGT = _laid_out(predicted, mask_BGT).movedim(-1, 0)
+        # Generalized advantages of each component.
+        rewards_JBGT = components.by_step(mask_BGT).to(values_JBGT.dtype)
+        paid_JBGT = rewards_JBGT
+        if self.bootstraps:
+            paid_JBGT = rewards_JBGT + self.gamma * self._beyond_limits(rollouts, components)
+        advantages_JBGT = generalized_advantages(paid_JBGT, values_JBGT, mask_BGT, self.gamma, self.gae_lambda)
+        # The critic's targets, with the components last, as its heads.
+        used_JBGT = mask_BGT & components.applicable[..., None]
         targets = {
-            "returns": advantages + values,
-            "values": values,
-            "value_weights": aggregation_weights(mask, "token_mean") * used,
+            "returns": advantages_JBGT + values_JBGT,
+            "values": values_JBGT,
+            "value_weights": aggregation_weights(mask_BGT, "token_mean") * used_JBGT,
         }
         self._examples = with_targets(examples, rollouts, **{n: t.movedim(0, -1) for n, t in targets.items()})
-        informative = self._varying(rewards, components.applicable)
-        weights = weights.to(values.dtype) * informative
-        combined, factors = self.combine(torch.where(used, advantages, 0), used, weights)
-        self._effective = factors
-        return torch.where(mask, combined, 0)
+        # The weighted combination, without components that are equal in all answers.
+        weights_J = weights.to(values_JBGT.dtype) * self._varying(rewards_JBGT, components.applicable)
+        combined_BGT, factors_J = self.combine(torch.where(used_JBGT, advantages_JBGT, 0), used_JBGT, weights_J)
+        self._effective = factors_J
+        return torch.where(mask_BGT, combined_BGT, 0)
 
     def _beyond_limits(self, rollouts: Rollouts, components: Components) -> Tensor:
         """Values ``[J, B, G, T]`` of the observations at which time limits truncated episodes, otherwise 0. Collective.

@@ -67,7 +67,7 @@ class TestCombinations:
         components, estimator = signals(rollouts), make(ScalarizedGAE, noise=0.3)
         raw = self.raw(estimator, rollouts, components)[:, rollouts.mask]
         expected = (WEIGHTS.float()[:, None] * (raw - raw.mean(1, keepdim=True)) / raw.std(1, keepdim=True)).sum(0)
-        got = estimator(rollouts, components, WEIGHTS)
+        got = estimator(rollouts, group_statistics(components), WEIGHTS)
         torch.testing.assert_close(got[rollouts.mask], expected)
         assert got[~rollouts.mask].eq(0).all()
 
@@ -76,9 +76,9 @@ class TestCombinations:
         components, estimator = signals(rollouts), make(LagrangianGAE, noise=0.3)
         raw = self.raw(estimator, rollouts, components)[:, rollouts.mask]
         total = 0.6 * raw[0] + 0.4 * raw[1]
-        got = estimator(rollouts, components, WEIGHTS)
+        got = estimator(rollouts, group_statistics(components), WEIGHTS)
         torch.testing.assert_close(got[rollouts.mask], (total - total.mean()) / total.std())
-        scaled = estimator(rollouts, components, 10 * WEIGHTS)
+        scaled = estimator(rollouts, group_statistics(components), 10 * WEIGHTS)
         torch.testing.assert_close(scaled, got)
         factors = estimator.effective_weights(group_statistics(components), WEIGHTS)
         torch.testing.assert_close(factors[:, 0], WEIGHTS.float() * raw.std(1) / total.std())
@@ -92,9 +92,10 @@ class TestCombinations:
         applicable[1] = False
         partly = Components(components.values, applicable, components.steps)
         torch.testing.assert_close(
-            estimator(rollouts, partly, WEIGHTS), estimator(rollouts, components, torch.tensor([0.6, 0.0])) * 1.0
+            estimator(rollouts, group_statistics(partly), WEIGHTS),
+            estimator(rollouts, group_statistics(components), torch.tensor([0.6, 0.0])) * 1.0,
         )
-        estimator(rollouts, partly, WEIGHTS)
+        estimator(rollouts, group_statistics(partly), WEIGHTS)
         head = estimator.critic.network.net[-1].weight[1].clone()
         estimator.learn(adam(estimator.critic.parameters()), 4, 0, 0)
         assert torch.equal(estimator.critic.network.net[-1].weight[1], head)
@@ -117,7 +118,7 @@ class TestTimeLimits:
         targets = {}
         for bootstraps in (False, True):
             estimator = make(ScalarizedGAE, noise=0.3, gae_lambda=1.0, bootstraps=bootstraps)
-            estimator(rollouts, components, WEIGHTS)
+            estimator(rollouts, group_statistics(components), WEIGHTS)
             targets[bootstraps] = estimator._examples.targets["returns"]
         values = estimator.critic.network.net(rollouts.info["observation"]).detach()  # [B, G, T, J]
         more = torch.zeros_like(values)
@@ -129,7 +130,7 @@ class TestTimeLimits:
     def test_an_environment_without_limits_is_refused(self):
         rollouts = episodes()
         with pytest.raises(UserError, match="bootstraps"):
-            make(LagrangianGAE, bootstraps=True)(rollouts, signals(rollouts), WEIGHTS)
+            make(LagrangianGAE, bootstraps=True)(rollouts, group_statistics(signals(rollouts)), WEIGHTS)
 
 
 class TestTheTrap:
@@ -143,9 +144,9 @@ class TestTheTrap:
     def test_a_component_without_violations_contributes_exactly_zero(self, kind):
         rollouts = episodes()
         components, estimator = self.without_violations(rollouts), make(kind, noise=1e-3)
-        got = estimator(rollouts, components, WEIGHTS)
-        assert torch.equal(got, estimator(rollouts, components, torch.tensor([0.6, 0.0])))
-        estimator(rollouts, components, WEIGHTS)
+        got = estimator(rollouts, group_statistics(components), WEIGHTS)
+        assert torch.equal(got, estimator(rollouts, group_statistics(components), torch.tensor([0.6, 0.0])))
+        estimator(rollouts, group_statistics(components), WEIGHTS)
         assert estimator.effective_weights(group_statistics(components), WEIGHTS)[1].eq(0).all()
 
     @pytest.mark.parametrize("kind", ESTIMATORS)
@@ -154,7 +155,7 @@ class TestTheTrap:
         cost = torch.zeros(rollouts.mask.shape)
         cost[1, 2, 0] = -1
         components = of(torch.zeros(cost.shape[:2]), cost)
-        got = make(kind)(rollouts, components, WEIGHTS)
+        got = make(kind)(rollouts, group_statistics(components), WEIGHTS)
         assert got[1, 2, 0] == got.min() < 0
 
 
@@ -175,7 +176,7 @@ class TestTheCritic:
         learning = ValueLearning(epochs=80, micro_batch_size=40)
         estimator = make(ScalarizedGAE, gamma=0.9, gae_lambda=1.0, learning=learning)
         for rate in (0.2, 0.02, 0.002):
-            estimator(rollouts, components, WEIGHTS)
+            estimator(rollouts, group_statistics(components), WEIGHTS)
             optimizer = torch.optim.Adam(estimator.critic.parameters(), lr=rate)
             estimator.learn(optimizer, 4, 0, 0)
         rewards = components.by_step(rollouts.mask)
@@ -194,7 +195,7 @@ class TestTheCritic:
         optimizer = adam(estimator.critic.parameters())
         metrics = []
         for _ in range(2):
-            estimator(rollouts, components, WEIGHTS)
+            estimator(rollouts, group_statistics(components), WEIGHTS)
             estimator.learn(optimizer, 4, 0, 0)
             metrics.append(estimator.metrics(["reward", "lava"], torch.ones(2)))
         assert metrics[0]["critic/explained_variance/lava"] == pytest.approx(0, abs=1e-6)
@@ -213,13 +214,13 @@ class TestTheCritic:
     def test_a_gradient_that_is_not_finite_moves_nothing_and_is_counted(self):
         rollouts = episodes()
         components, estimator = signals(rollouts), make(ScalarizedGAE, noise=0.1)
-        estimator(rollouts, components, WEIGHTS)
+        estimator(rollouts, group_statistics(components), WEIGHTS)
         estimator._examples.targets["returns"][0] = torch.inf
         before = estimator.critic.network.net[-1].weight.clone()
         with pytest.warns(UserWarning, match="gradient is not finite; its optimizer step is skipped"):
             estimator.learn(adam(estimator.critic.parameters()), 4, 0, 0)
         assert torch.equal(estimator.critic.network.net[-1].weight, before)
         assert estimator.metrics(["reward", "lava"], torch.ones(2))["critic/skipped_steps"] == 1
-        estimator(rollouts, components, WEIGHTS)
+        estimator(rollouts, group_statistics(components), WEIGHTS)
         estimator.learn(adam(estimator.critic.parameters()), 4, 0, 1)
         assert "critic/skipped_steps" not in estimator.metrics(["reward", "lava"], torch.ones(2))
