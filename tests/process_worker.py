@@ -83,12 +83,14 @@ def gridworld(folder: Path, prompts: int) -> dict:
 
 
 class TaskWithNumbers(GridworldTask):
-    """The gridworld's signals, and the number of steps."""
+    """The gridworld's signals, the number of steps, and a signal made of both: at the goal, or within 29 steps."""
 
-    signals: ClassVar = {**GridworldTask.signals, "steps": "number"}
+    signals: ClassVar = {**GridworldTask.signals, "steps": "number", "fine": "indicator"}
 
     def score(self, prompts, rollouts):
-        return {**super().score(prompts, rollouts), "steps": Signal(rollouts.lengths.double())}
+        signals = super().score(prompts, rollouts)
+        fine = (signals["goal"].value > 0) | (rollouts.lengths < 30)
+        return {**signals, "steps": Signal(rollouts.lengths.double()), "fine": Signal(fine.double())}
 
 
 class WithSides(GridworldDataModule):
@@ -116,9 +118,8 @@ def grammar_module() -> ConstrainedGRPO:
         "lively": Constraint(signal="entropy", mean_at_least=1.6),
         "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
     }
-    signals = {"fine": {"any_of": ["goal", {"below": {"steps": 30}}]}}
     optimization = Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean")
-    objective, pooled = Objective("goal", constraints, signals), ScalarizedAdvantages("pooled")
+    objective, pooled = Objective("goal", constraints), ScalarizedAdvantages("pooled")
     return on_grids(TaskWithNumbers(), objective, optimization, estimator=pooled, seed=0)
 
 
@@ -148,7 +149,7 @@ def worlds(folder: Path, prompts: int) -> dict:
     module = ConstrainedGRPO(
         CategoricalMLP(4, 2, hidden=(32,), normalize=True).double(),
         EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=30)),
-        GymnasiumTask({"far": {"outside": {"observation.0": [-0.05, 0.05]}}}),
+        GymnasiumTask({"far": lambda observation: observation[..., 0].abs() > 0.05}),
         Objective("return", {"far": Constraint(at_most=0.05)}),
         optimizer=adam,
         optimization=Optimization(epochs=2, minibatch_size=50 * prompts, aggregation="token_mean"),

@@ -18,7 +18,6 @@ SMALL = shlex.split(
 )
 EXPECTED = {
     "mean": {"mean/brevity", "multiplier/brevity", "rate/correctness", "val/mean/brevity"},
-    "composition": {"rate/neat", "multiplier/neat", "val/rate/neat"},
     "schedule": {"threshold/correctness", "threshold/format"},
     "drift": {"mean/drift", "multiplier/drift", "policy/kl"},
     "subsets": {"rate/correctness", "threshold/correctness", "multiplier/correctness/steps=1", "val/rate/correctness"},

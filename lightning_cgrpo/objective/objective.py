@@ -10,18 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.objective.composition import (
-    SignalKind,
-    check_compositions,
-    check_declared,
-    check_indicators,
-    checked_kinds,
-    composed,
-    operands,
-    ordered,
-)
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint
+from lightning_cgrpo.objective.signals import SignalKind, check_declared, check_indicators
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
 if TYPE_CHECKING:
@@ -65,7 +56,6 @@ class Objective:
     Args:
         reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
-        signals: signals made of the task's signals, by name, see `composition`.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -75,17 +65,15 @@ class Objective:
 
     reward: str | dict[str, float]
     constraints: dict[str, Constraint] = field(default_factory=dict)
-    signals: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.reward, (str, Mapping)):
             raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {self.reward}.")
-        for part, example in (
-            ("constraints", "{lava: {at_most: 0.01}}"),
-            ("signals", "{brief: {below: {tokens: 80}}}"),
-        ):
-            if not isinstance(named := getattr(self, part), Mapping):
-                raise ObjectiveError(f"Expected {part} to be a mapping by name, like {example}, but got {named}.")
+        if not isinstance(self.constraints, Mapping):
+            raise ObjectiveError(
+                "Expected constraints to be a mapping by name, like {lava: {at_most: 0.01}}, but got "
+                f"{self.constraints}."
+            )
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():
@@ -101,7 +89,6 @@ class Objective:
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
         object.__setattr__(self, "constraints", expanded(self.constraints))
-        check_compositions(self.signals)
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
@@ -121,7 +108,7 @@ class Objective:
         """The objective of a configuration.
 
         Raises:
-            ObjectiveError: names, types, bounds or signals are not as declared by `Constraint` and `composition`.
+            ObjectiveError: names, types, bounds or signals are not as `Constraint` declares them.
         """
         constraints = config.get("constraints") or {}
         if isinstance(constraints, Mapping):
@@ -136,7 +123,7 @@ class Objective:
                         f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}."
                     )
             constraints = {name: Constraint(**values) for name, values in constraints.items()}
-        return cls(config.get("reward") or "", constraints, config.get("signals") or {})
+        return cls(config.get("reward") or "", constraints)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -192,15 +179,14 @@ class Objective:
         """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator
-                has one or is bounded by its mean, or a composition does not fit its parts.
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
+                has one or is bounded by its mean.
         """
         if taken := [signal for signal in POLICY_SIGNALS if signal in kinds and signal in self.policy_signals.values()]:
             raise ObjectiveError(
                 f"Expected the task's signals to have other names than the policy's own, but got '{taken[0]}', try "
                 "another name for the task's signal."
             )
-        kinds = checked_kinds(self.signals, kinds)
         for name in self.rewards:
             check_declared(f"reward '{name}'", name, kinds)
         for name, constraint in self.constraints.items():
@@ -227,29 +213,17 @@ class Objective:
                 )
 
     def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
-        """The task's signals, the declared compositions, and the signals of subsets.
+        """The task's signals, and the signals of subsets.
 
         Raises:
             ObjectiveError: an indicator has another value than 0 and 1, or counts give no rate.
         """
-        every = with_subsets(self.constraints, self.with_compositions(signals), prompts)
-        users = {
-            part: f"signal '{name}'"
-            for name, expression in self.signals.items()
-            for part, number in operands(expression)
-            if not number
-        }
+        every = with_subsets(self.constraints, signals, prompts)
+        users: dict[str, str] = {}
         for name, constraint in self.constraints.items():
             if not (constraint.bound.of_mean or constraint.from_number):
                 users[key(name, constraint)] = f"constraint '{name}'"
         check_indicators(every, users)
-        return every
-
-    def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
-        """The task's signals, and the declared compositions."""
-        every = dict(signals)
-        for name in ordered(self.signals):
-            every[name] = composed(self.signals[name], every)
         return every
 
     def components(self, signals: Signals) -> Components:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lightning_cgrpo.core.rollout import Rollouts, Signal
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 
 LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "number", "truncated": "indicator"}
 

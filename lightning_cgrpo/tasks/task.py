@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

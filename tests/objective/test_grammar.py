@@ -1,15 +1,12 @@
-"""Constraints as people state them: means, compositions and schedules."""
+"""Constraints as people state them: means and schedules."""
 
 import math
-from typing import ClassVar
 
 import pytest
 import torch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.multipliers.units import within_groups
-from lightning_cgrpo.objective.composition import composed
-from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean
 
@@ -56,47 +53,10 @@ class TestMeans:
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
 
 
-class TestComposition:
-    SIGNALS: ClassVar = {
-        "a": Signal(torch.tensor([[1.0, 1, 0, 0]])),
-        "b": Signal(torch.tensor([[1.0, 0, 1, 0]]), applicable=torch.tensor([[True, True, True, False]])),
-        "n": Signal(torch.tensor([[1.0, 2, 3, 4]])),
-    }
-
-    @pytest.mark.parametrize(
-        ("expression", "expected"),
-        [
-            ({"all_of": ["a", "b"]}, [1, 0, 0, 0]),
-            ({"any_of": ["a", "b"]}, [1, 1, 1, 0]),
-            ({"not": "a"}, [0, 0, 1, 1]),
-            ({"above": {"n": 2}}, [0, 0, 1, 1]),
-            ({"below": {"n": 2}}, [1, 0, 0, 0]),
-            ({"all_of": [{"not": "a"}, {"above": {"n": 3}}]}, [0, 0, 0, 1]),
-        ],
-    )
-    def test_operations(self, expression: dict, expected: list[int]) -> None:
-        signal = composed(expression, self.SIGNALS)
-        assert signal.value.tolist() == [expected]
-        if "b" in str(expression).replace("below", "").replace("above", ""):
-            assert signal.applicable.tolist() == [[True, True, True, False]]
-
-    def test_compositions_of_compositions_in_any_order(self) -> None:
-        objective = Objective("goal", signals={"c": {"not": "d"}, "d": {"any_of": ["a", {"below": {"n": 4}}]}})
-        signals = objective.with_compositions(self.SIGNALS)
-        assert signals["d"].value.tolist() == [[1, 1, 1, 0]] and signals["c"].value.tolist() == [[0, 0, 0, 1]]
-
-    def test_an_answer_with_a_fault_has_no_composition(self) -> None:
-        """A length that is not a number is neither above nor below, and neither is anything made of it."""
-        signals = {"a": self.SIGNALS["a"], "n": Signal(torch.tensor([[1.0, math.nan, 3, 4]]))}
-        objective = Objective("goal", signals={"short": {"below": {"n": 2}}, "c": {"any_of": ["a", {"not": "short"}]}})
-        clean, faults = isolate_faults(objective.with_compositions(signals))
-        assert faults["c"].tolist() == faults["short"].tolist() == [1]
-        assert clean["c"].applicable.tolist() == [[True, False, True, True]]
-
-    @pytest.mark.parametrize("composed_twice", [{"all_of": ["a", "n"]}, {"not": {"any_of": ["n", "a"]}}])
-    def test_numbers_are_no_indicators(self, composed_twice: dict) -> None:
-        with pytest.raises(ObjectiveError, match="signal 's' to be 0 or 1, but got 2"):
-            Objective("goal", signals={"s": composed_twice}).made(self.SIGNALS, PromptGroups(torch.arange(1)))
+def test_numbers_are_no_indicators() -> None:
+    signals = {"goal": Signal(torch.ones(1, 4)), "n": Signal(torch.tensor([[1.0, 2, 3, 4]]))}
+    with pytest.raises(ObjectiveError, match="constraint 'n' to be 0 or 1, but got 2, try violated_above"):
+        Objective("goal", {"n": Constraint(at_most=0.1)}).made(signals, PromptGroups(torch.arange(1)))
 
 
 class TestSchedules:

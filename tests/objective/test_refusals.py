@@ -91,16 +91,7 @@ def test_constraints(constraint: dict, keyword: str) -> None:
          "allow some rate"),
         ({"constraints": {"low": {"signal": "tokens", "mean_at_least": 9},
                           "high": {"signal": "tokens", "mean_at_most": 5}}}, "allow some mean"),
-        ({"signals": "goal"}, "mapping"),
-        ({"signals": {"s": {"all": ["goal", "lava"]}}}, "Did you mean 'all_of'"),
-        ({"signals": {"s": {"all_of": ["goal"]}}}, "at least two signals"),
-        ({"signals": {"s": {"below": {"tokens": "few"}}}}, "limit"),
-        ({"signals": {"s": {}}}, "one operation"),
-        ({"signals": {"s": {"not": "gaol"}}}, "Did you mean 'goal'"),
-        ({"signals": {"s": {"not": "tokens"}}}, r"above: \{tokens: LIMIT"),
-        ({"signals": {"s": {"above": {"lava": 0}}}}, "'lava' is an indicator"),
-        ({"signals": {"goal": {"not": "lava"}}}, "another name"),
-        ({"signals": {"s": {"not": "t"}, "t": {"not": "s"}}}, "s -> t -> s|t -> s -> t"),
+        ({"constraints": ["lava"]}, "mapping"),
     ],
 )  # fmt: skip
 def test_objectives(objective: dict, keyword: str) -> None:
@@ -140,23 +131,14 @@ DECLARATIONS = st.dictionaries(
     VALUES,
     max_size=4,
 )
-NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "s", "t", "typo"])
-EXPRESSIONS = st.recursive(
-    st.one_of(NAMES, VALUES),
-    lambda parts: st.dictionaries(
-        st.sampled_from(["all_of", "any_of", "not", "above", "below", "all"]),
-        st.one_of(parts, st.lists(parts, max_size=3), st.dictionaries(NAMES, NUMBERS, max_size=2)),
-        max_size=2,
-    ),
-    max_leaves=6,
-)
+NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "typo"])
 
 
 @settings(max_examples=600, deadline=None, derandomize=True)
-@given(DECLARATIONS, NAMES, st.dictionaries(st.sampled_from(["s", "t"]), EXPRESSIONS, max_size=2))
-def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal: str, signals: dict) -> None:
+@given(DECLARATIONS, NAMES)
+def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal: str) -> None:
     """And what is an objective can be measured: thresholds in force, sums, spread and components are numbers."""
-    config = {"reward": "goal", "constraints": {"c": {**declared, "signal": signal}}, "signals": signals}
+    config = {"reward": "goal", "constraints": {"c": {**declared, "signal": signal}}}
     try:
         objective = Objective.declared(config)
         objective.check_signals(DECLARED)

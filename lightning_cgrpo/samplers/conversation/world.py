@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import valid
 from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.core.user_code import TimeLimitError, UserCodeError, described
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, call_tool, user_message
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from driving_scenes.scene import Scene
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import length_signals, texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.task import Task

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.core.user_code import UserCode, copied
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.task import Task
 
 

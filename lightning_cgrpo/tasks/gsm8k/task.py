@@ -9,7 +9,7 @@ import torch
 
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, score_completion
 from lightning_cgrpo.tasks.task import Task

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
 
@@ -23,21 +21,6 @@ BUILT_IN: Mapping[str, SignalKind] = {
     "terminated": "indicator",
     "truncated": "indicator",
 }
-EVENTS = ("above", "below", "outside")
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A signal made of a fact of steps.
-
-    Args:
-        inside: bounds, beyond which a step is an event; None takes the fact itself.
-        summed: over the episode.
-    """
-
-    fact: str
-    inside: tuple[float, float] | None = None
-    summed: bool = False
 
 
 class GymnasiumTask(Task):
@@ -50,30 +33,31 @@ class GymnasiumTask(Task):
     and ``info.NAME``. A number of an action or observation is ``action.0`` or ``observation.0``.
 
     Args:
-        signals: by name: ``{above: {FACT: limit}}``, ``{below: {FACT: limit}}`` and ``{outside: {FACT: [low, high]}}``
-            are events of steps. ``{sum: FACT}`` and ``{sum: EVENT}`` are numbers of an episode, such as the steps above
-            a limit. An import path or function gets facts ``[B, G, T, ...]`` by name, and returns ``[B, G, T]`` of
-            steps or ``[B, G]`` of episodes; its argument ``info_NAME`` is ``info.NAME``.
+        signals: by name: ``{sum: FACT}`` is a number of an episode, the sum over its steps. An import path or function
+            gets facts ``[B, G, T, ...]`` by name, and returns a tensor ``[B, G, T]`` of steps or ``[B, G]`` of
+            episodes, or a `Signal`; its argument ``info_NAME`` is ``info.NAME``, and ``mask`` has an episode's steps.
 
     Raises:
         UserError: a signal is declared wrongly, or names an unknown fact.
 
     Example:
-        >>> GymnasiumTask({"far": {"outside": {"observation.0": [-0.5, 0.5]}}}).signals["far"]
-        'indicator'
+        >>> far = lambda observation: observation[..., 0].abs() > 0.5
+        >>> GymnasiumTask({"far": far, "cost": {"sum": "info.cost"}}).signals["cost"]
+        'number'
     """
 
     def __init__(self, signals: dict[str, str | dict[str, Any] | Callable[..., Any]] | None = None) -> None:
         signals = signals or {}
         if taken := sorted(BUILT_IN.keys() & signals.keys()):
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
-        self.made: dict[str, Declared] = {}
+        self.sums: dict[str, str] = {}
+        """Facts that are summed over an episode, by signal."""
         self.functions: dict[str, Callable[..., Any]] = {}
         kinds: dict[str, SignalKind] = {}
         for name, declared in signals.items():
             if isinstance(declared, Mapping):
-                self.made[name] = _read(name, declared)
-                kinds[name] = "number" if "sum" in declared else "indicator"
+                self.sums[name] = _summed(name, declared)
+                kinds[name] = "number"
             else:
                 self.functions[name] = import_function(declared, name) if isinstance(declared, str) else declared
                 kinds[name] = "any"
@@ -86,55 +70,43 @@ class GymnasiumTask(Task):
         named = {name.replace(".", "_"): values for name, values in facts.items()}
         results = call_functions(self.functions, {**named, "mask": rollouts.mask})
         shapes = {rollouts.mask.shape, rollouts.mask.shape[:2]}
+        made: dict[str, Signal] = {}
         for name, result in results.items():
+            if isinstance(result, Signal):
+                made[name] = result
+                continue
             if not isinstance(result, Tensor) or result.shape not in shapes:
                 got = tuple(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
                 raise UserError(
                     f"Expected the function of signal '{name}' to return a tensor {tuple(rollouts.mask.shape)} of "
-                    f"steps or {tuple(rollouts.mask.shape[:2])} of episodes, but got {got}."
+                    f"steps or {tuple(rollouts.mask.shape[:2])} of episodes, or a Signal, but got {got}."
                 )
+            made[name] = Signal(result.to(facts["reward"].dtype))
+        for name, fact in self.sums.items():
+            made[name] = _sum(_fact(name, facts, fact), rollouts.mask)
         return {
             "reward": Signal(facts["reward"]),
             "return": Signal(facts["reward"].sum(-1)),
             "length": Signal(rollouts.lengths.to(facts["reward"].dtype)),
             "terminated": Signal(facts["terminated"].any(-1).float()),
             "truncated": Signal(facts["truncated"].any(-1).float()),
-            **{name: _made(name, facts, rollouts.mask, declared) for name, declared in self.made.items()},
-            **{name: Signal(result.to(facts["reward"].dtype)) for name, result in results.items()},
+            **made,
         }
 
 
-def _read(name: str, declared: Mapping[str, Any]) -> Declared:
-    operation, operand = next(iter(declared.items())) if len(declared) == 1 else ("", None)
-    if operation == "sum" and isinstance(operand, str):
-        return Declared(operand, summed=True)
-    if operation == "sum" and isinstance(operand, Mapping) and "sum" not in operand:
-        return replace(_read(name, operand), summed=True)
-    if operation in EVENTS and isinstance(operand, Mapping) and len(operand) == 1:
-        [(fact, limits)] = operand.items()
-        numbers = limits if isinstance(limits, (list, tuple)) else [limits]
-        right = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
-        if right and len(numbers) == (2 if operation == "outside" else 1):
-            low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
-            return Declared(str(fact), (float(low), float(high)))
-    hint = did_you_mean(operation, (*EVENTS, "sum"))
-    if operation in (*EVENTS, "sum") or len(declared) > 1:
-        hint = " Declare one operation on one fact; files and overrides are merged by key."
+def _summed(name: str, declared: Mapping[str, Any]) -> str:
+    """The fact of ``{sum: FACT}``."""
+    if list(declared) == ["sum"] and isinstance(declared["sum"], str):
+        return declared["sum"]
     raise UserError(
-        f"Expected signal '{name}' to be like {{above: {{reward: 0.5}}}}, {{below: {{observation.0: 0}}}}, "
-        f"{{outside: {{action.0: [-1, 1]}}}}, {{sum: info.cost}} or {{sum: {{above: {{info.speed: 3}}}}}}, but got "
-        f"{dict(declared)}.{hint}"
+        f"Expected signal '{name}' to be {{sum: FACT}}, like {{sum: info.cost}}, or the import path of a function of "
+        f"facts, but got {dict(declared)}, try a function for steps above a limit: def fast(observation): return "
+        "observation[..., 0] > 0.5."
     )
 
 
-def _made(name: str, facts: Mapping[str, Tensor], mask: Tensor, declared: Declared) -> Signal:
-    """A declared signal, with values ``[B, G, T]``. Events are counted by step, and a sum is a number of an episode."""
-    values = _fact(name, facts, declared.fact)
-    if declared.inside is not None:
-        low, high = declared.inside
-        values = ((values < low) | (values > high)).float()
-    if not declared.summed:
-        return Signal(values)
+def _sum(values: Tensor, mask: Tensor) -> Signal:
+    """A number of an episode, with values ``[B, G, T]`` by step for a critic."""
     total = torch.where(mask, values, 0).sum(-1)
     return Signal(values, count=total, opportunities=torch.ones_like(total))
 

@@ -7,6 +7,7 @@ from lightning_cgrpo import GymnasiumTask, Objective
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.tasks.gymnasium.signals import ended_in_lava, fast_steps, reached_the_goal, torque_is_hard
 
 MASK = torch.tensor([[[1, 1, 1], [1, 1, 0]]], dtype=torch.bool)
 ROLLOUTS = Rollouts(
@@ -43,24 +44,29 @@ def test_built_in_signals():
 def test_declared_signals():
     found = score(
         {
-            "far": {"outside": {"observation.0": [-0.5, 0.5]}},
-            "rich": {"above": {"reward": 1}},
-            "poor": {"below": {"reward": 1}},
+            "far": "lightning_cgrpo.tasks.gymnasium.signals.cart_is_far",
             "cost": {"sum": "info.cost"},
-            "dear": {"sum": {"above": {"info.cost": 1.5}}},
+            "dear": lambda info_cost, mask: fast_steps(info_cost - 0.8, mask),
         }
     )
-    assert {name: found[name].total.tolist() for name in ("far", "rich", "poor", "cost", "dear")} == {
-        "far": [[2, 1]],  # 0.5 is inside, and the step after the end does not count
-        "rich": [[2, 0]],
-        "poor": [[0, 2]],
+    assert {name: found[name].total.tolist() for name in ("far", "cost", "dear")} == {
+        "far": [[2, 1]],  # 0.5 is near, and the step after the end does not count
         "cost": [[3, 4]],
         "dear": [[1, 1]],
     }
     assert found["dear"].counts()[1].tolist() == [[1, 1]], "of episodes"
+    assert found["dear"].value.dim() == 3, "by step, for a critic"
     objective = Objective("return", {"far": Constraint(at_most=0.05)})
     violations, opportunities = objective.violations(found)
     assert violations.tolist() == [3] and opportunities.tolist() == [5]
+
+
+def test_the_signals_of_the_shipped_worlds():
+    reward = torch.tensor([[[0.0, 0.0, 0.9], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    terminated = torch.tensor([[[False, False, True], [False, True, False], [False, False, False]]])
+    assert reached_the_goal(reward).tolist() == [[True, False, False]]
+    assert ended_in_lava(reward, terminated).tolist() == [[False, True, False]]
+    assert torque_is_hard(torch.tensor([[[[1.0], [-1.5], [0.2]]]])).tolist() == [[[False, True, False]]]
 
 
 def test_a_sum_is_a_number_of_an_episode():
@@ -87,11 +93,10 @@ def test_functions_get_the_facts_that_they_name():
 @pytest.mark.parametrize(
     ("signals", "message"),
     [
-        ({"x": {"outsid": {"reward": [0, 1]}}}, "Did you mean 'outside'"),
-        ({"x": {"above": {"reward": 1, "action.0": 1}}}, r"\. Declare one operation on one fact"),
-        ({"x": {"above": {"reward": 1}, "below": {"reward": 0}}}, "Expected signal 'x' to be like"),
+        ({"x": {"above": {"reward": 1}}}, r"to be \{sum: FACT\}, .*try a function for steps above a limit"),
+        ({"x": {"sum": "reward", "above": 1}}, "Expected signal 'x' to be"),
         ({"x": {"sum": "info.price"}}, "to name a fact of steps, .*info.cost, but got 'info.price'"),
-        ({"x": {"above": {"observation.2": 1}}}, "observation.0 to observation.1"),
+        ({"x": {"sum": "observation.2"}}, "observation.0 to observation.1"),
     ],
 )
 def test_mistakes(signals, message):
