@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,9 +42,12 @@ def read_scene(path: str | Path) -> Scene:
     Raises:
         SceneError: the file isn't JSON, or a field is missing or wrong.
     """
-    scene, folder = scene_from_json(load_json(path), str(path)), Path(path).absolute().parent
-    images = {name: [str(folder / image) for image in paths] for name, paths in scene.cameras.items()}
-    return replace(scene, cameras=images)
+    scene = scene_from_json(load_json(path), str(path))
+    folder = Path(path).absolute().parent
+    cameras = {}
+    for camera, images in scene.cameras.items():
+        cameras[camera] = [str(folder / image) for image in images]
+    return replace(scene, cameras=cameras)
 
 
 def write_scene(scene: Scene, path: str | Path) -> None:
@@ -65,63 +69,75 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
     connectors = {name: row for row, name in enumerate(road_map.lanes.ids)}
     overrides = top.get("overrides").or_else({})
     overrides.unknown(("pdm_trajectory", "centerline"))
-    plan, line = overrides.get("pdm_trajectory"), overrides.get("centerline")
-    human, cameras = top.get("human_trajectory"), top.get("cameras").or_else({})
+    plan = overrides.get("pdm_trajectory")
+    line = overrides.get("centerline")
+    human = top.get("human_trajectory")
+    camera_field = top.get("cameras").or_else({})
+    cameras = {}
+    for camera in camera_field.unknown(()):
+        cameras[camera] = [image.text() for image in camera_field[camera]]
     return Scene(
-        name,
-        synthetic,
-        road_map,
-        top["route"].rows({name: row for row, name in enumerate(road_map.roadblocks.ids)}),
-        _ego(top["ego"]),
-        None if human.value is None else human.tensor(8, 3),
-        _agents(top["agents"]),
-        _lights(top.get("traffic_lights", []), connectors),
-        None if plan.value is None else plan.tensor(41, 3),
-        None if line.value is None else line.points(2),
-        top.get("log").optional_text(),
-        top.get("intent").optional_text(),
-        {camera: [image.text() for image in cameras[camera]] for camera in cameras.unknown(())},
-        top.get("previous").optional_text(),
-        tuple(item.text() for item in top.get("follow_ups").or_else([])),
-        extra,
+        name=name,
+        synthetic=synthetic,
+        map=road_map,
+        route=top["route"].rows({name: row for row, name in enumerate(road_map.roadblocks.ids)}),
+        ego=_ego(top["ego"]),
+        human=None if human.value is None else human.tensor(8, 3),
+        agents=_agents(top["agents"]),
+        lights=_lights(top.get("traffic_lights", []), connectors),
+        pdm_trajectory=None if plan.value is None else plan.tensor(41, 3),
+        centerline=None if line.value is None else line.points(2),
+        log=top.get("log").optional_text(),
+        intent=top.get("intent").optional_text(),
+        cameras=cameras,
+        previous=top.get("previous").optional_text(),
+        follow_ups=tuple(item.text() for item in top.get("follow_ups").or_else([])),
+        extra=extra,
     )
 
 
 def map_from_json(value: Field) -> RoadMap:
     """Read the field `map`."""
     value.unknown(("lanes", "roadblocks", *AREAS))
-    lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
+    lanes = list(value["lanes"])
+    roadblocks = list(value["roadblocks"])
     for lane in lanes:
         lane.unknown(("speed_limit",))
     lane_rows = numbers([lane["id"] for lane in lanes])
     block_rows = numbers([block["id"] for block in roadblocks])
-    limits = [lane.get("speed_limit") for lane in lanes]
-    for limit in limits:
-        if limit.value is not None and not limit.number() > 0:
-            raise limit.wrong("more than 0 m/s, or null")
     return RoadMap(
-        Lanes(
-            tuple(lane_rows),
-            _polygons(lanes),
-            Points.polylines([lane["centerline"].points(2) for lane in lanes]),
-            torch.tensor([lane["connector"].flag() for lane in lanes], dtype=torch.bool),
-            torch.tensor([lane["roadblock"].row(block_rows) for lane in lanes], dtype=torch.int64),
-            torch.tensor(
-                [float("nan") if limit.value is None else limit.number() for limit in limits], dtype=torch.float64
-            ),
-            tuple(lane["incoming"].rows(lane_rows) for lane in lanes),
-            tuple(lane["outgoing"].rows(lane_rows) for lane in lanes),
+        lanes=Lanes(
+            ids=tuple(lane_rows),
+            polygons=_polygons(lanes),
+            centerlines=Points.polylines([lane["centerline"].points(2) for lane in lanes]),
+            connector=torch.tensor([lane["connector"].flag() for lane in lanes], dtype=torch.bool),
+            roadblock=torch.tensor([lane["roadblock"].row(block_rows) for lane in lanes], dtype=torch.int64),
+            speed_limit=torch.tensor([_limit(lane.get("speed_limit")) for lane in lanes], dtype=torch.float64),
+            incoming=tuple(lane["incoming"].rows(lane_rows) for lane in lanes),
+            outgoing=tuple(lane["outgoing"].rows(lane_rows) for lane in lanes),
         ),
-        Roadblocks(
-            tuple(block_rows),
-            _polygons(roadblocks),
-            torch.tensor([block["connector"].flag() for block in roadblocks], dtype=torch.bool),
-            tuple(block["lanes"].rows(lane_rows) for block in roadblocks),
-            tuple(block["incoming"].rows(block_rows) for block in roadblocks),
-            tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
+        roadblocks=Roadblocks(
+            ids=tuple(block_rows),
+            polygons=_polygons(roadblocks),
+            connector=torch.tensor([block["connector"].flag() for block in roadblocks], dtype=torch.bool),
+            lanes=tuple(block["lanes"].rows(lane_rows) for block in roadblocks),
+            incoming=tuple(block["incoming"].rows(block_rows) for block in roadblocks),
+            outgoing=tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
         ),
-        *(_areas(value.get(kind, [])) for kind in AREAS),
+        intersections=_areas(value.get("intersections", [])),
+        carparks=_areas(value.get("carparks", [])),
+        drivable_areas=_areas(value.get("drivable_areas", [])),
     )
+
+
+def _limit(limit: Field) -> float:
+    """Meters per second; NaN if unknown."""
+    if limit.value is None:
+        return math.nan
+    speed = limit.number()
+    if not speed > 0:
+        raise limit.wrong("more than 0 m/s, or null")
+    return speed
 
 
 def _areas(value: Field) -> Areas:
@@ -168,10 +184,12 @@ def _agents(value: Field) -> Agents:
         if len(track) == 0 or (track[:, 0].diff() <= 0).any():
             raise agent["states"].wrong("states at ascending times, at least one")
         tracks.append(track)
-    sizes = [torch.stack([agent[side].tensor() for side in SIZE]) for agent in agents]
-    for agent, size in zip(agents, sizes, strict=True):
+    sizes = []
+    for agent in agents:
+        size = torch.stack([agent[side].tensor() for side in SIZE])
         if not (size[:2] > 0).all():
             raise agent.wrong("a length and a width greater than 0", str(size[:2].tolist()))
+        sizes.append(size)
     all_times = torch.cat([torch.zeros(0, dtype=torch.float64), *(track[:, 0] for track in tracks)])
     times: Tensor = all_times.unique()
     states = torch.zeros(len(agents), len(times), 5, dtype=torch.float64)
@@ -208,7 +226,10 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
         "previous": scene.previous,
         "follow_ups": list(scene.follow_ups),
     }
-    lanes, ego, lights, agents = scene.map.lanes.ids, scene.ego, scene.lights, scene.agents
+    lanes = scene.map.lanes.ids
+    ego = scene.ego
+    lights = scene.lights
+    agents = scene.agents
     return {
         "name": scene.name,
         "scene_type": "synthetic" if scene.synthetic else "original",
@@ -232,7 +253,8 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
 
 
 def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
-    lanes, blocks = road_map.lanes, road_map.roadblocks
+    lanes = road_map.lanes
+    blocks = road_map.roadblocks
     limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN != NaN
     return {
         "roadblocks": [
@@ -259,13 +281,14 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
             }
             for row, name in enumerate(lanes.ids)
         ],
-        **{
-            kind: [{"id": name, **_polygon_to_json(areas.polygons, row)} for row, name in enumerate(areas.ids)]
-            for kind, areas in zip(
-                AREAS, (road_map.intersections, road_map.carparks, road_map.drivable_areas), strict=True
-            )
-        },
+        "intersections": _areas_to_json(road_map.intersections),
+        "carparks": _areas_to_json(road_map.carparks),
+        "drivable_areas": _areas_to_json(road_map.drivable_areas),
     }
+
+
+def _areas_to_json(areas: Areas) -> list[dict[str, Any]]:
+    return [{"id": name, **_polygon_to_json(areas.polygons, row)} for row, name in enumerate(areas.ids)]
 
 
 def _polygon_to_json(polygons: Points, row: int) -> dict[str, Any]:
@@ -278,8 +301,11 @@ def _polygon_to_json(polygons: Points, row: int) -> dict[str, Any]:
 
 def ego_to_json(*columns: Any) -> list[dict[str, Any]]:
     """The field `ego` from times, poses, velocities, accelerations."""
-    keys = ("t", "pose", "velocity", "acceleration")
-    return [dict(zip(keys, state, strict=True)) for state in zip(*(part.tolist() for part in columns), strict=True)]
+    times, poses, velocities, accelerations = (column.tolist() for column in columns)
+    states = []
+    for row, time in enumerate(times):
+        states.append({"t": time, "pose": poses[row], "velocity": velocities[row], "acceleration": accelerations[row]})
+    return states
 
 
 def agent_to_json(token: str, kind: str, size: Sequence[float], states: Any) -> dict[str, Any]:

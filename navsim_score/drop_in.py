@@ -160,12 +160,18 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
             "Expected metric caches with `trajectory`, the expert's plan, but got one without, as caches for training "
             "are that only hold pdm_progress, try caches of the devkit's run_metric_caching.sh."
         )
-    areas, observation, now = cache.drivable_area_map, cache.observation, cache.ego_state
-    red = [[token.removeprefix(RED) for token in tokens] for tokens, _ in observation._occupancy_maps_tl or []]
+    areas = cache.drivable_area_map
+    observation = cache.observation
+    now = cache.ego_state
+    red = []  # ids of red connectors at each step
+    for tokens, _ in observation._occupancy_maps_tl or []:
+        red.append([token.removeprefix(RED) for token in tokens])
+    ever_red = sorted(set().union(*red))
     road_map: dict[str, list[dict[str, Any]]] = {"roadblocks": [], "lanes": [], **{name: [] for name in AREAS.values()}}
 
     def add_lane(name: str, polygon: Any, connector: bool) -> None:
-        shape, block = polygon_content(polygon), f"block of {name}"
+        shape = polygon_content(polygon)
+        block = f"block of {name}"
         links: dict[str, list[str]] = {"incoming": [], "outgoing": []}
         road_map["roadblocks"].append({"id": block, "connector": True, **shape, "lanes": [name], **links})
         lane = {"id": name, "connector": connector, "roadblock": block, **shape, **links}
@@ -195,7 +201,7 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         "name": str(cache.file_path.parent.name) if getattr(cache, "file_path", None) else "metric cache",
         "scene_type": "synthetic" if synthetic else "original",
         "map": road_map,
-        "route": [f"block of {name}" for name in sorted({name for names in red for name in names})],
+        "route": [f"block of {name}" for name in ever_red],
         "ego": [ego_content(state, (state.time_us - now.time_us) / 1e6) for state in past[:-1]] + [ego_content(now, 0)],
         "human_trajectory": None if synthetic else np.asarray(cache.human_trajectory.poses).tolist(),
         "agents": agents_content(
@@ -204,7 +210,8 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         "traffic_lights": [{"t": step * DT, "red": names, "green": []} for step, names in enumerate(red)],
     }
     scene = scene_from_json(content, "metric cache")
-    plan, rows = plan_content(cache), {name: row for row, name in enumerate(scene.map.lanes.ids)}
+    plan = plan_content(cache)
+    rows = {name: row for row, name in enumerate(scene.map.lanes.ids)}
     return CachedScene(
         scene,
         ExpertPlan(

@@ -69,28 +69,30 @@ def drives(
         dialect: tells the columns.
     """
     count = poses.shape[1]
-    shown, counted = dialect.shown(scores), dialect.counted(scores)
+    shown = dialect.shown(scores)
+    counted = dialect.counted(scores)
     displacement = average_displacement(scenes, poses, interval)
-    driven, earlier = [], {scene.previous for scene in scenes}
+    named = {scene.previous for scene in scenes}
+    driven = []
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
         pose = scene.ego.poses[-1]
-        compared = bool(
-            scene.previous or scene.name in earlier or scene.follow_ups or (scene.synthetic and follows is None)
-        )
+        # Only two frames of one drive are compared; other scenes need not keep their states.
+        unknown_neighbor = scene.synthetic and follows is None
+        compared = bool(scene.previous or scene.name in named or scene.follow_ups or unknown_neighbor)
         driven.append(
             Drive(
-                numbers[row],
-                None if follows is None else follows[row],
-                scene.name,
-                scene.previous,
-                scene.follow_ups,
-                pose[:2],
-                endpoints(pose, poses[row].to(pose)),
-                scores.valid[part].cpu(),
-                {name: value[part].cpu() for name, value in shown.items()} | {"ade": displacement[row]},
-                scores.states[part].cpu() if compared else None,
-                {name: value[part].cpu() for name, value in counted.items()},
+                number=numbers[row],
+                follows=None if follows is None else follows[row],
+                name=scene.name,
+                previous=scene.previous,
+                follow_ups=scene.follow_ups,
+                start=pose[:2],
+                ends=endpoints(pose, poses[row].to(pose)),
+                valid=scores.valid[part].cpu(),
+                columns={name: value[part].cpu() for name, value in shown.items()} | {"ade": displacement[row]},
+                states=scores.states[part].cpu() if compared else None,
+                counted={name: value[part].cpu() for name, value in counted.items()},
             )
         )
     return driven
@@ -128,15 +130,19 @@ def evaluate(
         dialect: of the scores.
     """
     traffic = Reactive() if traffic is None else traffic
+    later: list[Scene] = []
+    starts: list[int] = []  # of each follow-up, the first-stage scene's number
+    for number, group in enumerate(follow_ups):
+        later += group
+        starts += [number] * len(group)
     every: dict[str, list[Drive]] = {name: [] for name in planners}
-    after = [(number, scene) for number, group in enumerate(follow_ups) for scene in group]
-    stages = [(scenes, None), ([scene for _, scene in after], [number for number, _ in after])]
-    for each, follows in stages:
-        for first in range(0, len(each), SCENES_AT_ONCE):
+    for stage, follows in ((scenes, None), (later, starts)):
+        for first in range(0, len(stage), SCENES_AT_ONCE):
             part = slice(first, first + SCENES_AT_ONCE)
-            scorer = Scorer(each[part], traffic, human_filter=dialect.human_filter.columns)
-            numbers = list(range(len(each)))[part]
-            for name, driven in planned_drives(scorer, planners, numbers, follows and follows[part], dialect).items():
+            scorer = Scorer(stage[part], traffic, human_filter=dialect.human_filter.columns)
+            numbers = list(range(len(stage)))[part]
+            follows_part = None if follows is None else follows[part]
+            for name, driven in planned_drives(scorer, planners, numbers, follows_part, dialect).items():
                 every[name] += driven
     return summaries(every, dialect, traffic)
 
@@ -152,18 +158,15 @@ def planned_drives(
     driven: dict[str, list[Drive]] = {}
     for name, planner in planners.items():
         rows, poses, interval = planner(scorer.batch.scenes, scorer.plans)
-        scores = scorer(poses, torch.tensor(rows, dtype=torch.int64), interval) if rows else None
-        driven[name] = (
-            []
-            if scores is None
-            else drives(
-                [scorer.batch.scenes[row] for row in rows],
-                scores,
-                poses[:, None],
-                interval,
-                [numbers[row] for row in rows],
-                None if follows is None else [follows[row] for row in rows],
-                dialect,
+        driven[name] = []
+        if rows:
+            driven[name] = drives(
+                scenes=[scorer.batch.scenes[row] for row in rows],
+                scores=scorer(poses, torch.tensor(rows, dtype=torch.int64), interval),
+                poses=poses[:, None],
+                interval=interval,
+                numbers=[numbers[row] for row in rows],
+                follows=None if follows is None else [follows[row] for row in rows],
+                dialect=dialect,
             )
-        )
     return driven

@@ -83,13 +83,17 @@ class Scores:
 
     @classmethod
     def cat(cls, parts: Sequence[Scores]) -> Scores:
-        def joined(name: str) -> Any:
-            values = [getattr(part, name) for part in parts]
+        joined: dict[str, Any] = {}
+        for field in fields(cls):
+            values = [getattr(part, field.name) for part in parts]
             if isinstance(values[0], Tensor):
-                return torch.cat(values)
-            return {key: torch.cat([value[key] for value in values]) for key in values[0]}
-
-        return cls(**{part.name: joined(part.name) for part in fields(cls)})
+                joined[field.name] = torch.cat(values)
+            else:
+                by_column = {}
+                for column in values[0]:
+                    by_column[column] = torch.cat([value[column] for value in values])
+                joined[field.name] = by_column
+        return cls(**joined)
 
     def violations(self) -> dict[str, Tensor]:
         """``[R]`` by column, but EP: 1 where the sub-score is below 1 or the row invalid, 0 where 1 or unknown."""
@@ -160,15 +164,18 @@ class Scorer:
             )
         if len(scene) and not 0 <= int(scene.min()) <= int(scene.max()) < len(self.batch):
             raise InputError(f"Expected scenes from 0 to {len(self.batch) - 1}, but got {scene.unique().tolist()}.")
-        poses, scene = poses.to(self.batch.start), scene.to(self.batch.start.device)
+        poses = poses.to(self.batch.start)
+        scene = scene.to(self.batch.start.device)
         chunks = zip(poses.split(ROWS_AT_ONCE), scene.split(ROWS_AT_ONCE), strict=True)
         return Scores.cat([self._score(some, of_scene, interval) for some, of_scene in chunks])
 
     def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
+        # 1. A car follows the plan, 2. traffic plays, 3. sub-scores judge the drive in the traffic.
         states, valid = self._simulated(poses, scene, interval)
         traffic = self.traffic(self.batch, states, scene)
         scores = SubScores.of(self.batch, states, scene, traffic)
         unfiltered = {name: outcome.value for name, outcome in scores.outcomes.items()}
+        # 4. Progress is relative to the expert's in the same traffic, and comfort includes the history.
         product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
         comfort = self.comfort(states, scene)
@@ -177,21 +184,22 @@ class Scorer:
             SHORT["HC"]: comfort.all(1).to(states),
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
+        # 5. What the human violates too is lifted.
         columns = unfiltered
         if self.human is not None:
             human = {name: value[scene] for name, value in self.human.items()}
             columns = human_filtered(columns, human, valid)
         earlier = {} if self._pdms is None else self._pdms(states, scene)
         return Scores(
-            columns,
-            unfiltered,
-            {name: torch.where(valid, outcome.step, -1) for name, outcome in scores.outcomes.items()},
-            comfort & valid[:, None],
-            torch.where(valid, scores.progress, torch.nan),
-            pdm_progress,
-            torch.where(valid[:, None, None], states, torch.nan),
-            valid,
-            {name: torch.where(valid, value, torch.nan) for name, value in earlier.items()},
+            columns=columns,
+            unfiltered=unfiltered,
+            steps={name: torch.where(valid, outcome.step, -1) for name, outcome in scores.outcomes.items()},
+            comfort=comfort & valid[:, None],
+            progress=torch.where(valid, scores.progress, torch.nan),
+            pdm_progress=pdm_progress,
+            states=torch.where(valid[:, None, None], states, torch.nan),
+            valid=valid,
+            pdms={name: torch.where(valid, value, torch.nan) for name, value in earlier.items()},
         )
 
     def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
@@ -240,6 +248,7 @@ class _Expert:
         """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in each row's traffic."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
-        motion, areas = take(self.motion, rows), take(self.areas, rows)
+        motion = take(self.motion, rows)
+        areas = take(self.areas, rows)
         collisions = no_at_fault_collisions(motion, areas, Encounters.of(motion, replace(traffic, of_row=rollouts)))
         return self.progress[scene], collisions.value[back] * self.product[scene]

@@ -95,11 +95,12 @@ def summaries(drives: Mapping[str, Sequence[Drive]], dialect: Dialect, traffic: 
     Raises:
         InputError: two stages, in a dialect of one.
     """
-    linked = {
-        name: _linked(sorted(some, key=lambda drive: (drive.follows is not None, drive.number)))
-        for name, some in drives.items()
-    }
-    staged = any(drive.follows is not None for some in linked.values() for drive in some)
+    linked = {}
+    staged = False
+    for name, some in drives.items():
+        first_stage_first = sorted(some, key=lambda drive: (drive.follows is not None, drive.number))
+        linked[name] = _linked(first_stage_first)
+        staged |= any(drive.follows is not None for drive in linked[name])
     full_name = dialect.full_name(traffic, TWO_STAGES if staged else ONE_STAGE)
     return {name: _summary(some, dialect, full_name, staged) for name, some in linked.items()}
 
@@ -121,14 +122,18 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
     seconds: list[Tensor] = []
     products: list[Tensor] = []
     by_scene: dict[str, tuple[float, float | None]] = {}
+    followers: list[Drive] = []
     for row in first:
-        rows, scene = after[drives[row].number], drives[row].name
+        rows = after[drives[row].number]
+        scene = drives[row].name
         alone = float(values[row][:, score].nanmean())
         by_scene[scene] = alone, None
         if not rows:
             continue
         answers = len(products)
+        followers += [drives[other] for other in rows]
         means = torch.stack([values[other].mean(0) for other in rows])
+        # Each answer weights the follow-ups by how near its plan ends to where they start.
         weights = follow_up_weights(drives[row].ends, torch.stack([drives[other].start for other in rows]))
         for answer, weight in zip(values[row], weights, strict=True):
             seconds.append(weight @ means / weight.sum())
@@ -136,17 +141,23 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
         by_scene[scene] = alone, float(torch.stack(products[answers:]).mean())
     if not seconds:
         return Result(name, one, by_scene=by_scene)
-    two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])
+    two = _means(followers, [torch.stack(seconds)])
     both = float(torch.stack(products).mean())
     return Result(name, one, two, sum(map(bool, after.values())), both, by_scene)
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:
-    origin = {name: drive.number for drive in drives if drive.follows is None for name in drive.follow_ups}
-    return [
-        replace(drive, follows=origin[drive.name]) if drive.follows is None and drive.name in origin else drive
-        for drive in drives
-    ]
+    """Drives of scenes that a first-stage scene names follow it."""
+    origin = {}
+    for drive in drives:
+        if drive.follows is None:
+            for name in drive.follow_ups:
+                origin[name] = drive.number
+    linked = []
+    for drive in drives:
+        named = drive.follows is None and drive.name in origin
+        linked.append(replace(drive, follows=origin[drive.name]) if named else drive)
+    return linked
 
 
 def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> list[Tensor]:

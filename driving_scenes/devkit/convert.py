@@ -134,7 +134,8 @@ def agents_content(frames: Iterable[tuple[float, Any]]) -> list[dict[str, Any]]:
 def _lights(scenario: Any, step: int, lanes: set[str]) -> dict[str, Any]:
     lights: dict[str, Any] = {"t": step * INTERVAL, "red": [], "green": []}
     for light in scenario.get_traffic_light_status_at_iteration(step):
-        color, lane = light.status.name.lower(), str(light.lane_connector_id)
+        color = light.status.name.lower()
+        lane = str(light.lane_connector_id)
         if color in lights and lane in lanes:
             lights[color].append(lane)
     return lights
@@ -145,9 +146,10 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
     api = scenario.map_api
     kinds = (layers.ROADBLOCK, layers.ROADBLOCK_CONNECTOR, layers.INTERSECTION, layers.CARPARK_AREA)
     near = api.get_proximal_map_objects(scenario.initial_ego_state.center.point, MAP_RADIUS, list(kinds))
-    blocks = {
-        str(block.id): (block, layer == layers.ROADBLOCK_CONNECTOR) for layer in kinds[:2] for block in near[layer]
-    }
+    blocks = {}
+    for layer in kinds[:2]:
+        for block in near[layer]:
+            blocks[str(block.id)] = (block, layer == layers.ROADBLOCK_CONNECTOR)
     for name in scenario.get_route_roadblock_ids():
         for layer in kinds[:2]:
             block = api.get_map_object(name, layer)
@@ -155,11 +157,10 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
                 blocks.setdefault(str(name), (block, layer == layers.ROADBLOCK_CONNECTOR))
         if str(name) not in blocks:
             raise SceneError(f"{token}: route: Expected a roadblock of the map, but got '{name}'.")
-    lanes = {
-        str(lane.id): (lane, name, connector)
-        for name, (block, connector) in blocks.items()
-        for lane in block.interior_edges
-    }
+    lanes = {}
+    for name, (block, connector) in blocks.items():
+        for lane in block.interior_edges:
+            lanes[str(lane.id)] = (lane, name, connector)
     return {
         "roadblocks": [
             {

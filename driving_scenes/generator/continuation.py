@@ -75,33 +75,66 @@ class Continuation:
         """The largest perturbation, toward `share` of the human's way, that lets a driver go on, clear of agents."""
         way = float(self.world.drive.s[-1] - self.world.drive.s[0])
         forward = (share - 1) * way + rng.normal(0, 0.3)
-        left, heading = rng.normal(0, 0.4), rng.normal(0, 0.04)
-        faster, acceleration = rng.uniform(0.75, 1.2), rng.normal(0, 0.3)
+        left = rng.normal(0, 0.4)
+        heading = rng.normal(0, 0.04)
+        faster = rng.uniform(0.75, 1.2)
+        acceleration = rng.normal(0, 0.3)
         for size in np.linspace(1, 0, TRIES):
-            start = self._perturbed(size * forward, size * left, size * heading, faster**size, size * acceleration)
+            start = self._perturbed(
+                forward=size * forward,
+                left=size * left,
+                heading=size * heading,
+                faster=faster**size,
+                acceleration=size * acceleration,
+            )
             if not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any()):
                 break
         return start
 
     def _perturbed(self, forward: float, left: float, heading: float, faster: float, acceleration: float) -> Start:
-        path, (speed, accelerated) = self.site.path, self.world.drive.end
-        s = float(self.world.drive.s[-1]) + forward
-        stops = path.s[self.site.speeds <= 0]
-        if len(stops):
-            s = min(s, float(max(stops[0], self.world.drive.s[-1])))
-        speed = min(speed * faster, float(np.interp(s, path.s, self.site.speeds)))
+        """A start beside the human's at 4 s, within the lane, the allowed speed and usual accelerations.
+
+        Args:
+            forward: meters further along the path.
+            left: meters to the left of the path.
+            heading: radians to the left of the path's direction.
+            faster: factor of the human's speed.
+            acceleration: m/s² more than the human's.
+        """
+        s = self._before_a_stop(float(self.world.drive.s[-1]) + forward)
+        motion = self._motion(s, faster, acceleration)
+        right_edge, left_edge = self._edges(s)
+        left = float(np.clip(left, min(right_edge, 0), max(left_edge, 0)))
+        # The car's front stays within the same bounds.
+        front = left + FRONT_LENGTH * np.sin(heading)
+        front = np.clip(front, min(right_edge, left), max(left_edge, left))
+        heading = float(np.arcsin((front - left) / FRONT_LENGTH))
+        return Start(s, motion, left, heading)
+
+    def _before_a_stop(self, s: float) -> float:
+        """A distance along the path, but not beyond where a car must stop, unless the human is beyond."""
+        stops = self.site.path.s[self.site.speeds <= 0]
+        if not len(stops):
+            return s
+        return min(s, float(max(stops[0], self.world.drive.s[-1])))
+
+    def _motion(self, s: float, faster: float, acceleration: float) -> tuple[float, float]:
+        """Speed and acceleration at a distance along the path; see `_perturbed`."""
+        human_speed, human_acceleration = self.world.drive.end
+        allowed = float(np.interp(s, self.site.path.s, self.site.speeds))
+        speed = min(human_speed * faster, allowed)
         if speed < 0.5:
-            speed, acceleration = 0.0, 0.0
-        else:
-            acceleration = float(np.clip(accelerated + acceleration, -2.0, min(speed / 2, 1.4)))
+            return 0.0, 0.0
+        return speed, float(np.clip(human_acceleration + acceleration, -2.0, min(speed / 2, 1.4)))
+
+    def _edges(self, s: float) -> tuple[float, float]:
+        """The farthest an ego may be at a distance along the path: meters to the left, right edge first."""
         trip = self.site.trip
-        middle = float(trip.path.project(path.at(s)[None, :2])[0, 1])
+        # Meters by which the path is left of the lane's middle.
+        middle = float(trip.path.project(self.site.path.at(s)[None, :2])[0, 1])
         width = self.site.road.network.lanes[trip.lanes[trip.lane_at(s)]].width
         room = max((width - WIDTH) / 2 + SHOULDER - INSIDE, 0.0)
-        left = float(np.clip(left, min(-room - middle, 0), max(room - middle, 0)))
-        # The car's front stays within the same bounds.
-        out = np.clip(left + FRONT_LENGTH * np.sin(heading), min(-room - middle, left), max(room - middle, left))
-        return Start(s, (speed, acceleration), left, float(np.arcsin((out - left) / FRONT_LENGTH)))
+        return -room - middle, room - middle
 
     def _touches(self, start: Start) -> bool:
         ego: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()

@@ -94,29 +94,30 @@ class RoadNetwork:
                 yield way
 
     def road_map(self) -> RoadMap:
-        lanes, blocks = self.lanes, self.blocks
+        lanes = self.lanes
+        blocks = self.blocks
         return RoadMap(
-            Lanes(
-                tuple(f"lane{i}" for i in range(len(lanes))),
-                Points.polygons([lane.polygon for lane in lanes]),
-                Points.polylines([lane.path.xy for lane in lanes]),
-                torch.tensor([blocks[lane.block].connector for lane in lanes]),
-                torch.tensor([lane.block for lane in lanes]),
-                torch.tensor([lane.limit for lane in lanes], dtype=torch.float64),
-                tuple(tuple(lane.incoming) for lane in lanes),
-                tuple(tuple(lane.outgoing) for lane in lanes),
+            lanes=Lanes(
+                ids=tuple(f"lane{i}" for i in range(len(lanes))),
+                polygons=Points.polygons([lane.polygon for lane in lanes]),
+                centerlines=Points.polylines([lane.path.xy for lane in lanes]),
+                connector=torch.tensor([blocks[lane.block].connector for lane in lanes]),
+                roadblock=torch.tensor([lane.block for lane in lanes]),
+                speed_limit=torch.tensor([lane.limit for lane in lanes], dtype=torch.float64),
+                incoming=tuple(tuple(lane.incoming) for lane in lanes),
+                outgoing=tuple(tuple(lane.outgoing) for lane in lanes),
             ),
-            Roadblocks(
-                tuple(f"block{i}" for i in range(len(blocks))),
-                Points.polygons([block.polygon for block in blocks]),
-                torch.tensor([block.connector for block in blocks]),
-                tuple(tuple(block.lanes) for block in blocks),
-                tuple(tuple(block.incoming) for block in blocks),
-                tuple(tuple(block.outgoing) for block in blocks),
+            roadblocks=Roadblocks(
+                ids=tuple(f"block{i}" for i in range(len(blocks))),
+                polygons=Points.polygons([block.polygon for block in blocks]),
+                connector=torch.tensor([block.connector for block in blocks]),
+                lanes=tuple(tuple(block.lanes) for block in blocks),
+                incoming=tuple(tuple(block.incoming) for block in blocks),
+                outgoing=tuple(tuple(block.outgoing) for block in blocks),
             ),
-            _areas("intersection", self.intersections),
-            _areas("carpark", self.carparks),
-            _areas("drivable_area", []),
+            intersections=_areas("intersection", self.intersections),
+            carparks=_areas("carpark", self.carparks),
+            drivable_areas=_areas("drivable_area", []),
         )
 
 

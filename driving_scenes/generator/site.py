@@ -129,7 +129,7 @@ class Site:
             s = min(s, stop)
         path = trip.path.offset(np.clip(rng.normal(0, 0.12), -0.3, 0.3))
         speeds = allowed_speed(path, cruise, rng.uniform(1.5, 2.5), rng.uniform(1.2, 2.2), stop)
-        return cls(road, trips, trip, path, s, lights, speeds, cruise)
+        return cls(road=road, trips=trips, trip=trip, path=path, s=s, lights=lights, speeds=speeds, cruise=cruise)
 
 
 def _draw_lights(rng: Random, road: Road, trip: Trip, s: float) -> JunctionLights:

@@ -54,7 +54,10 @@ class World:
     @classmethod
     def random(cls, rng: Random) -> World:
         site = Site.random(rng)
-        agents = [agent for part, chance in PARTS.items() if rng.random() < chance for agent in part(rng, site)]
+        agents: list[Agent] = []
+        for part, chance in PARTS.items():
+            if rng.random() < chance:
+                agents += part(rng, site)
         agents = _clear_of_start(site, apart(agents))
         driven = drive(site, agents, rng)
         while driven.hit.any():
@@ -95,14 +98,14 @@ class World:
         """Cut a scene from `TIMES[first]` on; without a human the scene is synthetic."""
         network = site.road.network
         scene = Scene(
-            name,
-            human is None,
-            network.road_map(),
-            tuple(network.lanes[row].block for row in site.trip.lanes[site.trip.lane_at(site.s) :]),
-            ego,
-            human,
-            _agents(agents, ego.poses[-1, :2].numpy(), first),
-            site.lights.states(len(network.lanes), float(TIMES[first] - TIMES[0])),
+            name=name,
+            synthetic=human is None,
+            map=network.road_map(),
+            route=tuple(network.lanes[row].block for row in site.trip.lanes[site.trip.lane_at(site.s) :]),
+            ego=ego,
+            human=human,
+            agents=_agents(agents, ego.poses[-1, :2].numpy(), first),
+            lights=site.lights.states(len(network.lanes), float(TIMES[first] - TIMES[0])),
             log=log,
             intent=_intent(site),
         )

@@ -39,7 +39,10 @@ class Surfaces:
         """Collect surfaces of S scenes with routes of lanes (rows of the map)."""
         layers: list[Tensor] = []
         rings: list[tuple[int, Tensor]] = []
-        tables, flags, red_tables, reds = [], [], [], []
+        tables = []
+        flags = []
+        red_tables = []
+        reds = []
         total = 0
         for scene, lanes in zip(scenes, route_lanes, strict=True):
             near, flag = _near(scene, lanes)
@@ -54,19 +57,26 @@ class Surfaces:
             tables.append(torch.arange(len(flag)) + total)
             red_tables.append(torch.arange(len(red)) + total + len(flag))
             total += len(flag) + len(red)
-        table, flag, red_table, closed = (
-            pad_sequence(rows, batch_first=True).to(device) for rows in (tables, flags, red_tables, reds)
+        lane, on_route, drivable, intersection = pad_sequence(flags, batch_first=True).to(device).unbind(-1)
+        return cls(
+            polygons=Polygons.of(layers, rings),
+            table=pad_sequence(tables, batch_first=True).to(device),
+            lane=lane,
+            on_route=on_route,
+            drivable=drivable,
+            intersection=intersection,
+            red_table=pad_sequence(red_tables, batch_first=True).to(device),
+            red=pad_sequence(reds, batch_first=True).to(device).transpose(1, 2),
         )
-        lane, on_route, drivable, intersection = flag.unbind(-1)
-        polygons = Polygons.of(layers, rings)
-        return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
 def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tensor]:
     """Polygons by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
-    lanes, blocks = scene.map.lanes, scene.map.roadblocks
-    areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
-    crossings, carparks, drivable = (area.polygons for area in areas)
+    lanes = scene.map.lanes
+    blocks = scene.map.roadblocks
+    crossings = scene.map.intersections.polygons
+    carparks = scene.map.carparks.polygons
+    drivable = scene.map.drivable_areas.polygons
     x, y = centers(scene.ego.poses[-1]).tolist()
     patch = shapely.box(x - MAP_RADIUS, y - MAP_RADIUS, x + MAP_RADIUS, y + MAP_RADIUS)
     block = _touching(blocks.polygons, patch)
@@ -79,11 +89,13 @@ def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tenso
         (carparks, _touching(carparks, patch), (False, False, True, False)),
         (drivable, _touching(drivable, patch), (False, False, True, False)),
     ]
-    columns = [
-        torch.stack([torch.as_tensor(flag).expand(len(polygons)) for flag in flags], 1)[keep]
-        for polygons, keep, flags in layers
-    ]
-    return [polygons.kept(keep) for polygons, keep, _ in layers], torch.cat(columns)
+    kept = []
+    columns = []
+    for polygons, keep, flags in layers:
+        kept.append(polygons.kept(keep))
+        of_layer = [torch.as_tensor(flag).expand(len(polygons)) for flag in flags]
+        columns.append(torch.stack(of_layer, 1)[keep])
+    return kept, torch.cat(columns)
 
 
 def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:

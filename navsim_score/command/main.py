@@ -55,7 +55,8 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
 
     keys = ["epdms_no_filter"] if options.no_human_filter else ["epdms"]
     dialects = [DIALECTS[key] for key in dict.fromkeys([*keys, *options.dialect])]
-    if options.no_human_filter and any(dialect in (DIALECTS[key] for key in FILTERED) for dialect in dialects):
+    filtered = [DIALECTS[key] for key in FILTERED]
+    if options.no_human_filter and any(dialect in filtered for dialect in dialects):
         raise InputError("Expected --dialect without a human filter beside --no-human-filter, try without the latter.")
     pictures = options.render is not None or options.explain is not None
     traffic = Reactive() if options.traffic == "reactive" else LogReplay()

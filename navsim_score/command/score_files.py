@@ -47,7 +47,8 @@ def score_files(
         done: called with the number of pairs just scored.
         explained: stem or name of the scene to fill `ScoredScene.words` of.
     """
-    results, errors = [], []
+    results = []
+    errors = []
     for first in range(0, len(pairs), SCENES_AT_ONCE):
         some = pairs[first : first + SCENES_AT_ONCE]
         loaded: list[Loaded] = []
@@ -76,7 +77,10 @@ def score_files(
 
 def _sampling(candidates: Sequence[Candidate]) -> tuple[int, float]:
     """Number of poses and interval of a scene's candidates; those of the first that isn't malformed."""
-    return next(((len(c.poses), c.interval) for c in candidates if c.poses is not None), (8, 0.5))
+    for candidate in candidates:
+        if candidate.poses is not None:
+            return len(candidate.poses), candidate.interval
+    return 8, 0.5
 
 
 def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
@@ -84,12 +88,13 @@ def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
     parts: dict[tuple[int, float], list[Loaded]] = {}
     for stem, scene, candidates in loaded:
         count, interval = _sampling(candidates)
-        same = [
-            c
-            if c.poses is None or (len(c.poses), c.interval) == (count, interval)
-            else Candidate(c.tag, None, f"Expected {count} poses, as of the scene's others, but got {len(c.poses)}.")
-            for c in candidates
-        ]
+        same = []
+        for candidate in candidates:
+            poses = candidate.poses
+            if poses is not None and (len(poses), candidate.interval) != (count, interval):
+                fault = f"Expected {count} poses, as of the scene's others, but got {len(poses)}."
+                candidate = Candidate(candidate.tag, None, fault)
+            same.append(candidate)
         parts.setdefault((count, interval), []).append((stem, scene, same))
     return list(parts.values())
 
@@ -106,31 +111,37 @@ def _score(
     totals = {dialect.full_name(traffic): dialect for dialect in dialects}
     poses_of_plan, interval = _sampling(loaded[0][2])
     malformed = torch.full((poses_of_plan, 3), torch.nan, dtype=torch.float64)
-    every = [candidate for _, _, candidates in loaded for candidate in candidates]
-    poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
-    counts = [len(candidates) for _, _, candidates in loaded]
-    scene = torch.arange(len(loaded)).repeat_interleave(torch.tensor(counts))
-    scores = scorer(poses, scene, interval)
-    hits = _hits(scorer, scores, scene) if pictures else []
-    results, begin = [], 0
-    for number, ((stem, of, candidates), plan, count) in enumerate(zip(loaded, scorer.plans, counts, strict=True)):
-        rows = slice(begin, begin + count)
-        begin += count
+    plans = []
+    scene_of_row = []
+    for number, (_, _, candidates) in enumerate(loaded):
+        for candidate in candidates:
+            plans.append(malformed if candidate.poses is None else candidate.poses)
+            scene_of_row.append(number)
+    poses = torch.stack(plans)
+    rows_scene = torch.tensor(scene_of_row)
+    scores = scorer(poses, rows_scene, interval)
+    hits = _hits(scorer, scores, rows_scene) if pictures else []
+    results = []
+    begin = 0
+    for number, ((stem, scene, candidates), plan) in enumerate(zip(loaded, scorer.plans, strict=True)):
+        rows = slice(begin, begin + len(candidates))
+        begin = rows.stop
+        words = []
+        if explained in (stem, scene.name):
+            words = [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
         results.append(
             ScoredScene(
-                stem,
-                of.name,
-                of.ego.poses[-1],
-                of.previous,
-                of.follow_ups,
-                candidates,
-                poses[rows],
-                take(scores, rows),
-                totals,
-                Picture(of, plan.centerline, hits[rows]) if pictures else None,
-                [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
-                if explained in (stem, of.name)
-                else (),
+                stem=stem,
+                name=scene.name,
+                start=scene.ego.poses[-1],
+                previous=scene.previous,
+                follow_ups=scene.follow_ups,
+                candidates=candidates,
+                poses=poses[rows],
+                scores=take(scores, rows),
+                totals=totals,
+                picture=Picture(scene, plan.centerline, hits[rows]) if pictures else None,
+                words=words,
             )
         )
     return results
@@ -144,7 +155,8 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
     if len(rows):
         traffic = scorer.traffic(scorer.batch, scores.states[rows], scene[rows])
         for number, row in enumerate(rows.tolist()):
-            step, rollout = int(steps[row]), traffic.of_row[number]
+            step = int(steps[row])
+            rollout = traffic.of_row[number]
             boxes = box_corners(traffic.poses[rollout, :, step], traffic.sizes[rollout])
             touched = boxes_touch(boxes, corners(scores.states[row, step])) & traffic.present[rollout, :, step]
             hits[row] = boxes[touched]

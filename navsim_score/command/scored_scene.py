@@ -44,37 +44,38 @@ class ScoredScene:
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per candidate, with scores of 0 if invalid; docs/driving.md lists the keys."""
-        scores, columns = self.scores, self.scores.columns
-        numbers = {name: columns[name] for name in COLUMNS} | {
+        scores = self.scores
+        columns = {name: scores.columns[name] for name in COLUMNS} | {
             "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
             "pdm_score": scores.pdm_score,
             "epdms": scores.epdms,
             "progress_raw_m": scores.progress,
             "pdm_progress_raw_m": scores.pdm_progress,
         }
-        numbers |= {name: dialect(scores) for name, dialect in self.totals.items()}
+        totals = {name: dialect(scores) for name, dialect in self.totals.items()}
+        unknown = torch.full_like(scores.progress, torch.nan)
+        extended_comfort = scores.columns.get(EXTENDED_COMFORT, unknown)
         finite = scores.valid & scores.epdms.isfinite()
-        lists = {name: column.where(finite, column.new_zeros(())).tolist() for name, column in numbers.items()}
-        for name, dialect in self.totals.items():
-            if dialect.drops_failed:
-                lists[name] = [
-                    value if holds else None for value, holds in zip(lists[name], finite.tolist(), strict=True)
-                ]
-        before = columns[EXTENDED_COMFORT].tolist() if EXTENDED_COMFORT in columns else [None] * len(self.candidates)
-        valid, comfort = finite.tolist(), (scores.comfort & finite[:, None]).tolist()
-        return [
-            {
+        rows = []
+        for row, candidate in enumerate(self.candidates):
+            valid = bool(finite[row])
+            content: dict[str, Any] = {
                 "tag": candidate.tag,
-                "valid": valid[row],
-                "error": candidate.error or (None if valid[row] else NOT_FINITE),
-                **{name: values[row] for name, values in lists.items() if name not in self.totals},
-                "dialect": next(iter(self.totals)),
-                "scores": {name: lists[name][row] for name in self.totals},
-                EXTENDED_COMFORT: None if before[row] != before[row] else before[row],  # NaN differs from itself
-                "comfort": comfort[row],
+                "valid": valid,
+                "error": candidate.error or (None if valid else NOT_FINITE),
             }
-            for row, candidate in enumerate(self.candidates)
-        ]
+            for name, column in columns.items():
+                content[name] = float(column[row]) if valid else 0.0
+            content["dialect"] = next(iter(self.totals))
+            content["scores"] = {}
+            for name, dialect in self.totals.items():
+                failed = None if dialect.drops_failed else 0.0
+                content["scores"][name] = float(totals[name][row]) if valid else failed
+            compared = not extended_comfort[row].isnan()
+            content[EXTENDED_COMFORT] = float(extended_comfort[row]) if compared else None
+            content["comfort"] = (scores.comfort[row] & finite[row]).tolist()
+            rows.append(content)
+        return rows
 
     @property
     def tags(self) -> list[str | None]:
@@ -89,7 +90,8 @@ def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]
 
 def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
     """``[R]`` int64: rows in another scene by tag, or by number unless all tags are unique; -1 without a partner."""
-    tags, theirs = scene.tags, other.tags
+    tags = scene.tags
+    theirs = other.tags
     if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
         rows = {tag: row for row, tag in enumerate(theirs)}
         return torch.tensor([rows.get(tag, -1) for tag in tags])

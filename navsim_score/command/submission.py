@@ -169,7 +169,8 @@ def write_submission(
     """
     poses = {**first, **second}
     if expected is not None and set(expected) != poses.keys():
-        missing, unknown = sorted(set(expected) - poses.keys()), sorted(poses.keys() - set(expected))
+        missing = sorted(set(expected) - poses.keys())
+        unknown = sorted(poses.keys() - set(expected))
         raise InputError(
             f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}, "
             f"as {missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try data.test_prompts=null (all scenes)."
@@ -184,10 +185,8 @@ def write_submission(
     about = asdict(authors)
     content = {key: about[key] for key in ("team_name", "authors", "email", "institution")}
     content["country / region"] = about["country"]
-    content |= {
-        stage: [{token: _trajectory(plan) for token, plan in plans.items()}]
-        for stage, plans in zip(STAGES, (first, second), strict=True)
-    }
+    for stage, plans in zip(STAGES, (first, second), strict=True):
+        content[stage] = [{token: _trajectory(plan) for token, plan in plans.items()}]
     with unfinished(Path(path)) as beside, beside.open("wb") as file, _named():
         writer = pickle.Pickler(file, PROTOCOL)
         # Arrays of numpy 2 name modules that the devkit's numpy 1 doesn't have.
@@ -196,9 +195,10 @@ def write_submission(
 
 
 def _trajectory(plan: Tensor) -> Trajectory:
-    trajectory, sampling = Trajectory(), TrajectorySampling()
     interval = SAMPLINGS[len(plan)]
+    sampling = TrajectorySampling()
     vars(sampling).update(num_poses=len(plan), time_horizon=len(plan) * interval, interval_length=interval)
+    trajectory = Trajectory()
     vars(trajectory).update(poses=plan.detach().cpu().float().numpy(), trajectory_sampling=sampling)
     return trajectory
 

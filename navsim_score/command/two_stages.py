@@ -22,7 +22,8 @@ def two_stages(
 
     A scene with `follow_ups` gives two groups: the scene and its follow-ups, and the scenes 0.5 s before each of these.
     """
-    find, notes = finder(scenes), []
+    find = finder(scenes)
+    notes = []
     drives: dict[str, list[Drive]] = {}
     before = [find(scene.previous) for scene in scenes]
     for now in scenes:
@@ -60,22 +61,26 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
 
 
 def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect) -> list[Drive]:
+    """Drives of a candidate in frames that alternate: a scene, then the scene 0.5 s before it."""
     drives = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
-        scores, number = take(frame.scores, slice(row, row + 1)), start + place
+        scores = take(frame.scores, slice(row, row + 1))
+        number = start + place
+        is_first_stage = place < 2
+        is_later_frame = place % 2 == 0
         drives.append(
             Drive(
-                number,
-                None if place < 2 else start + place % 2,
-                str(number),
-                str(number + 1) if place % 2 == 0 else None,
-                (),
-                frame.start[:2],
-                endpoints(frame.start, frame.poses[row, None]),
-                scores.valid,
-                {**dialect.shown(scores), "ade": torch.full((1,), torch.nan)},
-                scores.states,
-                dialect.counted(scores),
+                number=number,
+                follows=None if is_first_stage else start + place % 2,
+                name=str(number),
+                previous=str(number + 1) if is_later_frame else None,
+                follow_ups=(),
+                start=frame.start[:2],
+                ends=endpoints(frame.start, frame.poses[row, None]),
+                valid=scores.valid,
+                columns={**dialect.shown(scores), "ade": torch.full((1,), torch.nan)},
+                states=scores.states,
+                counted=dialect.counted(scores),
             )
         )
     return drives

@@ -46,23 +46,34 @@ class Forecast:
 
     @classmethod
     def of(cls, road: Road, lanes: Sequence[int]) -> Forecast:
-        agents, lights = road.scene.agents, road.scene.lights
+        agents = road.scene.agents
         now = (agents.times.abs() < EARLY).nonzero()[:, 0]
-        states, seen = agents.states[:, now], agents.seen[:, now].any(1)
-        states = states[:, 0] if len(now) else agents.states.new_zeros(len(seen), 5)
+        seen = agents.seen[:, now].any(1)
+        states = agents.states[:, now][:, 0] if len(now) else agents.states.new_zeros(len(seen), 5)
         rows = _nearest(road, states[:, :2], agents.types, seen)
-        pose, velocity, types = states[rows, :3], states[rows, 3:], agents.types[rows]
+        pose = states[rows, :3]
+        velocity = states[rows, 3:]
+        types = agents.types[rows]
         speeds = torch.where(types < MOVING_TYPES, velocity.norm(dim=1), 0)
         forward = torch.stack([pose[:, 2].cos(), pose[:, 2].sin()], 1)
         along = (forward * velocity).sum(1) > 0
         drift = torch.where(along, speeds, -speeds)[:, None] * forward
-        red = red_at_steps(lights)[0]
+        red = red_at_steps(road.scene.lights)[0]
         red &= torch.isin(torch.arange(len(red)), torch.tensor(lanes))
         red_polygons = road.lane_polygons[red.numpy()]
         sizes = agents.sizes[rows, :2]
         overlapped = shapely.intersects(boxes(pose, sizes), road.footprint)
         inside = shapely.within(road.footprint, red_polygons)
-        return cls(pose, sizes, types, speeds, drift, red, red_polygons, np.concatenate([overlapped, inside]))
+        return cls(
+            poses=pose,
+            sizes=sizes,
+            types=types,
+            speeds=speeds,
+            drift=drift,
+            red=red,
+            red_polygons=red_polygons,
+            ignored=np.concatenate([overlapped, inside]),
+        )
 
     def poses_at(self, steps: int = STEPS) -> Tensor:
         """``[N, steps, 3]`` at 10 Hz, updated every 0.2 s."""
@@ -106,10 +117,9 @@ class Forecast:
 
 def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor, steps: int = STEPS) -> TrafficRollouts:
     """Turn forecasts of K scenes into traffic of some steps for R candidates in scenes ``of_row [R]``."""
-    poses, sizes, speeds = (
-        pad_sequence(list(rows), batch_first=True)
-        for rows in zip(*((each.poses_at(steps), each.sizes, each.speeds) for each in forecasts), strict=True)
-    )
+    poses = pad_sequence([each.poses_at(steps) for each in forecasts], batch_first=True)
+    sizes = pad_sequence([each.sizes for each in forecasts], batch_first=True)
+    speeds = pad_sequence([each.speeds for each in forecasts], batch_first=True)
     minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
     present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, steps)
     types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)

@@ -39,9 +39,13 @@ def propose(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> Array:
 
     All S scenes are searched together, with the results of each alone.
     """
-    places = [lanes.road.position for lanes in ahead for _ in OFFSETS]
+    places = []
+    single = []
+    for lanes in ahead:
+        for offset in OFFSETS:
+            places.append(lanes.road.position)
+            single.append(lanes.path.shifted(offset) if offset else lanes.path)
     limits = np.repeat([_limit(lanes) for lanes in ahead], len(OFFSETS))
-    single = [lanes.path.shifted(offset) if offset else lanes.path for lanes in ahead for offset in OFFSETS]
     paths = LanePaths(single)
     begins = shapely.line_locate_point(paths.lines, shapely.points(places))
     ends = begins + CORRIDOR_SECONDS * np.abs(limits * max(SPEED_LIMIT_FRACTIONS))
@@ -83,15 +87,18 @@ class _Contacts(NamedTuple):
 def _contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Forecast]) -> list[_Contacts]:
     """The contacts of each search, because the forecast does not depend on the ego."""
     searched = range(LEADER_STEPS, STEPS, LEADER_STEPS)
-    tables, shapes, motions = [], [], []
+    tables = []
+    shapes = []
+    motions = []
     for number, (forecast, areas) in enumerate(zip(forecasts, np.split(corridors, len(forecasts)), strict=True)):
         at_steps = forecast.shapes(searched)
         step, agent, area = forecast.touching(areas, at_steps).T
         tables.append(np.column_stack([step, number * len(OFFSETS) + area]))
         shapes.append(at_steps[step, agent])
         motions.append(forecast.motion[agent])
-    table, flat, motion = np.concatenate(tables), np.concatenate(shapes), np.concatenate(motions)
-    step, path = table.T
+    step, path = np.concatenate(tables).T
+    flat = np.concatenate(shapes)
+    motion = np.concatenate(motions)
     along = shapely.line_locate_point(paths.lines[path], shapely.centroid(flat))
     rows = [np.flatnonzero(step == number) for number in range(len(searched))]
     return [_Contacts(path[some], flat[some], along[some], motion[some]) for some in rows]

@@ -69,9 +69,8 @@ def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
     apart = []
     for corner in (0, 1):
         axis = axes[..., corner, :] - axes[..., corner + 1, :]
-        (low_a, high_a), (low_b, high_b) = (
-            _range([dot(points[..., i, :], axis) for i in range(points.shape[-2])]) for points in (a, b)
-        )
+        low_a, high_a = _range([dot(a[..., i, :], axis) for i in range(a.shape[-2])])
+        low_b, high_b = _range([dot(b[..., i, :], axis) for i in range(b.shape[-2])])
         apart.append((low_a > high_b) | (low_b > high_a))
     return apart[0] | apart[1]
 

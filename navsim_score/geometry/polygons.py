@@ -65,7 +65,8 @@ class Polygons:
             counts = torch.bincount(of_edge, minlength=len(counts))
 
         width, height = (box[:, 2:] - box[:, :2]).unbind(1)
-        upright, extent = height > width, torch.maximum(width, height)
+        upright = height > width
+        extent = torch.maximum(width, height)
         low = torch.where(upright, box[:, 1], box[:, 0])
         slabs = torch.maximum(counts // EDGES_PER_SLAB, (extent / SLAB_WIDTH).long()).clamp(1, MOST_SLABS)
         scale = slabs / extent.clamp(min=SLACK)
@@ -76,12 +77,24 @@ class Polygons:
         slab = torch.minimum(slab, slabs[of_edge, None] - 1)
         edge, step = expand(slab.amax(1) - slab.amin(1) + 1, slab.amin(1))  # an edge may be in several slabs
         slab, order = (first_slab[of_edge[edge]] + step).sort(stable=True)
-        edge, step = edge[order], step[order]
+        edge = edge[order]
+        step = step[order]
         edges = edges[edge].flatten(1)
         first_edge = starts(torch.bincount(slab, minlength=int(first_slab[-1])))
         begin = low[of_edge[edge]] + step / scale[of_edge[edge]]
         ranges = _ranges(edges, first_edge, slab, begin, begin + 1 / scale[of_edge[edge]])
-        return cls(box, upright, low, scale, first_slab, ranges, first_edge, edges, outline, starts(counts))
+        return cls(
+            bounds=box,
+            upright=upright,
+            low=low,
+            scale=scale,
+            first_slab=first_slab,
+            ranges=ranges,
+            first_edge=first_edge,
+            edges=edges,
+            outline=outline,
+            first_outline=starts(counts),
+        )
 
     def contain(self, points: Tensor, row: Tensor) -> Tensor:
         """Even-odd rule for points ``[M, K, 2]`` in polygons ``row [M]``; ``[M, K]`` bool.
@@ -92,8 +105,11 @@ class Polygons:
         low_x, low_y, high_x, high_y = self.bounds[row][:, None].unbind(-1)
         inside = (x > low_x) & (x < high_x) & (y > low_y) & (y < high_y)
         pair, point = inside.nonzero().unbind(1)
-        upright, x, y = self.upright[row][pair], x[inside], y[inside]
-        u, w = torch.where(upright, y, x), torch.where(upright, x, y)
+        upright = self.upright[row][pair]
+        x = x[inside]
+        y = y[inside]
+        u = torch.where(upright, y, x)
+        w = torch.where(upright, x, y)
         slab = ((u - self.low[row][pair]) * self.scale[row][pair]).long() + self.first_slab[row][pair]
         slab = torch.minimum(slab, (self.first_slab[row + 1] - 1)[pair])
         low, core_low, core_high, high = self.ranges[slab].unbind(1)
@@ -110,7 +126,8 @@ class Polygons:
         box, edge = expand(self.first_outline[row + 1] - begin, begin)
         segments = self.outline[edge]
         near = bounds_touch(bounds(segments), bounds(boxes)[box]).nonzero()[:, 0]
-        box, segments = box[near], segments[near]
+        box = box[near]
+        segments = segments[near]
         touching[box[segments_touch_boxes(segments[:, 0], segments[:, 1], boxes[box])]] = True
         return touching
 
@@ -120,7 +137,8 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
     begin = first_edge[slab]
     point, edge = expand(first_edge[slab + 1] - begin, begin)
     start_u, start_w, end_u, end_w = edges.index_select(0, edge).unbind(1)
-    to_u, to_w = u[point], w[point]
+    to_u = u[point]
+    to_w = w[point]
     side = (end_u - start_u) * (to_w - start_w) - (end_w - start_w) * (to_u - start_u)
     up = end_u > to_u
     crossed = ((start_u > to_u) != up) & (torch.where(up, side, -side) > 0)
@@ -141,7 +159,8 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
     met = start_w + share * (end_w - start_w)
     order = met.amin(0).argsort(stable=True)
     order = order[slab[order].argsort(stable=True)]
-    low, high = met.amin(0)[order] - SLACK, met.amax(0)[order] + SLACK
+    low = met.amin(0)[order] - SLACK
+    high = met.amax(0)[order] + SLACK
 
     # The slab's widest gap without edges is entirely inside or entirely outside the polygon: inside, a core.
     covered = _running_max(high, slab)

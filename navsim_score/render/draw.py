@@ -52,8 +52,7 @@ def draw(
     driven = [rollout for rollout in rollouts if rollout.valid]
     start = scene.ego.poses[-1]
     view = View.around(start, torch.cat([start[None, :2], *(centers(rollout.states) for rollout in driven)]))
-    wide, high = (end - begin for begin, end in zip(view.low, view.high, strict=True))
-    width = HEIGHT * wide / high
+    width = HEIGHT * (view.high[0] - view.low[0]) / (view.high[1] - view.low[1])
     columns = [*([IMAGES_WIDTH] if images else []), width, LIST_WIDTH]
     figure = Figure(figsize=(sum(columns), HEIGHT), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(1, len(columns), width_ratios=columns)
@@ -91,6 +90,16 @@ def _rollouts(
         touched = [] if hits is None or not violated["NC"][row] else list(hits[row])
         states = scores.states[row].cpu()
         rollouts.append(
-            Rollout(row, tags[row], poses[row].cpu(), states, score, valid, marks, touched, uncomfortable[row])
+            Rollout(
+                number=row,
+                tag=tags[row],
+                poses=poses[row].cpu(),
+                states=states,
+                score=score,
+                valid=valid,
+                marks=marks,
+                hits=touched,
+                uncomfortable=uncomfortable[row],
+            )
         )
     return rollouts

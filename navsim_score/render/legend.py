@@ -44,11 +44,10 @@ def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
         Line2D([], [], linewidth=2, label="driven (simulated)", **gray),
         Line2D([], [], linewidth=0.9, linestyle=":", label="planned", **gray),
     ]
-    handles += [
-        Line2D([], [], marker=marker, linestyle="", label=f"{name} {style.MEANINGS[name]}", **gray)
-        for name, marker in style.MARKS.items()
-        if any(name in rollout.marks for rollout in rollouts)
-    ]
+    for name, marker in style.MARKS.items():
+        if any(name in rollout.marks for rollout in rollouts):
+            label = f"{name} {style.MEANINGS[name]}"
+            handles.append(Line2D([], [], marker=marker, linestyle="", label=label, **gray))
     if any(rollout.hits for rollout in rollouts):
         handles.append(
             Line2D([], [], marker="s", linestyle="", markerfacecolor="none", color=style.RED_LIGHT, label="hit")

@@ -54,11 +54,13 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
 
 def _fill(axes: Axes, view: View, polygons: Points, rows: Iterable[int], color: str, edge: str | None = None) -> None:
     polygons = polygons.drawn()
-    drawn = [polygon for polygon in (view.points(polygons[row]) for row in rows) if view.sees(polygon)]
+    everywhere = [view.points(polygons[row]) for row in rows]
+    drawn = [polygon for polygon in everywhere if view.sees(polygon)]
     draw_polygons(axes, drawn, color, edgecolor=edge or color, linewidth=0.5, zorder=style.ROADS)
 
 
 def _lines(axes: Axes, view: View, lines: Points, rows: Iterable[int], **look: Any) -> None:
     # With the padding, which repeats the first point and so closes polygons.
-    drawn = [line for line in (view.points(lines.xy[row]) for row in rows) if view.sees(line)]
+    everywhere = [view.points(lines.xy[row]) for row in rows]
+    drawn = [line for line in everywhere if view.sees(line)]
     axes.add_collection(LineCollection(drawn, zorder=style.LINES, **look))

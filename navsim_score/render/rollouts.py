@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -39,48 +40,60 @@ def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
     """Draw simulated drives in score colors, over dotted plans."""
     few = len(rollouts) <= FEW
     # The best candidates are drawn last, over the others.
-    for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
-        color = style.SCORES(rollout.score)
-        start = view.origin
-        plan = view.points(centers(torch.cat([start[None], in_scene(start, rollout.poses)])))
-        axes.plot(
-            plan[:, 0], plan[:, 1], color=color, linewidth=0.8 if few else 0.5, linestyle=":", marker=".",
-            alpha=0.9 if few else 0.5, markersize=3 if few else 0, zorder=style.PLANS,
-        )  # fmt: skip
-        path = view.points(centers(rollout.states))
-        axes.plot(
-            path[:, 0], path[:, 1], color=color, linewidth=2.4 if few else 1.4 + 0.8 * (rollout.score > 0),
-            alpha=0.95 if few or rollout.score > 0 else 0.7, solid_capstyle="round", zorder=style.PLANS,
-        )  # fmt: skip
-        if few:
-            _outline(axes, view, corners(rollout.states[-1]), color, 0.9)
-    for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
+    ascending = sorted(rollouts, key=lambda rollout: rollout.score)
+    for rollout in ascending:
+        _draw_plan(axes, view, rollout, few)
+        _draw_drive(axes, view, rollout, few)
+    for rollout in ascending:
         _draw_marks(axes, view, rollout, few)
     _draw_numbers(axes, view, rollouts)
+
+
+def _draw_plan(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
+    start = view.origin
+    plan = view.points(centers(torch.cat([start[None], in_scene(start, rollout.poses)])))
+    look: dict[str, Any] = {"linewidth": 0.5, "markersize": 0, "alpha": 0.5}
+    if few:
+        look = {"linewidth": 0.8, "markersize": 3, "alpha": 0.9}
+    color = style.SCORES(rollout.score)
+    axes.plot(plan[:, 0], plan[:, 1], color=color, linestyle=":", marker=".", zorder=style.PLANS, **look)
+
+
+def _draw_drive(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
+    path = view.points(centers(rollout.states))
+    look: dict[str, Any] = {"linewidth": 1.4, "alpha": 0.7}
+    if rollout.score > 0:
+        look = {"linewidth": 2.2, "alpha": 0.95}
+    if few:
+        look = {"linewidth": 2.4, "alpha": 0.95}
+    color = style.SCORES(rollout.score)
+    axes.plot(path[:, 0], path[:, 1], color=color, solid_capstyle="round", zorder=style.PLANS, **look)
+    if few:
+        _outline(axes, view, corners(rollout.states[-1]), color, 0.9)
 
 
 def draw_ego(axes: Axes, view: View) -> None:
     """Draw the ego's box at t = 0."""
     start = view.origin
     middle = torch.cat([centers(start), start[2:3]])
-    box, arrow = view.points(corners(start)), view.points(arrows(middle, start.new_tensor([LENGTH, WIDTH])))
-    fill, edge = [style.INK, "white"], ["white", "none"]
-    draw_polygons(axes, [box, arrow], fill, edgecolor=edge, linewidth=0.8, zorder=style.EGO)
+    box = view.points(corners(start))
+    arrow = view.points(arrows(middle, start.new_tensor([LENGTH, WIDTH])))
+    look: dict[str, Any] = {"edgecolor": ["white", "none"], "linewidth": 0.8, "zorder": style.EGO}
+    draw_polygons(axes, [box, arrow], [style.INK, "white"], **look)
 
 
 def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    wide, high = (view.high[0] - view.low[0]) * 0.025, (view.high[1] - view.low[1]) * 0.014
+    # A number that would cover a better candidate's is left out.
+    wide = (view.high[0] - view.low[0]) * 0.025
+    high = (view.high[1] - view.low[1]) * 0.014
     taken: list[tuple[float, float]] = []
     for rollout in sorted(rollouts, key=lambda rollout: -rollout.score):
         x, y = view.points(centers(rollout.states[-1]))
         if any(abs(x - left) < wide and abs(y - low) < high for left, low in taken):
             continue
         taken.append((x, y))
-        axes.annotate(
-            str(rollout.number), (x, y), fontsize=7, fontweight="bold", color=style.SCORES(rollout.score), ha="center",
-            va="center", path_effects=[withStroke(linewidth=2.2, foreground="white")], zorder=style.SIGNS,
-            annotation_clip=True,
-        )  # fmt: skip
+        look: dict[str, Any] = {"fontweight": "bold", "color": style.SCORES(rollout.score), "ha": "center"}
+        _write(axes, str(rollout.number), (x, y), halo=2.2, **look)
 
 
 def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
@@ -98,16 +111,20 @@ def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
         # Side by side, because one moment can violate several sub-scores.
         apart = 1.7 if few else 1.2
         for number, name in enumerate(names):
-            axes.plot(
-                center[0] + apart * (number - (len(names) - 1) / 2), center[1], style.MARKS[name], color=color,
-                markeredgecolor="white", markeredgewidth=0.7, markersize=8 if few else 6, zorder=style.HITS,
-            )  # fmt: skip
+            x = center[0] + apart * (number - (len(names) - 1) / 2)
+            look: dict[str, Any] = {"color": color, "markersize": 8 if few else 6, "zorder": style.HITS}
+            axes.plot(x, center[1], style.MARKS[name], markeredgecolor="white", markeredgewidth=0.7, **look)
         if few:
-            axes.annotate(
-                f"{' '.join(names)} {step / 10:.1f} s", tuple(center), xytext=(6 + 4 * len(names), 0),
-                textcoords="offset points", va="center", fontsize=7, color=style.INK, zorder=style.SIGNS,
-                path_effects=[withStroke(linewidth=2, foreground="white")], annotation_clip=True,
-            )  # fmt: skip
+            beside = {"xytext": (6 + 4 * len(names), 0), "textcoords": "offset points"}
+            text = f"{' '.join(names)} {step / 10:.1f} s"
+            _write(axes, text, (float(center[0]), float(center[1])), halo=2.0, color=style.INK, **beside)
+
+
+def _write(axes: Axes, text: str, place: tuple[float, float], halo: float, **look: Any) -> None:
+    """Write a text at a place, with a white halo of some points, unless the place is out of view."""
+    stroke = [withStroke(linewidth=halo, foreground="white")]
+    usual: dict[str, Any] = {"fontsize": 7, "va": "center", "zorder": style.SIGNS, "annotation_clip": True}
+    axes.annotate(text, place, path_effects=stroke, **usual, **look)
 
 
 def _outline(axes: Axes, view: View, box: Tensor, color: str | tuple[float, ...], width: float) -> None:

@@ -40,7 +40,10 @@ def lane_ahead(scene: Scene) -> LaneAhead:
 
 
 def _route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(lane for block in route for lane in road.blocks.lanes[block]))
+    lanes: dict[int, None] = {}  # in order, each once
+    for block in route:
+        lanes |= dict.fromkeys(road.blocks.lanes[block])
+    return tuple(lanes)
 
 
 def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:

@@ -65,7 +65,9 @@ class Road:
         """
         blocks = self.blocks_near(self.center, MAP_RADIUS)
         streets = [block for block in blocks if not self.blocks.connector[block]]
-        lanes = [lane for block in blocks for lane in self.blocks.lanes[block]]
+        lanes: list[int] = []
+        for block in blocks:
+            lanes += self.blocks.lanes[block]
         areas = [polygons(kind.polygons) for kind in (self.scene.map.intersections, self.scene.map.carparks)]
         areas = [area[shapely.intersects(area, _square(self.center, MAP_RADIUS))] for area in areas]
         tree = shapely.STRtree(np.concatenate([self.block_polygons[streets], self.lane_polygons[lanes], *areas]))

@@ -113,8 +113,16 @@ def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[i
                 for parent in reversed(parents):
                     way.append(parent[way[-1]])
                 return way[::-1]
-        reached = [(following, block) for block in latest for following in neighbors[block]]
-        parents.append(dict(reached))
-        latest = list(dict.fromkeys(following for following, _ in reversed(reached)))[::-1]
-        level = list(dict.fromkeys(following for block in level for following in neighbors[block]))
+        # Whoever reaches a roadblock last is its parent, and roadblocks are in the order of their last reach.
+        parent_of: dict[int, int] = {}
+        for block in latest:
+            for following in neighbors[block]:
+                parent_of.pop(following, None)
+                parent_of[following] = block
+        parents.append(parent_of)
+        latest = list(parent_of)
+        following_level: dict[int, None] = {}
+        for block in level:
+            following_level |= dict.fromkeys(neighbors[block])
+        level = list(following_level)
     return None

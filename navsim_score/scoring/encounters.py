@@ -53,20 +53,21 @@ class Encounters:
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = grown(motion.bounds, reach)
         half = traffic.sizes.norm(dim=-1) / 2
-        positions, absent = traffic.poses[..., :2], ~traffic.present[..., None]
+        positions = traffic.poses[..., :2]
+        absent = ~traffic.present[..., None]
         low = positions.masked_fill(absent, math.inf).amin(2) - half[..., None]
         high = positions.masked_fill(absent, -math.inf).amax(2) + half[..., None]
         near = bounds_touch(swept[:, None], torch.cat([low, high], -1)[traffic.of_row])
         row, agent = near.nonzero().unbind(1)
         at = (traffic.of_row[row], agent)
         return cls(
-            row,
-            traffic.poses[at],
-            traffic.present[at],
-            traffic.sizes[at],
-            traffic.types[at],
-            traffic.first_speed[at],
-            half[at] + EGO_RADIUS,
+            row=row,
+            poses=traffic.poses[at],
+            present=traffic.present[at],
+            sizes=traffic.sizes[at],
+            types=traffic.types[at],
+            first_speed=traffic.first_speed[at],
+            radius=half[at] + EGO_RADIUS,
         )
 
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:

@@ -32,8 +32,15 @@ class Motion:
     @classmethod
     def of(cls, states: Tensor, scene: Tensor) -> Motion:
         box = corners(states)
-        speeds = torch.hypot(states[..., State.VX], states[..., State.VY])
-        return cls(scene, states, box, centers(states), directions(states), speeds, bounds(box.flatten(1, 2)))
+        return cls(
+            scene=scene,
+            states=states,
+            corners=box,
+            centers=centers(states),
+            directions=directions(states),
+            speeds=torch.hypot(states[..., State.VX], states[..., State.VY]),
+            bounds=bounds(box.flatten(1, 2)),
+        )
 
     def __len__(self) -> int:
         return len(self.scene)

@@ -58,7 +58,9 @@ class Reactive(TrafficPolicy):
         agents = batch.agents
         vehicles = Following(surroundings.network, states, scene).run()
         agent = surroundings.network.agent[vehicles.rail]
-        poses, present, speeds = agents.poses[scene], agents.present[scene], agents.speeds[scene]
+        poses = agents.poses[scene]
+        present = agents.present[scene]
+        speeds = agents.speeds[scene]
         is_vehicle = (agents.types == VEHICLE)[scene][..., None]
         present[..., 0] = surroundings.now[scene]
         present[..., 1:] &= ~is_vehicle
@@ -77,11 +79,14 @@ def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroun
     device = batch.start.device
     now = [scene.agents.seen[:, scene.agents.times.abs() < EARLY].any(1) for scene in batch.scenes]
     counts = torch.tensor([len(vehicles.parked) for vehicles in traveling])
+    parked: list[int] = []
+    for vehicles in traveling:
+        parked += vehicles.parked
     return _Surroundings(
         RailNetwork.of(batch, [vehicles.rails for vehicles in traveling]),
         pad_sequence(now, batch_first=True).to(device),
         torch.repeat_interleave(counts).to(device),
-        torch.tensor([agent for vehicles in traveling for agent in vehicles.parked], dtype=torch.int64, device=device),
+        torch.tensor(parked, dtype=torch.int64, device=device),
     )
 
 

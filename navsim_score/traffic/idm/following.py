@@ -41,7 +41,8 @@ class Following:
         self.progress = network.progress[self.rail]
         self.speed = network.speed[self.rail]
         self.target = network.target[self.rail]
-        self.end, self.last_begin = network.end(self.rail), network.last_begin(self.rail)
+        self.end = network.end(self.rail)
+        self.last_begin = network.last_begin(self.rail)
         self.size = network.size[self.rail]
         self.pose = network.pose_at(self.rail, self.progress)
         self.present = torch.ones(len(self.rail), dtype=torch.bool, device=states.device)
@@ -53,7 +54,9 @@ class Following:
 
     def run(self) -> Vehicles:
         """Drive for 4 s, reacting to the ego's previous step."""
-        poses, present, speeds = [self.pose], [self.present], [self.speed.clone()]
+        poses = [self.pose]
+        present = [self.present]
+        speeds = [self.speed.clone()]
         for step in range(STEPS - 1):
             self._place_ego(step)
             for level in self.schedule.levels:
@@ -78,14 +81,16 @@ class Following:
 
     def _decide(self, level: Level, step: int) -> None:
         units = level.units
-        speed, progress = self.speed[units], self.progress[units]
+        speed = self.speed[units]
+        progress = self.progress[units]
         link, apart = self._in_the_way(level)
         reader = level.reader[link]
         gap = self.end[units] - progress - self.size[units, 0] / 2
         leader_speed = torch.zeros_like(speed)
         if len(link):
             nearest = self._nearest(reader, level.other[link], apart, len(units))
-            reader, link = reader[nearest], link[nearest]
+            reader = reader[nearest]
+            link = link[nearest]
             gap[reader] = apart[nearest]
             leader_speed[reader] = self._speed_along(units[reader], level.other[link], step)
         self.progress[units] = progress + DT * speed
@@ -95,7 +100,8 @@ class Following:
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
         """Indices of the level's links to actors on the reader's lane ahead, and `_apart` of reader and actor."""
         units = level.units
-        progress, end = self.progress[units], self.end[units]
+        progress = self.progress[units]
+        end = self.end[units]
         begin = torch.where(progress < end, progress, self.last_begin[units])[level.place]
         corridor, ahead = level.piece.between(begin, torch.full_like(begin, torch.inf))
         hit = ahead & self.used[level.slot] & rectangles.touch(corridor, self.rectangle[level.slot])
@@ -109,7 +115,9 @@ class Following:
         """Shortest distances ``[l]`` in meters between used slots of actors `one` and `other` ``[l]``."""
         pair, slot = self._used_slots(one)
         at, other_slot = self._used_slots(other[pair])
-        pair, a, b = pair[at], self.rectangle[slot[at]], self.rectangle[other_slot]
+        pair = pair[at]
+        a = self.rectangle[slot[at]]
+        b = self.rectangle[other_slot]
         # Skip pairs of rectangles that are certainly not the nearest pair.
         between = torch.hypot(a[:, 0] - b[:, 0], a[:, 1] - b[:, 1])
         radius = torch.hypot(a[:, 4], a[:, 5]) + torch.hypot(b[:, 4], b[:, 5])
@@ -158,7 +166,9 @@ class Following:
     def _occupy(self, level: Level) -> None:
         """Move the level's slots: boxes, and lanes within the headway."""
         units = level.units
-        progress, end, last_begin = self.progress[units], self.end[units], self.last_begin[units]
+        progress = self.progress[units]
+        end = self.end[units]
+        last_begin = self.last_begin[units]
         half = self.size[units, 0] / 2
         self.pose = self.pose.index_copy(0, units, self.network.pose_at(self.rail[units], progress))
         begin = torch.where(progress - half < end, progress - half, last_begin)

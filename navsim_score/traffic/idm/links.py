@@ -48,16 +48,17 @@ class Reach(NamedTuple):
         before_last, ends = torch.tensor([at[-2:].tolist() for at in lanes], dtype=torch.float64).view(-1, 2).T
         # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
         begin = torch.minimum(progress, before_last)
-        half, fastest = size[:, 0] / 2, speed + DURATION * ACCELERATION
-        rear, front = begin - half, progress + half + DURATION * fastest + HEADWAY * fastest
+        half = size[:, 0] / 2
+        fastest = speed + DURATION * ACCELERATION
+        rear = begin - half
+        front = progress + half + DURATION * fastest + HEADWAY * fastest
         radius = size.norm(dim=1) / 2 + MARGIN + (progress - ends).clamp(min=0)
         rail, _ = expand(counts)
         passed = pieces.end <= rear[rail]
-        before, reached = (
-            torch.bincount(rail[some], minlength=len(counts))
-            for some in (passed, ~passed & (pieces.begin < front[rail]))
-        )
-        return cls(begin, rear, front, radius, starts(counts)[:-1] + before, reached)
+        within = ~passed & (pieces.begin < front[rail])
+        passed_counts = torch.bincount(rail[passed], minlength=len(counts))
+        reached_counts = torch.bincount(rail[within], minlength=len(counts))
+        return cls(begin, rear, front, radius, starts(counts)[:-1] + passed_counts, reached_counts)
 
 
 def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[str]) -> tuple[Tensor, Tensor]:
@@ -78,7 +79,8 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
     pair, number = expand(counts[reader] * reach.pieces[other])
-    follower, others = reader[pair], other[pair]
+    follower = reader[pair]
+    others = other[pair]
     mine = starts(counts)[follower] + number // reach.pieces[others]
     slot = number % reach.pieces[others]
     begin = reach.begin[follower]
@@ -88,8 +90,9 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
     box = (apart <= reach.radius[others]).nonzero()[:, 0]
     lane = (apart <= MARGIN).nonzero()[:, 0]
     # The other's box has one slot, wherever it is, so that each of the reader's pieces meets the box at most once.
-    places = torch.stack([pair, mine, slot])[:, lane], torch.stack([pair, mine, reach.pieces[others]])[:, box]
-    pair, mine, slot = torch.cat(places, 1).unique(dim=1)  # pair by pair
+    on_lane = torch.stack([pair, mine, slot])[:, lane]
+    at_box = torch.stack([pair, mine, reach.pieces[others]])[:, box]
+    pair, mine, slot = torch.cat([on_lane, at_box], 1).unique(dim=1)  # pair by pair
     meeting, which = pair.unique(return_inverse=True)
     return Links(reader[meeting], other[meeting], which, mine, slot)
 
@@ -97,8 +100,10 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
 def levels(rails: int, readers: list[int], others: list[int]) -> Tensor:
     """Levels ``[G]`` of rails: a later rail is above earlier others that it reads, and not below earlier readers."""
     heights = [0] * rails
-    pairs = zip(readers, others, strict=True)
+    steps = []
+    for reader, other in zip(readers, others, strict=True):
+        steps.append((min(reader, other), max(reader, other), int(other < reader)))
     # Sorted by the vehicle that decides earlier, so that its level is final.
-    for first, second, step in sorted((min(pair), max(pair), int(pair[1] < pair[0])) for pair in pairs):
+    for first, second, step in sorted(steps):
         heights[second] = max(heights[second], heights[first] + step)
     return torch.tensor(heights, dtype=torch.int64)

@@ -43,39 +43,50 @@ class RailNetwork:
 
     @classmethod
     def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> RailNetwork:
-        flat = [rail for of_scene in rails for rail in of_scene]
+        """The network of each scene's rails."""
+        flat: list[Rail] = []
+        sizes = []
+        tokens = []
+        for scene, of_scene in zip(batch.scenes, rails, strict=True):
+            for rail in of_scene:
+                flat.append(rail)
+                sizes.append(scene.agents.sizes[rail.agent, :2])
+                tokens.append(scene.agents.tokens[rail.agent])
         counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
-        scene = torch.repeat_interleave(counts)
-        agent = torch.tensor([rail.agent for rail in flat], dtype=torch.int64)
-        size = _stacked([batch.scenes[at].agents.sizes[row, :2] for at, row in zip(scene, agent, strict=True)], 2)
-        pieces, piece_counts = cut(flat, size[:, 1])
+        size = _stacked(sizes, 2)
+        progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
+        speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
         poses = [torch.from_numpy(np.column_stack([rail.points, rail.yaws])) for rail in flat]
         distances = [torch.from_numpy(rail.distances) for rail in flat]
-        progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
-        tokens = [batch.scenes[at].agents.tokens[row] for at, row in zip(scene, agent, strict=True)]
-        speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
+
+        # Which vehicles may meet, and who decides first.
+        pieces, piece_counts = cut(flat, size[:, 1])
         reach = Reach.of(distances, size, progress, speed, pieces, piece_counts)
-        links = find_links(pieces, piece_counts, reach, *neighbors(counts, poses, size, tokens))
-        like, device, empty = batch.start, batch.start.device, torch.zeros(2, 3)
+        reader, other = neighbors(counts, poses, size, tokens)
+        links = find_links(pieces, piece_counts, reach, reader, other)
+        level = levels(len(flat), links.reader.tolist(), links.other.tolist())
+
+        like = batch.start
+        device = like.device
         return cls(
-            scene.to(device),
-            agent.to(device),
-            counts.to(device),
-            pad_sequence(distances or [empty[:, 0]], batch_first=True, padding_value=torch.inf)[: len(flat)].to(like),
-            pad_sequence(poses or [empty], batch_first=True)[: len(flat)].to(like),
-            torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
-            size.to(like),
-            progress.to(like),
-            _stacked([torch.from_numpy(rail.pose) for rail in flat], 3).to(like),
-            speed.to(like),
-            torch.tensor([rail.target_speed for rail in flat], dtype=torch.float64).to(like),
-            torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
-            Pieces(*(column.to(like) for column in pieces)),
-            starts(piece_counts).to(device),
-            reach.first_piece.to(device),
-            reach.pieces.to(device),
-            Links(*(column.to(device) for column in links)),
-            levels(len(flat), links.reader.tolist(), links.other.tolist()).to(device),
+            scene=torch.repeat_interleave(counts).to(device),
+            agent=torch.tensor([rail.agent for rail in flat], dtype=torch.int64, device=device),
+            counts=counts.to(device),
+            distances=_padded(distances, (2,), torch.inf).to(like),
+            poses=_padded(poses, (2, 3), 0.0).to(like),
+            last=torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
+            size=size.to(like),
+            progress=progress.to(like),
+            snapped=_stacked([torch.from_numpy(rail.pose) for rail in flat], 3).to(like),
+            speed=speed.to(like),
+            target=torch.tensor([rail.target_speed for rail in flat], dtype=torch.float64).to(like),
+            sees_ego=torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
+            pieces=Pieces(*(column.to(like) for column in pieces)),
+            first_piece=starts(piece_counts).to(device),
+            first_reached=reach.first_piece.to(device),
+            reached=reach.pieces.to(device),
+            links=Links(*(column.to(device) for column in links)),
+            level=level.to(device),
         )
 
     def pose_at(self, rail: Tensor, progress: Tensor) -> Tensor:
@@ -102,6 +113,13 @@ class RailNetwork:
 
 def _at(rows: Tensor, column: Tensor) -> Tensor:
     return rows.gather(1, column[:, None])[:, 0]
+
+
+def _padded(rows: list[Tensor], empty: tuple[int, ...], filler: float) -> Tensor:
+    """Rows of different lengths in one tensor; without any, no rows of shape `empty`."""
+    if not rows:
+        return torch.zeros(0, *empty, dtype=torch.float64)
+    return pad_sequence(rows, batch_first=True, padding_value=filler)
 
 
 def _stacked(rows: list[Tensor], width: int) -> Tensor:

@@ -144,8 +144,18 @@ def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> 
     kept = np.flatnonzero(~np.isclose(steps, 0.0))
     if len(kept) < 2:
         kept = np.append(kept, len(line) - 1)
-    points, yaws = line[kept], np.unwrap(headings(line)[kept])
-    return Rail(agent, points, distances[kept], yaws, _corners(points), snap.progress, snap.pose, speed, target)
+    points = line[kept]
+    return Rail(
+        agent=agent,
+        points=points,
+        distances=distances[kept],
+        yaws=np.unwrap(headings(line)[kept]),
+        corners=_corners(points),
+        progress=snap.progress,
+        pose=snap.pose,
+        speed=speed,
+        target_speed=target,
+    )
 
 
 def _corners(points: Array) -> np.ndarray:

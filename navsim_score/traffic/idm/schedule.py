@@ -51,12 +51,10 @@ class Schedule:
         key = torch.where(alone, shared + torch.arange(len(alone), device=alone.device), self.vehicle_rail)
         _, self.unit = key.unique(return_inverse=True)  # [V] int64
         units = int(self.unit.max()) + 1 if len(key) else 0
-        self.rail, self.unit_row = (  # [U] int64; any row of a shared unit
-            self.unit.new_zeros(units).scatter_(0, self.unit, values) for values in (self.vehicle_rail, self.row)
-        )
-        self.alone = torch.zeros(units, dtype=torch.bool, device=alone.device).scatter_(
-            0, self.unit, alone
-        )  # [U], of one row
+        self.rail = self.unit.new_zeros(units).scatter_(0, self.unit, self.vehicle_rail)  # [U] int64
+        self.unit_row = self.unit.new_zeros(units).scatter_(0, self.unit, self.row)  # [U] any row of a shared unit
+        self.alone = torch.zeros(units, dtype=torch.bool, device=alone.device)  # [U] of one row
+        self.alone.scatter_(0, self.unit, alone)
 
         self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])  # [U + R] numbers of slots
         self.slot_actor, self.slot_number = expand(self.slots)  # [N] int64 of each slot
@@ -88,12 +86,17 @@ class Schedule:
         start = network.pose_at(everyone, network.progress)[:, None, :2]
         travel = DURATION * (network.speed + DURATION * ACCELERATION / 2)[:, None]
         points = torch.where(network.distances.isfinite()[..., None], network.poses[..., :2], start)
-        around, lane = grown(bounds(start), travel), bounds(points)
-        low, high = torch.maximum(around, lane)[:, :2], torch.minimum(around, lane)[:, 2:]
-        swept, rail = bounds(self.states[..., : State.YAW])[self.row], self.vehicle_rail
+        around = grown(bounds(start), travel)
+        lane = bounds(points)
+        low = torch.maximum(around, lane)[:, :2]
+        high = torch.minimum(around, lane)[:, 2:]
+        swept = bounds(self.states[..., : State.YAW])[self.row]
+        rail = self.vehicle_rail
         farthest = torch.maximum(high[rail] - swept[:, :2], swept[:, 2:] - low[rail]).norm(dim=1)
         influenced[self.vehicle_rail[~(farthest < TRAFFIC_RADIUS)]] = True
-        links, count = network.links, -1
+        # Whoever reads an influenced vehicle is influenced too.
+        links = network.links
+        count = -1
         while count != int(influenced.sum()):
             count = int(influenced.sum())
             influenced[links.reader[influenced[links.other]]] = True
@@ -101,22 +104,30 @@ class Schedule:
 
     def _levels(self, shift: Tensor, scene: Tensor, ego_vehicle: Tensor, ego_piece: Tensor) -> list[Level]:
         """Levels in order of decision; a vehicle's number is its rail's plus its row's ``shift [R]``."""
-        network, units = self.network, len(self.rail)
+        network = self.network
+        units = len(self.rail)
         links = network.links
         # A link for every row of its scene, but only one link between shared units.
         of_scene = torch.bincount(network.scene[links.reader], minlength=len(network.counts))
         row, link = expand(of_scene[scene], starts(of_scene)[scene])
-        reader, other = (self.unit[rail[link] + shift[row]] for rail in (links.reader, links.other))
+        reader = self.unit[links.reader[link] + shift[row]]
+        other = self.unit[links.other[link] + shift[row]]
         once = self.alone[reader] | (self.unit_row[reader] == row)
-        reader, other, link = reader[once], other[once], link[once]
+        reader = reader[once]
+        other = other[once]
+        link = link[once]
+        # The places of each link: a piece of the reader's lane, and a slot of the other.
         places = torch.bincount(links.meeting, minlength=len(links.reader))
         at, place = expand(places[link], starts(places)[link])
-        piece, slot = links.piece[place], self.first_slot[other[at]] + links.slot[place]
+        piece = links.piece[place]
+        slot = self.first_slot[other[at]] + links.slot[place]
         # The links to egos, at the pieces near them.
         sees, ego_link = ego_vehicle.unique(return_inverse=True)
+        at = torch.cat([at, ego_link + len(reader)])
+        piece = torch.cat([piece, ego_piece])
         slot = torch.cat([slot, self.box[units + self.row[ego_vehicle]]])
-        at, piece = torch.cat([at, ego_link + len(reader)]), torch.cat([piece, ego_piece])
-        reader, other = torch.cat([reader, self.unit[sees]]), torch.cat([other, units + self.row[sees]])
+        reader = torch.cat([reader, self.unit[sees]])
+        other = torch.cat([other, units + self.row[sees]])
 
         level = network.level[self.rail]
         lane_slots = (self.slot_number < self.slots[self.slot_actor] - 1).nonzero()[:, 0]
@@ -132,16 +143,16 @@ class Schedule:
             owner = self.slot_actor[lanes]
             levels.append(
                 Level(
-                    mine,
-                    position[reader[of_level]],
-                    other[of_level],
-                    renumbered[at[kept]],
-                    position[reader[at[kept]]],
-                    network.pieces.take(piece[kept]),
-                    slot[kept],
-                    lanes,
-                    position[owner],
-                    network.pieces.take(network.first_reached[self.rail[owner]] + self.slot_number[lanes]),
+                    units=mine,
+                    reader=position[reader[of_level]],
+                    other=other[of_level],
+                    link=renumbered[at[kept]],
+                    place=position[reader[at[kept]]],
+                    piece=network.pieces.take(piece[kept]),
+                    slot=slot[kept],
+                    lanes=lanes,
+                    lane_unit=position[owner],
+                    lane_piece=network.pieces.take(network.first_reached[self.rail[owner]] + self.slot_number[lanes]),
                 )
             )
         return levels
