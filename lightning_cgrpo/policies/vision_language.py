@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import NO_INPUTS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.images import read_image
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
 from lightning_cgrpo.policies.sharding import in_shards
@@ -33,7 +34,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     """Chooses the next token, given texts and images and the answer's earlier tokens.
 
     A prompt is a list of messages, whose content is a text or a list of ``{"type": "text", "text": …}`` and
-    ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
+    ``{"type": "image", "image": …}`` with a PIL image, an array, or the bytes of a file, see `read_image`.
 
     With images, rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of D numbers, and ``grids [B, I,
     3]``, each image's number of patches in time, height and width. InternVL has tiles instead of patches.
@@ -44,6 +45,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         max_pixels: scale larger images down to this area. Patches of 14 pixels give area / 784 tokens. For InternVL,
             the area of all tiles except the thumbnail.
         share_prompts: as in `CausalLMPolicy`.
+        image_folder: folder whose image files prompts may name by path; by default prompts name no files. Prompts
+            never name URLs, because a row of a data set could then read this machine's files, or ask any server.
     """
 
     reads_images = True
@@ -59,9 +62,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
         min_pixels: int | None = None,
         max_pixels: int | None = None,
         share_prompts: bool = True,
+        image_folder: str | None = None,
     ) -> None:
         super().__init__(model, temperature, dtype, lora, gradient_checkpointing, max_prompt_tokens, share_prompts)
-        self.min_pixels, self.max_pixels = min_pixels, max_pixels
+        self.min_pixels = min_pixels
+        self.max_pixels = max_pixels
+        self.image_folder = image_folder
         self.image_processor: Any = None
         self.image_token = -1
 
@@ -75,18 +81,27 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return policy
 
     def load(self) -> None:
-        from transformers import AutoImageProcessor
-
         self._read_once()
         if self.image_processor is None:
-            # A directory of adapters has its own settings, which determine the tokens of an image.
-            folder = Path(self.name).expanduser()
-            source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
-            self.image_processor = AutoImageProcessor.from_pretrained(source, backend="pil")
+            self.image_processor = self._read_processor()
             self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
         self.image_token = self.family.network.config.image_token_id
         self.family.prepare()
         super().load()
+
+    def _read_processor(self) -> Any:
+        from transformers import AutoImageProcessor
+
+        # A directory of adapters has its own settings, which determine the tokens of an image.
+        folder = Path(self.name).expanduser()
+        source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
+        try:
+            return AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"Expected '{source}' to hold an image processor of transformers, but got: {first_line(error)}, try "
+                "the preprocessor_config.json of the model."
+            ) from error
 
     def pretrained(self) -> tuple[Any, Any]:
         return load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
@@ -119,9 +134,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
         if not images:
             return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
         try:
-            return self.family.read(self.image_processor, images)
+            pictures = [read_image(image, self.image_folder) for image in images]
+            return self.family.read(self.image_processor, pictures)
         except (ValueError, TypeError, OSError) as error:
-            raise UserError(f"Expected readable images in prompt {number}, but got: {error}.") from None
+            raise UserError(f"Expected readable images in prompt {number}, but got: {first_line(error)}.") from None
 
     def _expanded(self, text: str, grid: Tensor, number: int) -> str:
         token, (before, after) = self.family.placeholder, self.family.around

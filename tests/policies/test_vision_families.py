@@ -320,3 +320,36 @@ def test_prompts(directories):
         policy.read_prompts([message(f"a {PLACEHOLDER}")], torch.tensor([7]))
     with pytest.raises(UserError, match="Expected readable images in prompt 0"):
         policy.read_prompts([message("a", "b") + message({"no": "image"})])
+
+
+def test_images_come_in_any_form_and_from_no_other_place(directories, tmp_path):
+    """A path needs the policy's folder."""
+    pixels = picture(64, 32, 0)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    policy = loaded(directories["qwen2_5_vl"], image_folder=str(tmp_path))
+
+    def patches(form):
+        content = [{"type": "text", "text": "a"}, {"type": "image", "image": form}]
+        return policy.read_prompts([[{"role": "user", "content": content}]])["patches"]
+
+    expected = patches(pixels)
+    for form in ("a.png", (tmp_path / "a.png").read_bytes(), pixels.astype(np.float32) / 255):
+        assert torch.equal(patches(form), expected)
+    for form in ("https://example.org/a.png", str(directories["qwen2_5_vl"] / "a.png")):
+        with pytest.raises(UserError, match="Expected readable images in prompt 0"):
+            patches(form)
+
+
+def test_a_processors_own_code_is_never_run(directories, tmp_path, monkeypatch):
+    """Whatever standard input says."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = tmp_path / "model"
+    loaded(directories["qwen2_5_vl"]).save_pretrained(folder)
+    settings = {"image_processor_type": "Own", "auto_map": {"AutoImageProcessor": "own.Own"}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "own.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom transformers import Qwen2VLImageProcessorPil as Own\n"
+    )
+    with pytest.raises(UserError, match="to hold an image processor of transformers"):
+        loaded(folder)
+    assert not (tmp_path / "ran").exists()

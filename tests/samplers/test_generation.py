@@ -284,7 +284,7 @@ def test_answers_that_never_end_are_named_once(policy, monkeypatch):
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("look_every", [1, 8])
 def test_limits_cut_answers_and_change_nothing_before(policy, monkeypatch, shares, look_every):
-    monkeypatch.setattr(policy, "shares_prompts", shares)
+    monkeypatch.setattr(policy, "computation", PackedPrompts() if shares else PaddedRows())
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     inputs, draws = policy.read_prompts(TEXTS), noise_for(groups())(4, 20)
     whole = TransformersEngine().generate(policy, inputs, 4, Sampling(20), draws)

@@ -63,9 +63,13 @@ class RewardModel:
 
             try:
                 network, report = AutoModelForSequenceClassification.from_pretrained(
-                    self.model, dtype=self.dtype, use_safetensors=True, output_loading_info=True
+                    self.model,
+                    dtype=self.dtype,
+                    use_safetensors=True,
+                    output_loading_info=True,
+                    trust_remote_code=False,
                 )
-                tokenizer = AutoTokenizer.from_pretrained(self.model)
+                tokenizer = AutoTokenizer.from_pretrained(self.model, trust_remote_code=False)
             except (OSError, ValueError) as error:  # ValueError for an impossible name
                 raise UserError(
                     f"Expected a folder with a reward model, or its name on the hub, but got '{self.model}': {error}"

@@ -1,6 +1,7 @@
 """A reward model gives the score of the text alone, at its last attended token, whatever the padding."""
 
 import copy
+import json
 import pickle
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.randomness import random_weights
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.tasks.functions import RewardModel
@@ -86,3 +88,16 @@ def test_it_is_loaded_when_called_and_by_each_process(tmp_path):
     rewards = model(["Hi"], [" there"])
     for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert copied._loaded is None and copied(["Hi"], [" there"]) == rewards
+
+
+def test_a_models_own_code_is_never_run(tmp_path, monkeypatch):
+    """Whatever standard input says."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    classes = {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": classes}))
+    (tmp_path / "own.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom transformers import LlamaConfig as Own\n"
+    )
+    with pytest.raises(UserError, match="Expected a folder with a reward model"):
+        RewardModel(str(tmp_path))(["a"], ["b"])
+    assert not (tmp_path / "ran").exists()
