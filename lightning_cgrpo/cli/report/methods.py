@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +70,7 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     for (key, _), (name, run) in _read(sources).items():
         if key not in methods:
             label = name or re.sub(r",seed=\d+", "", run.summary["name"])
-            same = sum(method.label.partition(" #")[0] == label for method in methods.values())
-            methods[key] = MethodRuns(f"{label} #{same + 1}" if same else label, [])
+            methods[key] = MethodRuns(_numbered(label, methods.values()), [])
         methods[key].runs.append(run)
     if not methods:
         where = ", ".join(str(path) for _, path in sources)
@@ -84,14 +83,22 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     return tasks
 
 
+def _numbered(label: str, methods: Iterable[MethodRuns]) -> str:
+    """The label, with a number if other methods have the same label."""
+    same = [method for method in methods if method.label.partition(" #")[0] == label]
+    return f"{label} #{len(same) + 1}" if same else label
+
+
 def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | None], tuple[str | None, Run]]:
     """Runs with the user's names, by method and seed."""
     places: dict[Path, tuple[str | None, Summary]] = {}
     for name, path in sources:
         if not path.exists():
             raise UserError(f"There is no '{path}' to read runs from.")
-        for file in sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]:
-            if (summary := read_summary(file)) is not None:
+        files = sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]
+        for file in files:
+            summary = read_summary(file)
+            if summary is not None:
                 places.setdefault(file.resolve(), (name, summary))
     continued = {earlier_folder(file.parent, summary) for file, (_, summary) in places.items()}
     runs: dict[tuple[str, int | None], tuple[str | None, Run]] = {}
@@ -99,9 +106,11 @@ def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | N
         if file.parent in continued:
             continue
         run = saved_run(summary) if "series" in summary else read_run(file.parent, summary)
+        if run is None:
+            continue
         key = key_of({"name": name, **_identity(summary)}), summary["seed"]
         # Of several starts of a method and seed, the start that went furthest counts, and the newest of equal starts.
-        if run is not None and (key not in runs or runs[key][1].updates <= run.updates):
+        if key not in runs or runs[key][1].updates <= run.updates:
             runs[key] = name, run
     return runs
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lightning_cgrpo.cli.report.measures import TOLERANCE, Statistic, statistic, violates
 from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.runs import LAST, Run
-from lightning_cgrpo.cli.report.tables import Cell, Table
+from lightning_cgrpo.cli.report.tables import Table
 from lightning_cgrpo.objective.bound import Bound
 
 REWARD = "reward/mean"
@@ -16,11 +16,9 @@ MEASURED = ("rate/", "mean/")
 """Starts of the tags of constraints."""
 TRAINING = "training prompts"
 RULE = (
-    "Bold: the highest reward among finished methods whose rates meet their thresholds, with a tolerance of "
-    f"{TOLERANCE:.0%} of the allowed violations; each set of enforced thresholds has its own. Methods that enforce "
-    "nothing are bold only where no method enforces anything. !: an enforced rate violates its threshold by more than "
-    "the tolerance. Parentheses after a method: its progress, if it is unfinished. Parentheses after a value: the "
-    "seeds that have it, if some lack it, and the threshold, if methods differ in it."
+    f"!: an enforced rate violates its threshold by more than {TOLERANCE:.0%} of the allowed violations. "
+    "Parentheses after a method: its progress, if it is unfinished. Parentheses after a value: the seeds that have it, "
+    "if some lack it, and the threshold, if methods differ in it."
 )
 INTERVALS = (
     "Met, missed: how many seeds have the whole 95 % interval of the rate (prompts as clusters) on that side of the "
@@ -32,21 +30,6 @@ Values = Callable[[Run], Mapping[str, float]]
 def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
     """A tag's statistic over a method's seeds."""
     return statistic([values(run).get(tag) for run in method.runs])
-
-
-def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
-    """Labels of the best methods per set of thresholds, see `RULE`."""
-    enforcing = any(method.enforced for method in methods)
-    groups: dict[frozenset[str], dict[str, float]] = {}
-    for method in methods:
-        reward = measured(method, REWARD, values)
-        if reward is None or not method.finished or (enforcing and not method.enforced):
-            continue
-        rates = [(measured(method, bound.tag(name), values), bound) for name, bound in method.enforced.items()]
-        if all(rate is not None and not violates(rate, bound) for rate, bound in rates):
-            declared = frozenset(f"{name} {_threshold(bound)}" for name, bound in method.enforced.items())
-            groups.setdefault(declared, {})[method.label] = reward.mean
-    return [label for group in groups.values() for label, mean in group.items() if mean == max(group.values())]
 
 
 def final_table(methods: Sequence[MethodRuns]) -> Table:
@@ -63,13 +46,13 @@ def test_table(methods: Sequence[MethodRuns]) -> Table | None:
     methods = [method for method in methods if any(tested(run) for run in method.runs)]
     if not methods:
         return None
+    caption = "Test: mean ± standard deviation over seeds."
     runs = [run for method in methods for run in method.runs]
-    beside = any(trained(run) for run in runs)
-    seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
-    known = any(tag.startswith(("rate_low/", "mean_low/")) for run in runs for tag in tested(run))
-    caption = f"Test: mean ± standard deviation over seeds.{seen}{f' {INTERVALS}' if known else ''} {RULE}"
-    families = ("reward/", *MEASURED, "rollout/")
-    return _values_table("Test", caption, methods, tested, families, trained)
+    if any(trained(run) for run in runs):
+        caption += f" Rows '{TRAINING}': the same policies' answers to prompts of training."
+    if any(tag.startswith(("rate_low/", "mean_low/")) for run in runs for tag in tested(run)):
+        caption += f" {INTERVALS}"
+    return _values_table("Test", f"{caption} {RULE}", methods, tested, ("reward/", *MEASURED, "rollout/"), trained)
 
 
 def final_of(run: Run) -> Mapping[str, float]:
@@ -79,7 +62,11 @@ def final_of(run: Run) -> Mapping[str, float]:
 
 def tests_of(prefix: str) -> Values:
     """A run's test on one set of prompts, such as ``test/``, by tag."""
-    return lambda run: {tag.removeprefix(prefix): v for tag, v in run.tests.items() if tag.startswith(prefix)}
+
+    def values(run: Run) -> Mapping[str, float]:
+        return {tag.removeprefix(prefix): value for tag, value in run.tests.items() if tag.startswith(prefix)}
+
+    return values
 
 
 def _values_table(
@@ -92,17 +79,18 @@ def _values_table(
 ) -> Table:
     """A row per method; values `beside` add a row below."""
     logged = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
-    tags = [tag for family in families for tag in _ordered(logged, family, methods)]
-    best = best_of(methods, values)
+    tags: list[str] = []
+    for family in families:
+        tags += _ordered(logged, family, methods)
     decimals = {tag: _decimals(tag, methods, values) for tag in tags}
     rows = []
     for method in methods:
-        head, bold = [Cell(method.title), Cell(str(len(method.runs)))], method.label in best
+        seeds = str(len(method.runs))
         cells = [_cell(tag, method, methods, values, decimals[tag]) for tag in tags]
-        rows.append([*head, *(Cell(text, bold and tag == REWARD) for tag, text in zip(tags, cells, strict=True))])
+        rows.append([method.title, seeds, *cells])
         if beside is not None and any(beside(run) for run in method.runs):
-            head[0] = Cell(f"{method.title}, {TRAINING}")
-            rows.append([*head, *(Cell(_cell(tag, method, methods, beside, decimals[tag])) for tag in tags)])
+            cells = [_cell(tag, method, methods, beside, decimals[tag]) for tag in tags]
+            rows.append([f"{method.title}, {TRAINING}", seeds, *cells])
     return Table(title, caption, ["method", "seeds", *(_title(tag, methods) for tag in tags)], rows)
 
 
@@ -111,28 +99,46 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
     value = measured(method, tag, values)
     if value is None:
         return "-"
-    family, _, name = tag.partition("/")
-    bound = method.enforced.get(name) if tag.startswith(MEASURED) else None
-    marked = bound is not None and violates(value, bound)
+    text = f"{value.mean:,.{decimals}f}"
+    if not math.isnan(value.std):
+        text += f" ± {value.std:,.{decimals}f}"
     notes = [_note(tag, method, methods)]
-    ends = [[values(run).get(f"{family}_{end}/{name}") for end in ("low", "high")] for run in method.runs]
-    intervals = [(low, high) for low, high in ends if low is not None and high is not None]
+    bound = method.enforced.get(tag.partition("/")[2]) if tag.startswith(MEASURED) else None
+    marked = bound is not None and violates(value, bound)
+    intervals = _intervals(tag, method, values)
     if bound is not None and intervals:
         # The intervals of the seeds decide, instead of the tolerance.
-        sides = [bound.side(*interval) for interval in intervals]
+        sides = [bound.side(low, high) for low, high in intervals]
         marked = "missed" in sides
-        notes += [_words(sides), bound.interval_text(*intervals[0]) if len(method.runs) == 1 else ""]
+        notes.append(_words(sides))
+        if len(method.runs) == 1:
+            notes.append(bound.interval_text(*intervals[0]))
     if value.seeds < len(method.runs):
         notes.append(f"{value.seeds}/{len(method.runs)}")
-    numbers = [value.mean] if math.isnan(value.std) else [value.mean, value.std]
-    text, note = " ± ".join(f"{number:,.{decimals}f}" for number in numbers), ", ".join(filter(None, notes))
-    return text + (f" ({note})" if note else "") + (" !" if marked else "")
+    note = ", ".join(filter(None, notes))
+    if note:
+        text += f" ({note})"
+    return f"{text} !" if marked else text
 
 
-def _words(says: Sequence[str]) -> str:
+def _intervals(tag: str, method: MethodRuns, values: Values) -> list[tuple[float, float]]:
+    """The interval of each seed that has one."""
+    family, _, name = tag.partition("/")
+    found = []
+    for run in method.runs:
+        low = values(run).get(f"{family}_low/{name}")
+        high = values(run).get(f"{family}_high/{name}")
+        if low is not None and high is not None:
+            found.append((low, high))
+    return found
+
+
+def _words(sides: Sequence[str]) -> str:
     """``met`` if all seeds agree, else ``2 met, 1 undecided``."""
-    counts = {word: says.count(word) for word in ("met", "undecided", "missed") if word in says}
-    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
+    counts = {word: sides.count(word) for word in ("met", "undecided", "missed") if word in sides}
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
@@ -146,11 +152,12 @@ def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) ->
 
 
 def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
-    family, _, name = tag.partition("/")
     if tag == REWARD:
         return "reward"
+    family, _, name = tag.partition("/")
+    title = f"{family.replace('_', ' ')} {name}"
     thresholds = _thresholds(name, methods) if tag.startswith(MEASURED) else set()
-    return f"{family.replace('_', ' ')} {name}" + (f" {thresholds.pop()}" if len(thresholds) == 1 else "")
+    return f"{title} {thresholds.pop()}" if len(thresholds) == 1 else title
 
 
 def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
@@ -175,5 +182,9 @@ def _threshold(bound: Bound) -> str:
 def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
     if tag.startswith(("rate/", "multiplier/")):
         return 4
-    means = [abs(v.mean) for method in methods if (v := measured(method, tag, values)) is not None]
-    return 1 if max(means, default=0.0) >= 10 else 3
+    largest = 0.0
+    for method in methods:
+        value = measured(method, tag, values)
+        if value is not None:
+            largest = max(largest, abs(value.mean))
+    return 1 if largest >= 10 else 3

@@ -5,39 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
-
-
-class Cell(NamedTuple):
-    """A table's cell; bold marks the best of a column."""
-
-    text: str
-    bold: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table under its caption."""
+    """A table of texts under its caption."""
 
     title: str
     caption: str
     heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str]]
 
 
 def markdown(table: Table) -> str:
     """A GitHub table, under its caption."""
-    rows = [[f"**{plain(text)}**" if bold else plain(text) for text, bold in row] for row in table.rows]
-    return grid(table.caption, list(map(plain, table.heads)), rows)
+    heads = [plain(head) for head in table.heads]
+    rows = []
+    for row in table.rows:
+        rows.append([plain(text) for text in row])
+    return grid(table.caption, heads, rows)
 
 
 def html_table(table: Table) -> str:
     """A table of HTML, under its caption."""
-    lines = [f"<p>{escape(table.caption)}</p>", "<table><tr>"]
-    lines[-1] += "".join(f"<th>{escape(head)}</th>" for head in table.heads) + "</tr>"
+    heads = "".join(f"<th>{escape(head)}</th>" for head in table.heads)
+    lines = [f"<p>{escape(table.caption)}</p>", f"<table><tr>{heads}</tr>"]
     for row in table.rows:
-        cells = (f"<b>{escape(text)}</b>" if bold else escape(text) for text, bold in row)
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        cells = "".join(f"<td>{escape(text)}</td>" for text in row)
+        lines.append(f"<tr>{cells}</tr>")
     # A line breaks between parts of a name, and before the ± of a deviation.
     return "\n".join([*lines, "</table>"]).replace("_", "_<wbr>").replace("± ", "±&nbsp;")
 

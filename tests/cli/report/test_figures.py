@@ -113,7 +113,9 @@ def test_sweeps_show_all_rewards(rewards, from_zero):
         config = changed({"callbacks.multipliers": fixed(lava=n / 10)})
         methods.append(method(f"m{n}", made({tag: [1.0] * 10 for tag in final}, final, config=config)))
     [sweep] = find_sweeps([*methods, method("learned", made())])
-    assert sweep.weight == "lava" and [point for point, _ in sweep.rows[""]["ScalarizedAdvantages"]] == [0, 0.1, 0.2]
+    [line] = sweep.rows[""]
+    assert (sweep.component, line.name) == ("lava", "ScalarizedAdvantages")
+    assert [point.weight("lava") for point in line.points] == [0, 0.1, 0.2]
     [(name, figure)] = sweep_figures([sweep])
     (low, high), rates = (axes.get_ylim() for axes in figure.axes[:2])
     assert name == "sweep" and rates[0] == 0

@@ -1,4 +1,4 @@
-"""Which cells are bold and marked, and the numbers of the tables, by hand."""
+"""Which cells are marked, and the numbers of the tables, by hand."""
 
 import pytest
 
@@ -19,15 +19,11 @@ def run(seed, reward, lava, formed, tested=None, constraints=BOTH, **about):
 
 def cells(table):
     """Label, column and cell of every value."""
-    return [(row[0].text, head, cell) for row in table.rows for head, cell in zip(table.heads, row, strict=True)]
-
-
-def bold(table):
-    return [(label, head) for label, head, cell in cells(table) if cell.bold]
+    return [(row[0], head, cell) for row in table.rows for head, cell in zip(table.heads, row, strict=True)]
 
 
 def marked(table):
-    return {(label, head) for label, head, cell in cells(table) if cell.text.endswith(" !")}
+    return {(label, head) for label, head, cell in cells(table) if cell.endswith(" !")}
 
 
 @pytest.fixture
@@ -41,35 +37,19 @@ def methods():
     ]
 
 
-def test_bold_is_the_best_reward_of_those_that_meet_their_thresholds(methods):
+def test_rates_beyond_the_tolerance_are_marked(methods):
     """0.0108 on average is within 10 % of 0.01; 0.88 lacks 0.02 where 0.1 may be violated and so 0.01 is tolerated."""
     table = final_table(methods)
-    assert bold(table) == [("best, 100 % & more", "reward")]
     assert marked(table) == {("cheat", "rate lava ≤ 0.01"), ("malformed", "rate well_formed ≥ 0.9")}
     text = markdown(table)
-    assert "| best, 100 % &amp; more | 2 | **0.850 ± 0.071** | 0.0108 ± 0.0004 | 0.9200 ± 0.0424 |" in text
+    assert "| best, 100 % &amp; more | 2 | 0.850 ± 0.071 | 0.0108 ± 0.0004 | 0.9200 ± 0.0424 |" in text
     assert "| safer\\_one | 1 | 0.700 | 0.0020 |" in text and "last 1/8" in text
     assert "0.0112 !" in text and "| measured nothing | 1 | - |" in text
 
 
-def test_unfinished_methods_never_win_and_are_marked(methods):
+def test_unfinished_methods_show_their_progress(methods):
     methods[0].runs[1] = run(1, 0.8, 0.0111, 0.89, updates=40)
-    assert final_table(methods).rows[0][0].text == "best, 100 % & more (40 to 100 of 100)"
-    assert bold(final_table(methods)) == [("safer_one", "reward")]
-
-
-def test_there_is_a_best_for_each_set_of_thresholds():
-    loose = bounds(lava="at_most 0.05", well_formed="at_least 0.9")
-    watched = bounds(lava="at_most 0.01", well_formed="at_least 0.9 monitor")
-    compared = [
-        method("strict", run(0, 0.7, 0.01, 0.95)),
-        method("strict but worse", run(0, 0.6, 0.01, 0.95)),
-        method("loose", run(0, 0.9, 0.04, 0.95, constraints=loose)),
-        method("one", run(0, 0.8, 0.01, 0.95, constraints=watched)),
-        method("none", run(0, 1.0, 0.5, 0.95, constraints={})),
-    ]
-    assert [label for label, _ in bold(final_table(compared))] == ["strict", "loose", "one"]
-    assert [label for label, _ in bold(final_table(compared[4:]))] == ["none"]
+    assert final_table(methods).rows[0][0] == "best, 100 % & more (40 to 100 of 100)"
 
 
 def test_thresholds_that_differ_are_in_the_cells():
@@ -88,7 +68,7 @@ def test_thresholds_that_differ_are_in_the_cells():
 def test_fewer_seeds_than_the_method_has_are_told(methods):
     methods[1].runs.extend([run(1, 0.8, 0.002, 0.99), run(2, 0.9, 0.002, 0.99)])
     table = results.test_table(methods)
-    assert [row[0].text for row in table.rows] == ["safer_one"] and bold(table) == []
+    assert [row[0] for row in table.rows] == ["safer_one"]
     assert "| safer\\_one | 3 | 0.600 (1/3) | 0.0200 (1/3) ! |" in markdown(table)
     assert results.test_table(methods[:1]) is None
 
@@ -116,13 +96,13 @@ def solved(seed, length, correctness, formed, trained=None, interval=()):
 
 
 def test_training_prompts_are_a_row_below():
-    """Measured in the same test, and never bold; thresholds met there can be missed in the test."""
+    """Measured in the same test; thresholds met there can be missed in the test."""
     compared = [
         method("ScAdv", solved(0, 290.0, 0.70, 0.99, 0.76), solved(1, 290.0, 0.70, 0.99)),
         method("ScRew", solved(0, 310.0, 0.76, 0.99)),
     ]
     table = results.test_table(compared)
-    assert bold(table) == [("ScRew", "reward")] and marked(table) == {("ScAdv", "rate correctness ≥ 0.75")}
+    assert marked(table) == {("ScAdv", "rate correctness ≥ 0.75")}
     assert "| ScAdv, training prompts | 2 | -0.290 (1/2) | 0.7600 (1/2) |" in markdown(table)
 
 

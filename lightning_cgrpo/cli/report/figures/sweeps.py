@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_cgrpo.cli.configuration import get, short_class
@@ -21,33 +21,73 @@ FIXED = "FixedWeights"
 FEWEST = 3
 """Fewest values of a weight in a sweep."""
 
-Point = tuple[float, MethodRuns]
+
+@dataclass(frozen=True)
+class Weighted:
+    """A method with fixed weights.
+
+    Args:
+        weights: by component; a component that is not named has weight 0.
+    """
+
+    method: MethodRuns
+    weights: Mapping[str, float]
+
+    def weight(self, component: str) -> float:
+        return self.weights.get(component, 0.0)
 
 
-class Sweep(NamedTuple):
+@dataclass
+class Line:
+    """Methods that differ in the swept weight alone, with rising weights.
+
+    Args:
+        name: the methods' estimator.
+    """
+
+    name: str
+    points: list[Weighted]
+
+
+@dataclass
+class Sweep:
     """A sweep over one component's weight.
 
     Args:
-        rows: points (weight, method) with rising weights, by other weights (a title) and estimator (a line).
+        component: whose weight is swept.
+        rows: lines, by the other weights in words.
     """
 
-    weight: str
-    rows: dict[str, dict[str, list[Point]]]
+    component: str
+    rows: dict[str, list[Line]]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [line for lines in self.rows.values() for line in lines]
 
     @property
     def methods(self) -> list[MethodRuns]:
-        return [method for lines in self.rows.values() for points in lines.values() for _, method in points]
+        return [point.method for line in self.lines for point in line.points]
 
 
 def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
     """A sweep over each weight that takes the most different values, at least `FEWEST`."""
-    weighted = [(weights, method) for method in methods if (weights := weights_of(method)) is not None]
-    names = list(dict.fromkeys(name for weights, _ in weighted for name in weights))
-    values = {name: {weights.get(name, 0.0) for weights, _ in weighted} for name in names}
-    most = max(map(len, values.values()), default=0)
-    swept = [name for name in names if len(values[name]) == most >= FEWEST]
-    sweeps = [_sweep(name, [o for o in names if o != name and len(values[o]) > 1], weighted) for name in swept]
-    return [sweep for sweep in sweeps if sweep.rows]
+    weighted = []
+    for method in methods:
+        weights = weights_of(method)
+        if weights is not None:
+            weighted.append(Weighted(method, weights))
+    values = _values(weighted)
+    most = max((len(taken) for taken in values.values()), default=0)
+    sweeps = []
+    for component, taken in values.items():
+        if len(taken) < max(most, FEWEST):
+            continue
+        others = [name for name, other in values.items() if name != component and len(other) > 1]
+        sweep = _sweep(component, others, weighted)
+        if sweep.rows:
+            sweeps.append(sweep)
+    return sweeps
 
 
 def weights_of(method: MethodRuns) -> dict[str, float] | None:
@@ -55,63 +95,119 @@ def weights_of(method: MethodRuns) -> dict[str, float] | None:
     settings = method.runs[0].summary["method"]
     if get(settings, f"callbacks.{FIXED}") is None:
         return None
-    given = get(settings, f"callbacks.{FIXED}.init_args.weights") or {}
-    return {"reward": 1.0, **{str(name): float(weight) for name, weight in given.items()}}
+    weights = {"reward": 1.0}
+    for name, weight in (get(settings, f"callbacks.{FIXED}.init_args.weights") or {}).items():
+        weights[str(name)] = float(weight)
+    return weights
 
 
-def _sweep(name: str, others: Sequence[str], weighted: Sequence[tuple[dict[str, float], MethodRuns]]) -> Sweep:
-    lines: dict[str, str] = {}
-    rows: dict[str, dict[str, list[Point]]] = {}
-    for weights, method in sorted(weighted, key=lambda one: [one[0].get(other, 0.0) for other in others]):
-        settings = method.runs[0].summary["method"]
-        rest = key_of({**settings, "callbacks": {k: v for k, v in settings["callbacks"].items() if k != FIXED}})
-        estimator = short_class(get(settings, "model.init_args.estimator")) or "fixed weights"
-        same = sum(label.startswith(estimator) for label in lines.values())
-        label = lines.setdefault(rest, f"{estimator} #{same + 1}" if same else estimator)
-        title = ", ".join(f"λ of {other} = {weights.get(other, 0.0):g}" for other in others)
-        rows.setdefault(title, {}).setdefault(label, []).append((weights.get(name, 0.0), method))
-    # A single choice of weights, such as all equal, is no part of a sweep.
-    long = {t: {label: p for label, p in row.items() if len(p) >= FEWEST} for t, row in rows.items()}
-    ordered = {t: {label: sorted(p, key=itemgetter(0)) for label, p in row.items()} for t, row in long.items() if row}
-    return Sweep(name, ordered)
+def _values(weighted: Sequence[Weighted]) -> dict[str, set[float]]:
+    """The values that each component's weight takes."""
+    values: dict[str, set[float]] = {}
+    for one in weighted:
+        for component in one.weights:
+            values.setdefault(component, set())
+    for component, taken in values.items():
+        taken.update(one.weight(component) for one in weighted)
+    return values
+
+
+def _sweep(component: str, others: Sequence[str], weighted: Sequence[Weighted]) -> Sweep:
+    """Sort methods into rows of equal other weights, and into lines of equal other settings."""
+    names: dict[str, str] = {}
+    rows: dict[str, dict[str, Line]] = {}
+    for one in sorted(weighted, key=lambda one: [one.weight(other) for other in others]):
+        rest = _settings_without_weights(one.method)
+        if rest not in names:
+            names[rest] = _new_name(one.method, list(names.values()))
+        title = ", ".join(f"λ of {other} = {one.weight(other):g}" for other in others)
+        lines = rows.setdefault(title, {})
+        line_of_settings = lines.setdefault(rest, Line(names[rest], []))
+        line_of_settings.points.append(one)
+    sweep = Sweep(component, {})
+    for title, lines in rows.items():
+        # A single choice of weights, such as all equal, is no part of a sweep.
+        long = [one for one in lines.values() if len(one.points) >= FEWEST]
+        for long_line in long:
+            long_line.points.sort(key=lambda point: point.weight(component))
+        if long:
+            sweep.rows[title] = long
+    return sweep
+
+
+def _settings_without_weights(method: MethodRuns) -> str:
+    settings = method.runs[0].summary["method"]
+    callbacks = {name: value for name, value in settings["callbacks"].items() if name != FIXED}
+    return key_of({**settings, "callbacks": callbacks})
+
+
+def _new_name(method: MethodRuns, names: Sequence[str]) -> str:
+    """The method's estimator, numbered if other lines have the same estimator."""
+    estimator = short_class(get(method.runs[0].summary["method"], "model.init_args.estimator")) or "fixed weights"
+    same = sum(name.startswith(estimator) for name in names)
+    return f"{estimator} #{same + 1}" if same else estimator
+
+
+# ---------------------------------------------------------------------- drawing
 
 
 def sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, Figure]]:
     """A figure per sweep: rows and lines as in `Sweep`, a column per reward or rate."""
     for sweep in sweeps:
-        runs = [run for method in sweep.methods for run in method.runs]
-        tested = all(f"test/{REWARD}" in run.tests for run in runs)
-        tags = [REWARD, *dict.fromkeys(t for m in sweep.methods for t in m.tags if t.startswith(MEASURED))]
-        names = list(dict.fromkeys(name for lines in sweep.rows.values() for name in lines))
-        colors = {name: METHODS[n % len(METHODS)] for n, name in enumerate(names)}
-        size = (2.9 * len(tags) + 0.3, 1.9 * len(sweep.rows) + 0.8)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(sweep.rows), len(tags), squeeze=False, sharex=True, sharey="col")
-        for row, (title, lines) in zip(grid, sweep.rows.items(), strict=True):
-            row[0].set_title(title, loc="left", fontweight="bold")
-            for axes, tag in zip(row, tags, strict=True):
-                for name, points in lines.items():
-                    x, mean, std = _line(points, tag, tested)
-                    axes.errorbar(x, mean, std, color=colors[name], marker="o", markersize=3, capsize=2, linewidth=1.2)
-        for column, tag in zip(grid.T, tags, strict=True):
-            for axes in column:
-                axes.set_ylabel("reward" if tag == REWARD else " of ".join(tag.split("/", 1)))
-            column[-1].set_xlabel(f"fixed weight of {sweep.weight}")
-            drawn = [points for lines in sweep.rows.values() for points in lines.values()]
-            least = min((value for points in drawn for value in _line(points, tag, tested)[1]), default=0.0)
-            high = column[0].get_ylim()[1]
-            # Rates begin at 0, rewards only if they come near 0.
-            if tag != REWARD or 0 <= least < 0.25 * high:
-                column[0].set_ylim(0, high)
-        entries = [line(colors[name], name, marker="o", markersize=3) for name in names]
-        source = "test" if tested else "end of training"
-        legend(figure, [*entries, line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8)])
-        yield ("sweep" if len(sweeps) == 1 else f"sweep_{re.sub(r'[^a-zA-Z0-9.=-]', '-', sweep.weight)}"), figure
+        name = "sweep" if len(sweeps) == 1 else f"sweep_{re.sub(r'[^a-zA-Z0-9.=-]', '-', sweep.component)}"
+        yield name, _figure(sweep)
 
 
-def _line(points: Sequence[Point], tag: str, tested: bool) -> tuple[list[float], list[float], list[float]]:
-    def values(method: MethodRuns) -> list[float | None]:
-        return [run.tests.get(f"test/{tag}") if tested else run.final.get(tag) for run in method.runs]
+def _figure(sweep: Sweep) -> Figure:
+    tested = all(f"test/{REWARD}" in run.tests for method in sweep.methods for run in method.runs)
+    tags = _tags(sweep)
+    colors: dict[str, str] = {}
+    for one in sweep.lines:
+        if one.name not in colors:
+            colors[one.name] = METHODS[len(colors) % len(METHODS)]
+    size = (2.9 * len(tags) + 0.3, 1.9 * len(sweep.rows) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(sweep.rows), len(tags), squeeze=False, sharex=True, sharey="col")
+    lowest = dict.fromkeys(tags, np.inf)
+    for axes_of_row, (title, lines) in zip(grid, sweep.rows.items(), strict=True):
+        axes_of_row[0].set_title(title, loc="left", fontweight="bold")
+        for axes, tag in zip(axes_of_row, tags, strict=True):
+            axes.set_ylabel("reward" if tag == REWARD else " of ".join(tag.split("/", 1)))
+            for one in lines:
+                least = _draw_line(axes, one, sweep.component, tag, tested, colors[one.name])
+                lowest[tag] = min(lowest[tag], least)
+    for axes, tag in zip(grid[-1], tags, strict=True):
+        axes.set_xlabel(f"fixed weight of {sweep.component}")
+        high = axes.get_ylim()[1]
+        # Rates begin at 0, rewards only if they come near 0.
+        if tag != REWARD or 0 <= lowest[tag] < 0.25 * high:
+            axes.set_ylim(0, high)
+    entries = [line(color, name, marker="o", markersize=3) for name, color in colors.items()]
+    source = "test" if tested else "end of training"
+    legend(figure, [*entries, line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8)])
+    return figure
 
-    drawn = [(x, found) for x, method in points if (found := statistic(values(method))) is not None]
-    return [x for x, _ in drawn], [s.mean for _, s in drawn], [s.std if s.seeds > 1 else np.nan for _, s in drawn]
+
+def _tags(sweep: Sweep) -> list[str]:
+    """The reward, and the rates and means that any method logged."""
+    tags = [REWARD]
+    for method in sweep.methods:
+        for tag in method.tags:
+            if tag.startswith(MEASURED) and tag not in tags:
+                tags.append(tag)
+    return tags
+
+
+def _draw_line(axes: Axes, one: Line, component: str, tag: str, tested: bool, color: str) -> float:
+    """Draw a tag's means and deviations over the weight; returns the least mean, infinite without values."""
+    weights, means, deviations = [], [], []
+    for point in one.points:
+        values = [run.tests.get(f"test/{tag}") if tested else run.final.get(tag) for run in point.method.runs]
+        found = statistic(values)
+        if found is None:
+            continue
+        weights.append(point.weight(component))
+        means.append(found.mean)
+        deviations.append(found.std)  # NaN for one seed: no bar
+    axes.errorbar(weights, means, deviations, color=color, marker="o", markersize=3, capsize=2, linewidth=1.2)
+    return min(means, default=np.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_cgrpo.cli.report.figures.style import (
@@ -22,6 +23,7 @@ from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.runs import Run
 from lightning_cgrpo.cli.report.series import Series
 
+MARKERS = "osD^v<>PX*"
 SHADES = 4
 """Shades between all seeds missing and all seeds meeting a threshold."""
 
@@ -39,37 +41,47 @@ def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
             names = list(method.enforced)
             axes.set_yticks(range(len(names)), [f"{name} {method.enforced[name]}" for name in names])
             axes.set_ylim(len(names) - 0.5, -0.5)
+            strips = [_met(run) for run in method.runs]
+            width = min((run.width for run in method.runs), default=1.0)
             for row, name in enumerate(names):
-                seeds = [strips[name] for strips in map(_met, method.runs) if name in strips]
-                if not seeds:
-                    continue
-                steps, share, _ = band(seeds)
-                known = ~np.isnan(share)
-                width = min((run.width for run in method.runs), default=1.0)
-                for met in (True, False):
-                    # Both colors, each as strong as its share of the seeds.
-                    parts = np.round((share if met else 1 - share)[known] * SHADES) / SHADES
-                    for shade in np.unique(parts[parts > 0]):
-                        spans = [(step - width / 2, width) for step in steps[known][parts == shade]]
-                        color = GREEN if met else MISSED
-                        axes.broken_barh(spans, (row - 0.4, 0.8), color=color, alpha=float(shade), linewidth=0)
+                seeds = [strip[name] for strip in strips if name in strip]
+                if seeds:
+                    _draw_strip(axes, row, seeds, width)
         updates_axis(grid[-1], page)
         entries = [line(GREEN, "met", linewidth=5), line(MISSED, "missed", linewidth=5)]
         legend(figure, entries)
         yield f"timeline{suffix}", figure
 
 
+def _draw_strip(axes: Axes, row: int, seeds: Sequence[Series], width: float) -> None:
+    """Draw both colors, each as strong as its share of the seeds."""
+    steps, share_met, _ = band(seeds)
+    known = ~np.isnan(share_met)
+    steps, share_met = steps[known], share_met[known]
+    for color, share in ((GREEN, share_met), (MISSED, 1 - share_met)):
+        shades = np.round(share * SHADES) / SHADES
+        for shade in np.unique(shades[shades > 0]):
+            spans = [(step - width / 2, width) for step in steps[shades == shade]]
+            axes.broken_barh(spans, (row - 0.4, 0.8), color=color, alpha=float(shade), linewidth=0)
+
+
 def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     """Final reward over compliance, a point per run: the upper right corner is best."""
-    points = {method.label: [point for run in method.runs if (point := _point(run))] for method in methods}
-    points = {label: found for label, found in points.items() if found}
-    if not points or len({method.label for method in methods}) * max(map(len, points.values())) < 2:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for method in methods:
+        for run in method.runs:
+            point = _point(run)
+            if point is not None:
+                points.setdefault(method.label, []).append(point)
+    # A single point says nothing about a front.
+    if not points or (len(methods) == 1 and len(points[methods[0].label]) == 1):
         return
     figure = Figure(figsize=(7.4, 3.2 + 0.12 * len(points)), layout="constrained")
     axes = figure.subplots()
     entries = []
     for number, (label, found) in enumerate(points.items()):
-        marker, color = "osD^v<>PX*"[number // len(METHODS) % 10], METHODS[number % len(METHODS)]
+        color = METHODS[number % len(METHODS)]
+        marker = MARKERS[number // len(METHODS) % len(MARKERS)]
         compliances, rewards = np.transpose(found)
         axes.scatter(compliances, rewards, color=color, marker=marker, s=26, alpha=0.8, linewidths=0)
         entries.append(line(color, label, marker=marker, linestyle="", markersize=5))
@@ -82,17 +94,20 @@ def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 def _met(run: Run) -> dict[str, Series]:
     """By enforced constraint: 1 where the logged rate meets the final threshold, and 0 elsewhere."""
-    rates = {name: (bound, run.series.get(bound.tag(name))) for name, bound in run.bounds(["constrain"]).items()}
-    return {
-        name: Series(rate.steps, np.array([bound.met(value) for value in rate.values.tolist()], np.float64))
-        for name, (bound, rate) in rates.items()
-        if rate is not None
-    }
+    strips = {}
+    for name, bound in run.bounds(["constrain"]).items():
+        rate = run.series.get(bound.tag(name))
+        if rate is not None:
+            met = [bound.met(value) for value in rate.values.tolist()]
+            strips[name] = Series(rate.steps, np.array(met, np.float64))
+    return strips
 
 
 def _point(run: Run) -> tuple[float, float] | None:
     """Compliance and final reward; None if a constraint, or the reward, was not logged."""
-    reward, met = run.final.get("reward/mean"), _met(run)
-    if reward is None or not met or met.keys() != run.bounds(["constrain"]).keys():
+    reward = run.final.get("reward/mean")
+    strips = _met(run)
+    if reward is None or not strips or strips.keys() != run.bounds(["constrain"]).keys():
         return None
-    return min(series.between(run.updates / 2, np.inf).mean() for series in met.values()), reward
+    compliance = min(strip.between(run.updates / 2, np.inf).mean() for strip in strips.values())
+    return compliance, reward
