@@ -1,11 +1,20 @@
-"""Tokens per second in rollout and training, and peak memory, with random weights."""
+"""Tokens per second in rollout and training, and peak memory, with random weights.
+
+Decoding is measured with and without CUDA graphs. A failure of one measurement leaves the others.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from benchmarks.gpu.device import Place
 from benchmarks.trl.measure import Meter
@@ -15,6 +24,8 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules.base import PromptLoader
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.functions.prompts import Prompts
 
 SIZES: dict[str, dict[str, int]] = {
@@ -94,7 +105,71 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
     return result
 
 
+def generated(policy: CausalLMPolicy, prompt: int, answer: int, half: bool, graphs: bool) -> tuple[Tensor, float]:
+    """Tokens of a rollout, and its seconds, with the copy in bfloat16 under `half`."""
+    draw = torch.Generator().manual_seed(0)
+    prompts = torch.randint(2, 2048, (PROMPTS, prompt), generator=draw).tolist()
+    draws = torch.rand(PROMPTS, GROUP, answer, generator=draw, dtype=torch.float64)
+    inputs, sampling = policy.padded(prompts), Sampling(answer, min_new_tokens=answer)
+    engine = TransformersEngine(cuda_graphs=graphs)
+    kind = policy.device.type
+    synchronize(kind)
+    started = time.perf_counter()
+    with torch.autocast("cuda" if kind == "cuda" else "cpu", torch.bfloat16, half), engine.session(policy):
+        tokens = engine.generate(policy, inputs, GROUP, sampling, draws).actions
+    synchronize(kind)
+    return tokens, time.perf_counter() - started
+
+
+def synchronize(kind: str) -> None:
+    if kind == "cuda":
+        torch.cuda.synchronize()
+
+
+def decoding(policy: CausalLMPolicy, prompt: int, answer: int, graphs: bool) -> dict[str, Any]:
+    """Tokens per second of whole rollouts, and milliseconds of a step: what the last half of the steps takes."""
+    half = policy.device.type == "cuda"
+    generated(policy, prompt, answer, half, graphs)
+    _, short = generated(policy, prompt, answer // 2, half, graphs)
+    _, long = generated(policy, prompt, answer, half, graphs)
+    return {
+        "tokens_per_second": round(PROMPTS * GROUP * answer / long),
+        "milliseconds_a_step": round(1e3 * (long - short) / (answer - answer // 2), 2),
+    }
+
+
+def equal_with_graphs(where: Place) -> dict[str, Any]:
+    """Share of equal tokens with and without graphs, of a tiny model in float32 that grows over two captures."""
+    policy = build(TINY, 2048, where.device)
+    prompt, answer = (8, 6) if where.pretended else (20, 300)
+    plain, graphed = (generated(policy, prompt, answer, False, graphs)[0].cpu() for graphs in (False, True))
+    return {"equal_tokens": float((plain == graphed).double().mean())}
+
+
 def throughput(where: Place) -> dict[str, Any]:
-    if where.pretended:
-        return {"tiny": one_size(where, TINY, 2048, 8, 4)}
-    return {name: one_size(where, sizes, 151_936, PROMPT_TOKENS, ANSWER_TOKENS) for name, sizes in SIZES.items()}
+    sizes = {"tiny": TINY} if where.pretended else SIZES
+    vocabulary, prompt, answer = (2048, 8, 4) if where.pretended else (151_936, PROMPT_TOKENS, ANSWER_TOKENS)
+    results: dict[str, Any] = {}
+
+    def attempt(name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        try:
+            results[name] = measure()
+        except Exception as error:  # of one measurement; the others go on
+            results[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        # A part that runs out of time has the lines so far.
+        print(json.dumps(results), file=sys.__stdout__, flush=True)
+
+    for name, size in sizes.items():
+        for graphs in (False, True):
+            policy = build(size, vocabulary, where.device)
+            kind = "with graphs" if graphs else "without graphs"
+            attempt(f"{name}, decoding {kind}", lambda p=policy, g=graphs: decoding(p, prompt, answer, g))  # type: ignore[misc]
+            del policy
+    attempt("graphs, tiny model in float32", lambda: equal_with_graphs(where))
+    for name, size in sizes.items():
+        attempt(name, lambda s=size: one_size(where, s, vocabulary, prompt, answer))  # type: ignore[misc]
+    results["passed"] = not any("error" in result for result in results.values())
+    return results

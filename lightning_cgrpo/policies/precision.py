@@ -10,6 +10,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 
+from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.text_policy import TextPolicy
+
 
 @contextmanager
 def cast_once(device: torch.device) -> Iterator[None]:
@@ -26,6 +29,37 @@ def cast_once(device: torch.device) -> Iterator[None]:
             yield
         finally:
             torch.clear_autocast_cache()
+
+
+@contextmanager
+def without_autocast(policy: TextPolicy) -> Iterator[None]:
+    """Context: where autocast is on, it is off, and float32 weights are replaced by copies in its dtype.
+
+    Passes then launch no casts, which are a seventh of a decoded token's kernels, and keep the states between layers in
+    this dtype, too. The copies take the memory of autocast's cache. The parameters themselves stay as they are, because
+    optimizers and wrappers for several GPUs hold them. Weights that FSDP shards stay under autocast.
+    """
+    kind = policy.device.type
+    if not torch.is_autocast_enabled(kind) or is_sharded(policy):
+        yield
+        return
+    dtype = torch.get_autocast_dtype(kind)
+    copies: dict[nn.Parameter, nn.Parameter] = {}  # tied weights have one copy
+    replaced: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
+    try:
+        for module in policy.modules():
+            for name, weight in module._parameters.items():
+                if weight is None or weight.dtype != torch.float32:
+                    continue
+                if weight not in copies:
+                    copies[weight] = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+                replaced.append((module._parameters, name, weight))
+                module._parameters[name] = copies[weight]
+        with torch.autocast(kind, enabled=False):
+            yield
+    finally:
+        for parameters, name, weight in replaced:
+            parameters[name] = weight
 
 
 def casts_weights(trainer: Trainer | None) -> bool:

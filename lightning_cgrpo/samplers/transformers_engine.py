@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.continuation import FixedContinuation, SharedContinuation
+from lightning_cgrpo.policies.precision import without_autocast
 from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 
@@ -24,8 +27,18 @@ class TransformersEngine(RolloutEngine):
 
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
     batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
-    a stop token.
+    a stop token. Under bf16-mixed, a rollout computes with a bfloat16 copy of the weights.
+
+    Args:
+        cuda_graphs: replay each step as a CUDA graph, instead of launching its kernels one by one. For models that
+            share prompts, and without data-dependent shapes (mixtures of experts have them); others ignore it or fail.
     """
+
+    def __init__(self, cuda_graphs: bool = False) -> None:
+        self.cuda_graphs = cuda_graphs
+
+    def session(self, policy: CausalLMPolicy) -> AbstractContextManager[None]:
+        return without_autocast(policy)
 
     @torch.no_grad()
     def generate(
@@ -46,7 +59,7 @@ class TransformersEngine(RolloutEngine):
         at_once = max(prompts if sampling.batch_size is None else sampling.batch_size // group_size, 1)
         for start in range(0, prompts, at_once):
             wave = slice(start, start + at_once)
-            some = {name: tensor[wave] for name, tensor in inputs.items()}
+            some = {name: _in_dtype(tensor[wave], policy.output_weight.dtype) for name, tensor in inputs.items()}
             first_row = start * group_size
             self._answer(policy, some, lengths_B[wave], group_size, limits_B[wave], draws_RT, answers, first_row)
         return answers.rollouts(inputs, group_size)
@@ -76,6 +89,8 @@ class TransformersEngine(RolloutEngine):
             limits_r = limits_B.repeat_interleave(group_size).to(policy.device, non_blocking=True)
 
         continuation = policy.continuation(inputs, lengths_B, group_size, longest)
+        if self.cuda_graphs and isinstance(continuation, SharedContinuation):
+            continuation = FixedContinuation(policy, inputs, lengths_B, group_size, longest)
         logits = continuation.read().repeat_interleave(group_size, 0)
         for step in range(longest):
             # 1. A token of each answer.
@@ -101,6 +116,11 @@ class TransformersEngine(RolloutEngine):
                     choose.seen = None if choose.seen is None else choose.seen[index]
             # 4. The model reads the tokens.
             logits = continuation.next(kept, chosen)
+
+
+def _in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images in the dtype of the weights; tokens and masks as they are."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _looks(device: torch.device, limits: Tensor) -> set[int]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -12,10 +13,27 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4
 FIRST, LAST = 2, 4
+MOST = 800
 ALLOCATIONS = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
 NO_KERNEL = ALLOCATIONS | {
     "aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense", "aten::promote_types",
 }  # fmt: skip
+
+
+class Norms(TorchFunctionMode):
+    """Notes calls of PyTorch's norm, one kernel on a GPU, which a CPU computes in small operations."""
+
+    def __init__(self, kernels):
+        super().__init__()
+        self.kernels = kernels
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func not in (torch.rms_norm, torch.nn.functional.rms_norm):
+            return func(*args, **(kwargs or {}))
+        before = self.kernels.count
+        result = func(*args, **(kwargs or {}))
+        self.kernels.count = before + 1
+        return result
 
 
 class Kernels(TorchDispatchMode):
@@ -24,6 +42,15 @@ class Kernels(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.count = 0
+        self.norms = Norms(self)
+
+    def __enter__(self):
+        self.norms.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.norms.__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         views = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
@@ -59,13 +86,18 @@ def policy(tmp_path_factory):
     return CausalLMPolicy.from_model(Qwen2ForCausalLM(config).eval(), tokenizer)
 
 
-def test_a_decoded_step_takes_a_fifth_more_kernels_than_generates_at_most(policy):
-    """Attention to a shared prompt takes ten kernels a layer, transformers' attention three."""
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_decoded_step_takes_fewer_kernels_than_generate(policy, precision, fixed):
+    """Under bf16-mixed, too, because a rollout's copy of the weights is in bfloat16."""
+    engine = TransformersEngine(cuda_graphs=fixed)
 
     def ours(length):
         draws = torch.rand(PROMPTS, GROUP_SIZE, length)
         sampling = Sampling(length, min_new_tokens=length)
-        TransformersEngine().generate(policy, policy.padded([[5, 6, 7], [8, 9, 10, 11]]), GROUP_SIZE, sampling, draws)
+        inputs = policy.padded([[5, 6, 7], [8, 9, 10, 11]])
+        with torch.autocast("cpu", torch.bfloat16, precision == "bf16-mixed"), engine.session(policy):
+            engine.generate(policy, inputs, GROUP_SIZE, sampling, draws)
 
     def theirs(length):
         tokens = torch.tensor([[5, 6, 7, 8]] * PROMPTS * GROUP_SIZE)
@@ -74,4 +106,4 @@ def test_a_decoded_step_takes_a_fifth_more_kernels_than_generates_at_most(policy
 
     counts = each_step(ours), each_step(theirs)
     print(f"kernels of a decoded step, {LAYERS} layers: {counts[0]:.0f}, transformers' generate {counts[1]:.0f}")
-    assert counts[0] <= 1.2 * counts[1]
+    assert counts[0] <= MOST and counts[0] < counts[1]

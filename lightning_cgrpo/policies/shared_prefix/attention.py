@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lightning_cgrpo.policies.shared_prefix.cascade import shared_attention
+from lightning_cgrpo.policies.shared_prefix.cascade import repeated_heads, shared_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.varlen import Flash, packed_attention, runs_flash
 
@@ -97,5 +97,8 @@ class PackedAttention:
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Attended values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    if q.dtype == torch.float32 and q.device.type != "cpu":
+        # In float32, a GPU has no kernel for fewer heads of keys, so PyTorch would keep all scores.
+        k, v = repeated_heads(k, q.shape[1]), repeated_heads(v, q.shape[1])
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

@@ -45,12 +45,17 @@ def _expanded(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """`shared_attention` with the prompt repeated per answer, for any backend."""
-    n, answers, steps = query.shape[:3]
+    """`shared_attention` with the prompt repeated per answer, for any backend.
+
+    Heads of keys and values are repeated, because a GPU has no kernel for a mask with fewer of them: PyTorch would
+    compute all scores in float32 and keep them.
+    """
+    n, answers, steps, heads = query.shape[:4]
     size = prompt_key.shape[1]
 
     def whole(prompt: Tensor, own: Tensor) -> Tensor:
-        return torch.cat([prompt[:, None].expand(-1, answers, -1, -1, -1), own], 2).flatten(0, 1).transpose(1, 2)
+        rows = torch.cat([prompt[:, None].expand(-1, answers, -1, -1, -1), own], 2).flatten(0, 1).transpose(1, 2)
+        return repeated_heads(rows, heads)
 
     seen = torch.ones(steps, size + steps, dtype=torch.bool, device=query.device).tril(size)
     if bias is not None:
@@ -62,7 +67,6 @@ def _expanded(
         whole(prompt_value, value),
         attn_mask=seen,
         scale=scale,
-        enable_gqa=query.shape[3] != key.shape[3],
     )
     return attended.transpose(1, 2).unflatten(0, (n, answers))
 
@@ -164,7 +168,11 @@ def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _repeated(own: Tensor, heads: int) -> Tensor:
-    rows = own.flatten(0, 1).transpose(1, 2)
+    return repeated_heads(own.flatten(0, 1).transpose(1, 2), heads)
+
+
+def repeated_heads(rows: Tensor, heads: int) -> Tensor:
+    """Keys or values ``[N, H, S, D]`` from ``[N, K, S, D]``."""
     return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 
 
