@@ -51,13 +51,26 @@ def autocast():
 
 def test_a_rollout_casts_each_weight_once(policy):
     linear = [module.weight for module in policy.modules() if isinstance(module, nn.Linear)]
+    with autocast(), Casts(linear) as once:
+        answers(policy)
+    assert 0 < once.count <= len(linear)
+
+
+def test_passes_of_other_samplers_cast_each_weight_once(policy):
+    linear = [module.weight for module in policy.modules() if isinstance(module, nn.Linear)]
+    ids = torch.arange(5)[None]
+
+    def passes():
+        with torch.no_grad():
+            return [policy.model(input_ids=ids).logits for _ in range(3)]
+
     with autocast(), Casts(linear) as every_pass:
-        without = answers(policy)
+        without = passes()
     with autocast(), cast_once(CPU), Casts(linear) as once:
-        kept = answers(policy)
+        kept = passes()
     assert every_pass.count > 2 * len(linear)
     assert 0 < once.count <= len(linear)
-    assert torch.equal(without.actions, kept.actions)
+    assert all(torch.equal(one, other) for one, other in zip(without, kept, strict=True))
 
 
 def test_no_cast_outlives_the_rollout(policy):

@@ -305,7 +305,7 @@ def test_fixed_steps_change_no_answer(policy, monkeypatch, group_size, stops):
     monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
     expected = rolled(policy, 70, group_size)
     same(rolled(policy, 70, group_size, engine=TransformersEngine(cuda_graphs=True)), expected)
-    assert len(expected.lengths.unique()) > 3
+    assert len(expected.lengths.unique()) > 2
 
 
 def test_under_autocast_a_rollout_reads_a_copy_in_bfloat16(directory):

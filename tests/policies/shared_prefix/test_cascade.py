@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
+from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
 from lightning_cgrpo.policies.shared_prefix.cascade import _expanded, shared_attention
 
 N, G, C, P, D = 3, 4, 5, 6, 8
@@ -57,3 +59,26 @@ def test_half_precision_is_that_of_the_kernel():
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.double(), exact, rtol=0, atol=0.06)
     assert (half.double() - exact).abs().mean() < 0.01
+
+
+class Asked(TorchFunctionMode):
+    """Notes for how many heads of keys and values PyTorch's attention is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.heads.append([tensor.shape[1] for tensor in args[:3]])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_in_float32_gets_as_many_heads_of_keys_as_of_queries():
+    """It has no kernel for fewer: PyTorch would compute and keep all scores (the math kernel)."""
+    query, key = (torch.zeros(2, 3, 5, heads, 16, device="meta") for heads in (4, 2))
+    prompt = torch.zeros(2, 7, 2, 16, device="meta")
+    with Asked() as asked:
+        shared_attention(query, key, key, prompt, prompt, None, 0.25)
+        causal_attention(torch.zeros(2, 7, 4, 16, device="meta"), prompt, prompt, 0.25)
+    assert asked.heads == [[4, 4, 4]] * 2
