@@ -20,7 +20,8 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     if command != "score":
-        print(f"navsim_score: error: Unknown command '{printable(command)}', try score.", file=sys.stderr)
+        error = f"Expected the command score, but got '{printable(command)}', try python -m navsim_score score --help."
+        print(f"navsim_score: error: {error}", file=sys.stderr)
         return 2
     try:
         score(arguments[1:])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.forked import forked, run_script
@@ -15,6 +16,10 @@ from tests.forked import forked, run_script
 # threads, which spin while they wait, unless they are told to sleep, as `python -m lightning_cgrpo` does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A deadline for each example would measure the machine's load.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.

@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> str:
 
 
 PROSE = ("start", "your_problem")
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "navsim_score" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s --scenes PATH --trajectories PATH [option ...] (--help lists the options)",
         description="Score driving trajectories as NAVSIM v2 does (EPDMS): a simulated car drives them, and is judged "
         "by collisions, road, direction, lights, progress, time to collision, lane keeping and comfort. "
-        "See docs/driving.md for the files and for what the scores mean.",
+        "See navsim_score/README.md for the files and for what the scores mean.",
         epilog="A malformed trajectory is reported in its row, with scores of 0, and a malformed scene on the screen; "
         "the rest is scored. The exit status is 2 if a scene could not be scored.",
         allow_abbrev=False,

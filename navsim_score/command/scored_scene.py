@@ -43,7 +43,7 @@ class ScoredScene:
     words: Sequence[Sequence[str]] = ()  # for each candidate, why it got its score; only of the explained scene
 
     def rows(self) -> list[dict[str, Any]]:
-        """One JSON object per candidate, with scores of 0 if invalid; docs/driving.md lists the keys."""
+        """One JSON object per candidate, with scores of 0 if invalid; navsim_score/README.md lists the keys."""
         scores = self.scores
         columns = {name: scores.columns[name] for name in COLUMNS} | {
             "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,

@@ -1,4 +1,4 @@
-"""Two-stage scores of scenes with follow-ups (docs/driving.md, "The frame before")."""
+"""Two-stage scores of scenes with follow-ups (navsim_score/README.md, "Two stages")."""
 
 from __future__ import annotations
 

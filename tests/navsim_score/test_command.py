@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from driving_scenes.scene_file import scene_to_json
 from navsim_score.__main__ import main as run
 from navsim_score.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
 from navsim_score.command import main
+from navsim_score.command.submission import Authors, write_submission
 from navsim_score.scorer import Scorer
 from navsim_score.traffic.reactive import Reactive
 from tests.driving_scenes.scenes import agent, crossing, straight, straight_road
 
-PAGE = (Path(__file__).parents[2] / "docs/driving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "navsim_score/README.md").read_text(encoding="utf-8")
 PARKED = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
 ROAD = scene_to_json(PARKED)
 CROSSING = scene_to_json(crossing())
@@ -213,7 +215,19 @@ def test_official_two_stages(shared_data, folder, capsys):
 def test_python_of_the_page_runs(folder, block):
     write("a", ROAD, None)
     write("b", CROSSING, None)
-    exec(compile(block, "docs/driving.md", "exec"), {})
+    exec(compile(block, "navsim_score/README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("line", re.findall(r"^python -m navsim_score (.*)$", PAGE, re.MULTILINE))
+def test_commands_of_the_page_run(folder, line):
+    """With the page's folders, a scene of its own, and a submission."""
+    for place in ("scenes", "answers", "."):
+        Path(place).mkdir(exist_ok=True)
+        write(f"{place}/a", ROAD, [GOOD])
+    authors = Authors("a", "b", "c", "d", "e")
+    write_submission("submission.pkl", authors, {"a": torch.tensor(GOOD["poses"])}, {})
+    assert run(shlex.split(line)) == 0
+    assert [row["valid"] for row in read()["a"]] == [True]
 
 
 def test_page_knows_every_key():

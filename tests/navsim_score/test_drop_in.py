@@ -1,5 +1,6 @@
 """The devkit's `pdm_score` on fakes of its objects, built from a scene; beside the scorer on that scene."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,6 +117,19 @@ def test_a_scorer_over_caches_gives_the_scenes_scores(cases):
         assert torch.allclose(found.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
     assert torch.allclose(found.pdm_score, expected.pdm_score, rtol=0, atol=1e-9)
     assert torch.allclose(found.states, expected.states, rtol=0, atol=1e-9)
+
+
+def test_the_pages_function_gives_rewards_and_violations(cases):
+    caches, expected, scene = cases
+    page = (Path(drop_in.__file__).parent / "README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(# instead of navsim.*?)```", page, re.DOTALL)
+    names = {}
+    exec(block, names)
+    loader = SimpleNamespace(get_from_token=lambda token: caches[int(token)])
+    tokens = [str(row) for row in range(len(caches))]
+    rewards, violations = names["rewards"](loader, tokens, candidates().repeat(len(caches), 1, 1), scene)
+    assert torch.allclose(rewards, expected.rewards(), rtol=0, atol=1e-9)
+    assert all(torch.equal(violations[name], value) for name, value in expected.violations().items())
 
 
 def test_vehicles_of_caches_react_on_the_maps_lanes(monkeypatch):
