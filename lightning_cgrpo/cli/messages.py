@@ -22,6 +22,12 @@ LOST = re.compile(
     re.S,
 )
 """Complaints of gloo, NCCL and torch's store about a process that has ended."""
+# jsonargparse's texts
+KEY = 'Parser key "'
+CLASS, LITERAL = "Expected a <class '", "Expected a typing.Literal["
+IMPORT_PATH, GIVEN = "Expected a dot import path string: ", "Given value: "
+REPEATED = ("Problem with given class_path", "Does not validate", "Expected a path but", "Subtypes:", "Errors:")
+"""Starts of lines that say nothing of their own."""
 WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -47,40 +53,53 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain(error: BaseException) -> str:
-    """The outermost user error, or jsonargparse's key and first real complaint, in one line."""
+    """The outermost user error, or jsonargparse's key and first real complaint, in one line.
+
+    jsonargparse repeats the key's parts on lines of their own, and lists all types that a value could have had.
+    """
     for link in chain(error):
         if names_a_remedy(link):
             return str(link)
-    keys: list[str] = []
     lines = [line.strip(" -") for line in str(error).splitlines()]
+    keys: list[str] = []
     for number, line in enumerate(lines):
-        if key := re.match(r'(?:Type .*: )?Parser key "([^"]*)":', line):
-            keys.append(key[1])
-        elif line and not re.match(
-            r"Problem with given class_path|Does not validate|Expected a path but|Subtypes:|Errors:", line
-        ):
-            name = line.partition("Expected a dot import path string: ")[2]
-            if name and name.rpartition(".")[2] in _class_names():
-                complaint = f"The class '{name}' can't stand here."
-            else:
-                fitting = _class_names(".".join(keys))
-                complaint = (
-                    f"There is no class '{name}'.{did_you_mean(name, fitting)}" if name else _typed(lines[number:])
-                )
-            return ".".join(keys) + ": " * bool(keys) + complaint
+        if KEY in line:
+            keys.append(line.partition(KEY)[2].partition('"')[0])
+        elif line and not line.startswith(REPEATED):
+            key = ".".join(keys)
+            complaint = _of_class(line, key) or _of_type(lines[number:]) or line
+            return f"{key}: {complaint}" if keys else complaint
     return str(error)
 
 
-def _typed(lines: list[str]) -> str:
-    """The first line; for a value of another type, in the words of this package's own errors."""
-    wanted = re.fullmatch(r"Expected a (?:<class '([\w.]+)'>|typing\.Literal\[.*\])(?:\. Got value: (.*))?", lines[0])
-    if wanted is None:
-        return lines[0]
-    literals = (re.match(r"Expected a typing\.Literal\[(.*?)\]", line) for line in lines)
-    choices = [choice for literal in literals if literal for choice in re.findall(r"[\w.-]+", literal[1])]
-    values = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
-    kind = f"one of {', '.join(choices)}" if choices else WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
-    return f"Expected {kind}, but got {wanted[2] or next(values, 'another value')}."
+def _of_class(line: str, key: str) -> str | None:
+    """The complaint about a class that doesn't exist, or that can't stand at the key; None for other lines."""
+    name = line.partition(IMPORT_PATH)[2]
+    if not name:
+        return None
+    if name.rpartition(".")[2] in _class_names():
+        return f"The class '{name}' can't stand here."
+    return f"There is no class '{name}'.{did_you_mean(name, _class_names(key))}"
+
+
+def _of_type(lines: list[str]) -> str | None:
+    """The complaint about a value of another type, in the words of a configuration; None for other lines."""
+    wanted, _, value = lines[0].partition(". Got value: ")
+    choices: list[str] = []
+    for line in lines:
+        if line.startswith(LITERAL):
+            inside = line.removeprefix(LITERAL).partition("]")[0]
+            choices += [choice.strip(" '\"") for choice in inside.split(",")]
+        if not value and line.startswith(GIVEN):
+            value = line.removeprefix(GIVEN).partition(". Got value: ")[0]
+    if wanted.startswith(CLASS) and wanted.endswith("'>"):
+        name = wanted.removeprefix(CLASS).removesuffix("'>")
+        kind = WORDS.get(name.rpartition(".")[2], name)
+    elif not wanted.startswith(LITERAL):
+        return None
+    if choices:
+        kind = f"one of {', '.join(choices)}"
+    return f"Expected {kind}, but got {value or 'another value'}."
 
 
 def of_the_disk(error: OSError) -> str | None:
