@@ -33,6 +33,8 @@ END = 1 / 8
 EVERY = 5.0
 """Seconds between two writes."""
 BOUND = ("kind", "direction", "threshold")
+KEPT = ("before", "last")
+"""Measurements that a resumed run continues with."""
 SPENT = ("answers", "seconds", "cpu_seconds", "peak_mb")
 FAULTS, SKIPPED = "faults/", "skipped_steps"
 
@@ -55,6 +57,9 @@ class RunSummary(Callback):
         self._began, self._written = time.monotonic(), 0.0
         self.record: Record = {"method": {}, "length": {}, **(identity or {})}
         self._scored: dict[float, Record] = {}
+        """Validations by the metric that ranks checkpoints."""
+        self._before: Record = {}
+        """The measurements of the run up to the checkpoint that it resumes from."""
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
         self.path: Path | None = None
         """The file, once training has begun."""
@@ -63,9 +68,8 @@ class RunSummary(Callback):
         here = run_folder(trainer)
         self.path = here / SUMMARY
         before, there = _resumed(trainer)
-        if before and not getattr(trainer.checkpoint_callback, "best_model_path", ""):  # of another objective
-            before = {**before, "best": None, "measured": {k: v for k, v in before["measured"].items() if k != "best"}}
-        best = before.get("best")
+        if not getattr(trainer.checkpoint_callback, "best_model_path", ""):
+            self._scored.clear()  # of another objective
         self._spent = {key: before.get(key) or 0 for key in SPENT}
         self._faults: Counter[str] = Counter(before.get("faults"))
         origin = pl_module.policy.origin
@@ -82,11 +86,20 @@ class RunSummary(Callback):
             "resumed": os.path.relpath(there, here) if before and there.resolve() != here.resolve() else None,
             "constraints": declared(pl_module.objective),
             "machine": machine(pl_module.device),
-            "measured": before.get("measured", {}),
-            "best": best and {**best, "checkpoint": os.path.relpath(there / best["checkpoint"], here)},
+            "measured": dict(self._before),
+            "best": None,
         }
         here.mkdir(parents=True, exist_ok=True)
         self.write(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        # Not from the file, which may tell of validations after the checkpoint.
+        measured = self.record.get("measured", {})
+        return {"measured": {key: measured[key] for key in KEPT if key in measured}, "scored": dict(self._scored)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._before = state_dict["measured"]
+        self._scored = state_dict["scored"]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
@@ -134,7 +147,7 @@ class RunSummary(Callback):
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:
             shown["best"] = self._scored[float(score)]
-            checkpoint = os.path.relpath(callback.best_model_path, self.path.parent)
+            checkpoint = os.path.relpath(_found(callback.best_model_path, trainer.ckpt_path), self.path.parent)
             self.record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = sum(one.ru_utime + one.ru_stime for one in usage)
@@ -195,6 +208,12 @@ def _resumed(trainer: Trainer) -> tuple[Record, Path]:
         return json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if trainer.ckpt_path else {}, folder
     except (OSError, ValueError):
         return {}, folder
+
+
+def _found(checkpoint: str, resumed_from: Any) -> str:
+    """The path of an earlier checkpoint, which may have moved with the checkpoint that the run resumed from."""
+    moved = os.path.join(os.path.dirname(resumed_from or ""), os.path.basename(checkpoint))
+    return moved if resumed_from and not os.path.exists(checkpoint) and os.path.exists(moved) else checkpoint
 
 
 def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -> Record:

@@ -40,7 +40,7 @@ class Breaks(Callback):
 
 
 @pytest.fixture
-def fit(tmp_path, monkeypatch):
+def fit(tmp_path, monkeypatch, ctrl_c):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ends.py").write_text(ENDS)
@@ -109,3 +109,31 @@ def test_a_resumed_run_adds_up(fit):
     loose = ["--model.objective.constraints.lava.at_most=0.02", "--trainer.max_steps=9"]
     third = fit("--ckpt_path=runs/second/version_0/checkpoints/last.ckpt", *loose, name="third")
     assert third["updates"] == 9 and third["best"] is None and "best" not in third["measured"], "by another threshold"
+
+
+def test_of_equal_validations_the_first_has_the_best_checkpoint_also_after_a_resume(fit):
+    """A policy that learns nothing: every validation has the same score."""
+    still = ["--model.optimizer.lr=0", "--callbacks.multipliers=FixedWeights"]
+    still += ["--callbacks.multipliers.weights={lava: 1, battery: 1}", "--callbacks.checkpoints.save_top_k=-1"]
+    whole = fit(*still, name="whole")
+    assert whole["measured"]["best"]["update"] == 4 and whole["measured"]["last"]["update"] == 8
+    best = whole["measured"]["best"] | {"update": 0}
+    assert whole["measured"]["last"] | {"update": 0} == best, "a tie"
+    # From before the second validation, of a run whose summary tells of a later one.
+    fourth = Path("runs/whole/version_0/checkpoints/step=4.ckpt")
+    resumed = fit(*still, f"--ckpt_path={fourth}", name="resumed")
+    assert resumed["measured"]["best"] == whole["measured"]["best"]
+    assert (Path("runs/resumed/version_0") / resumed["best"]["checkpoint"]).resolve() == fourth.resolve()
+
+
+def test_a_run_resumed_from_an_earlier_checkpoint_knows_no_later_best(fit):
+    """The summary beside the checkpoint tells of validations that the resumed run has not made."""
+    kept = ["--callbacks.checkpoints.save_top_k=-1", "--callbacks.checkpoints.monitor=val/rate/lava"]
+    kept += ["--callbacks.checkpoints.mode=min", "--model.optimizer.lr=0.01"]
+    whole = fit(*kept, name="whole")
+    assert whole["measured"]["best"]["update"] == 8
+    fourth = "--ckpt_path=runs/whole/version_0/checkpoints/step=4.ckpt"
+    part = fit(*kept, fourth, "--trainer.max_steps=5", name="part")
+    assert part["measured"]["best"] == part["measured"]["last"] and part["measured"]["best"]["update"] == 4
+    assert part["best"]["score"] == pytest.approx(part["measured"]["best"]["constraints"]["lava"]["value"])
+    assert part["measured"]["before"] == whole["measured"]["before"]
