@@ -33,7 +33,7 @@ from driving_scenes.generator import GeneratedScenes
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene import Scene
 from driving_scenes.scene_file import read_scene, scene_to_json
-from lightning_cgrpo.checkpoints.files import damage
+from lightning_cgrpo.checkpoints.damage import find_damage
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.records import RecordError, read_records
 from lightning_cgrpo.samplers.vllm.requests import read_turn
@@ -179,7 +179,7 @@ def check_checkpoint(number: int) -> bool:
             content[draw.randrange(len(content))] = draw.randrange(256)
     file = Path(tempfile.gettempdir()) / f"fuzz-{os.getpid()}.ckpt"
     file.write_bytes(content)
-    whole = damage(file) is None
+    whole = find_damage(file) is None
     if whole:
         try:
             read = torch.load(file, weights_only=True)

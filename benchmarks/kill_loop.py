@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli.preparation
-from lightning_cgrpo.checkpoints.files import SHARDED_LAST
+from lightning_cgrpo.checkpoints.header import SHARDED_LAST
 
 PATIENCE = 600.0
 """Timeout of every step, in seconds."""

@@ -6,7 +6,7 @@ from lightning_cgrpo.callbacks.driving.pictures import DrivePictures
 from lightning_cgrpo.callbacks.driving.scores import DrivingScores
 from lightning_cgrpo.callbacks.driving.submission import WriteSubmission
 from lightning_cgrpo.callbacks.evaluation_tables import EvaluationTable
-from lightning_cgrpo.callbacks.fixed_weights import FixedWeights, WeightSetter
+from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
 from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
@@ -16,6 +16,7 @@ from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
 from lightning_cgrpo.callbacks.tensorboard import Pictures, TensorBoardLayout
+from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 
 __all__ = [
     "Checkpoints",

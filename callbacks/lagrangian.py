@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from lightning_cgrpo.callbacks.fixed_weights import WeightSetter
+from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput

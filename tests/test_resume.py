@@ -198,6 +198,16 @@ def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path, m
     (optimizer,) = torch.load(path, weights_only=True)["optimizer_states"]
     with pytest.warns(UserWarning, match="no state of the optimizer, which begins anew"):
         resume(optimizer_states=[optimizer | {"state": {}}])
+    for part in ("state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "global_step"):
+        with pytest.raises(UserError, match=f"hold a run's state, but its {part} is "):
+            resume(**{part: "5" if part == "global_step" else 5})
+    with pytest.raises(UserError, match="its optimizer_states is "):
+        resume(optimizer_states=[5])
+    with pytest.raises(UserError, match="optimizer 0 lacks param_groups"):
+        resume(optimizer_states=[{"state": {}}])
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    with pytest.raises(UserError, match="is a int there and"):
+        resume(state_dict={**weights, next(iter(weights)): 5})
     torch.save([1, 2], "incomplete.ckpt")
     with pytest.raises(UserError, match="hold a run's state, but got a list"):
         main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])

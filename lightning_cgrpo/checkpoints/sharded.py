@@ -45,7 +45,7 @@ HARMLESS = {
 """Names in torch's own descriptions; dtypes are harmless too."""
 
 
-def damage_of_parts(checkpoint: Path) -> str | None:
+def find_damaged_part(checkpoint: Path) -> str | None:
     """Damage of a sharded checkpoint's parts, or an object other than tensors and plain containers; else None.
 
     A resumed run unpickles the description and the optimizer's settings without restriction, so both are first read

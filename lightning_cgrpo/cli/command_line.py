@@ -122,7 +122,7 @@ class CommandLine(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         try:
             with UserCode(f"code that `{subcommand}` calls"):  # such as callbacks
-                super()._run_subcommand(subcommand)
+                self._run_lightning(subcommand)
             if subcommand == "fit" and ended_early(self.trainer):
                 raise UserError(
                     f"Expected {updates_asked(self.trainer):,} updates, but training ended after "
@@ -146,6 +146,15 @@ class CommandLine(LightningCLI):
         """Every setting with its default; values of environment variables stay interpolations."""
         given = self.config[self._chosen].as_dict()
         return settings_of(self._environment.hidden(given))
+
+    def _run_lightning(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except SystemExit as end:
+            # Lightning ends with status 1 after Ctrl-C.
+            if isinstance(end.__context__, KeyboardInterrupt):
+                raise end.__context__ from None
+            raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}

@@ -11,8 +11,9 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint, newest
-from lightning_cgrpo.checkpoints.plugin import check_weights
+from lightning_cgrpo.checkpoints.damage import check_checkpoint
+from lightning_cgrpo.checkpoints.files import best_of, newest
+from lightning_cgrpo.checkpoints.resumable import check_parts, check_weights
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
@@ -91,7 +92,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:
     try:
         # Mapped, because most of the file is the optimizer's state, which is never read.
         file = path / _METADATA_FILENAME if sharded else path
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        saved = check_parts(torch.load(file, map_location="cpu", weights_only=True, mmap=True), str(path))
         state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
         update, base = int(saved["global_step"]), saved.get("base_weights", {}).get("policy")
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.files import check_checkpoint
+from lightning_cgrpo.checkpoints.damage import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.plugin import check_resumable, check_weights
+from lightning_cgrpo.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.core.distributed import means
 from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.core.prompts.source import PromptLoader

@@ -1,25 +1,36 @@
 """Runs whose task hangs in a chosen call, in a process of their own; see test_termination.py."""
 
+import fcntl
 import os
 import signal
 import sys
+import termios
 import time
 from multiprocessing import get_context
 from pathlib import Path
 
 from lightning_cgrpo import __main__ as command_line
-from lightning_cgrpo.checkpoints import termination
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 
 
-def train(folder: str, arguments: list[str], hang: str, call: int, grace: int) -> None:
-    """The command line in a folder, whose output goes to a file there; ``here`` appears when the task hangs."""
+def train(folder: str, arguments: list[str], hang: str, call: int, terminal: str | None) -> None:
+    """The command line in a folder, whose output goes to a file there, or to a terminal that controls this process.
+
+    ``here`` appears when the task hangs.
+    """
     os.chdir(folder)
-    output = os.open("output.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    if terminal is None:
+        output = os.open("output.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    else:
+        os.setsid()
+        output = os.open(terminal, os.O_RDWR)
+        fcntl.ioctl(output, termios.TIOCSCTTY, 0)
+        arguments = [*arguments, "--trainer.enable_progress_bar=true", "--callbacks.progress=ObjectiveProgressBar"]
     os.dup2(output, 1)
     os.dup2(output, 2)
-    termination.GRACE = grace
+    os.close(output)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored where tests run in the background
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     calls, score = [], GridworldTask.score
 
     def scored(self, prompts, rollouts):
@@ -34,18 +45,9 @@ def train(folder: str, arguments: list[str], hang: str, call: int, grace: int) -
     command_line.run()
 
 
-def stubborn() -> None:
-    while True:
-        try:
-            time.sleep(0.01)
-        except BaseException:
-            continue
-
-
 HANGS = {
     "sleep": lambda: time.sleep(1000),
     "long": lambda: time.sleep(2),
-    "stubborn": stubborn,
     "forked": lambda: _forked(),
 }
 

@@ -15,8 +15,10 @@ from lightning.pytorch import Callback
 from benchmarks.kill_loop import logs
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, newest, put, remove_unfinished
+from lightning_cgrpo.checkpoints.damage import check_checkpoint, find_damage
+from lightning_cgrpo.checkpoints.files import newest
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
+from lightning_cgrpo.checkpoints.replacement import remove_unfinished, replace_checkpoint
 from lightning_cgrpo.cli.run_folders import find_checkpoint, last_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room
@@ -63,7 +65,7 @@ def test_nothing_has_the_name_before_it_is_on_the_disk(tmp_path, monkeypatch):
     def sync(number):
         synced.append(number)
         assert torch.load(path, weights_only=True) == {"global_step": 1}
-        assert damage(next(tmp_path.glob("*.unfinished"))) is None, "and all of it is written"
+        assert find_damage(next(tmp_path.glob("*.unfinished"))) is None, "and all of it is written"
 
     monkeypatch.setattr(os, "fsync", sync)
     files.save_checkpoint(CONTENT, path)
@@ -107,7 +109,7 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "rename", killed)
-        put(folder / "last.unfinished", target)
+        replace_checkpoint(folder / "last.unfinished", target)
     assert not target.exists()
     if command == "fit":
         remove_unfinished(folder)
@@ -137,7 +139,7 @@ def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, m
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", meanwhile)
-    put(tmp_path / "new", target)
+    replace_checkpoint(tmp_path / "new", target)
     assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
 
 
@@ -200,7 +202,7 @@ def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path
     whole, broken = tmp_path / "whole.ckpt", tmp_path / "broken.ckpt"
     content = {"state_dict": {"weight": torch.arange(30.0)}, "global_step": 3}
     CheckpointFiles().save_checkpoint(content, whole)
-    assert damage(whole) is None
+    assert find_damage(whole) is None
     raw, draw, noticed = whole.read_bytes(), random.Random(0), 0
     start = raw.index(content["state_dict"]["weight"].numpy().tobytes())
     weight = range(start, start + 120)
@@ -208,7 +210,7 @@ def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path
         changed = bytearray(raw)
         changed[place] ^= 1 << draw.randrange(8)
         broken.write_bytes(changed)
-        if damage(broken):
+        if find_damage(broken):
             noticed += 1
         else:
             assert place not in weight
@@ -216,7 +218,7 @@ def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path
     assert noticed > 100
     for length in (0, 1, 100, len(raw) // 2, len(raw) - 1):
         broken.write_bytes(raw[:length])
-        assert damage(broken)
+        assert find_damage(broken)
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(folder, monkeypatch, capsys):

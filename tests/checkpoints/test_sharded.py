@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
-from lightning_cgrpo.checkpoints.files import check_checkpoint, damage
+from lightning_cgrpo.checkpoints.damage import check_checkpoint, find_damage
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.checkpoints.sharded import _Descriptions
 from lightning_cgrpo.core.errors import UserError
@@ -43,7 +43,7 @@ def sharded(path, **values):
 
 def test_a_sharded_checkpoint_that_is_not_whole_is_refused(tmp_path):
     whole = sharded(tmp_path / "whole.ckpt")
-    assert damage(whole) is None
+    assert find_damage(whole) is None
     (part,) = (file.name for file in whole.glob("*.distcp"))
     for name in (part, ".metadata", "meta.pt"):
         for length in (None, 0, (whole / name).stat().st_size - 1):
@@ -52,7 +52,7 @@ def test_a_sharded_checkpoint_that_is_not_whole_is_refused(tmp_path):
                 (broken / name).unlink()
             else:
                 os.truncate(broken / name, length)
-            assert damage(broken), (name, length)
+            assert find_damage(broken), (name, length)
             check_checkpoint.cache_clear()
             with pytest.raises(UserError, match=r"whole\.ckpt, the newest other one that is whole"):
                 check_checkpoint(str(broken))
@@ -74,12 +74,12 @@ def test_every_changed_weight_and_setting_is_noticed(tmp_path):
             content = bytearray(raw)
             content[place] ^= 1 << draw.randrange(8)
             file.write_bytes(content)
-            assert damage(path).startswith(f"the checksum of {name}")
+            assert find_damage(path).startswith(f"the checksum of {name}")
             state = {"weight": torch.zeros(3000)}
             load({"state_dict": state}, checkpoint_id=path, no_dist=True)
             assert torch.equal(state["weight"], torch.arange(3000.0)) == (name != "state_dict.weight")
     file.write_bytes(raw)
-    assert damage(path) is None
+    assert find_damage(path) is None
 
 
 class Room:
@@ -106,7 +106,7 @@ def test_a_full_disk_costs_nothing_but_what_is_being_written(tmp_path, large):
     message = r"^Expected to write the checkpoint '.*/last\.ckpt', but got: .*, try to free space on the disk"
     with pytest.raises(UserError, match=message):
         callback._save_checkpoint(Room(large), str(last))
-    assert list(tmp_path.iterdir()) == [last] and damage(last) is None
+    assert list(tmp_path.iterdir()) == [last] and find_damage(last) is None
 
 
 @pytest.mark.slow

@@ -1,0 +1,100 @@
+"""Whether a checkpoint's content is what this run can resume from."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_cgrpo.core.errors import UserError
+
+PARTS: dict[str, tuple[type, type | None]] = {
+    "state_dict": (dict, None),
+    "callbacks": (dict, None),
+    "loops": (dict, dict),
+    "optimizer_states": (list, dict),
+    "lr_schedulers": (list, dict),
+    "global_step": (int, None),
+    "epoch": (int, None),
+}
+"""Parts that Lightning reads: the type of each, and of its items."""
+
+
+def check_parts(content: Any, checkpoint: str) -> dict[str, Any]:
+    """A checkpoint's content, if its parts have the types of a run's state; a part may be absent.
+
+    Raises:
+        UserError: another type.
+    """
+    if not isinstance(content, dict):
+        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got a {type(content).__name__}.")
+    for part, (kind, item_kind) in PARTS.items():
+        value = content.get(part, kind())
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        whole = isinstance(value, kind)
+        if item_kind is not None:
+            whole = whole and all(isinstance(item, item_kind) for item in items)
+        if not whole:
+            raise UserError(
+                f"Expected '{checkpoint}' to hold a run's state, but its {part} is {value!s:.40}, try another "
+                "checkpoint."
+            )
+    return content
+
+
+def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Any], checkpoint: str) -> None:
+    """Raise a `UserError` unless a checkpoint's weights have the names and shapes of the policy's, `expected`."""
+    for name in {**expected, **weights}:
+        here = _shape(expected.get(name))
+        there = _shape(weights.get(name))
+        if here != there or "nothing" in (here, there):
+            raise UserError(
+                f"Expected '{checkpoint}' to hold the weights of this configuration's policy, but '{name}' is "
+                f"{there} there and {here} here, try the configuration that the checkpoint was trained with "
+                "(config.yaml in the run's folder)."
+            )
+
+
+def _shape(weight: Any) -> str:
+    if weight is None:
+        return "nothing"
+    return str(list(weight.shape)) if isinstance(weight, Tensor) else f"a {type(weight).__name__}"
+
+
+def check_resumable(content: Mapping[str, Any], checkpoint: str) -> None:
+    """Refuse to resume from a checkpoint that lacks a part of a run's state; warn of an empty optimizer.
+
+    Raises:
+        UserError: no state of callbacks, loops or optimizers, or a part of another type.
+    """
+    check_parts(content, checkpoint)
+    missing = []
+    if "callbacks" not in content:  # an empty one is whole, because a run from Python may have no callback with a state
+        missing.append("callbacks")
+    if not content.get("loops"):
+        missing.append("loops")
+    # A sharded checkpoint, which is read without weights here, keeps optimizers in other files.
+    if "state_dict" in content and not content.get("optimizer_states"):
+        missing.append("optimizer_states")
+    if missing:
+        raise UserError(
+            f"Expected '{checkpoint}' to hold the whole state of a run, but it lacks {' and '.join(missing)}, without "
+            "which no run resumes exactly, try another checkpoint."
+        )
+    for number, optimizer in enumerate(content.get("optimizer_states", [])):
+        for part in ("state", "param_groups"):
+            if part not in optimizer:
+                raise UserError(
+                    f"Expected '{checkpoint}' to hold the whole state of a run, but optimizer {number} lacks {part}, "
+                    "try another checkpoint."
+                )
+    if content.get("global_step") and _optimizers_are_empty(content.get("optimizer_states", [])):
+        warnings.warn(f"'{checkpoint}' holds no state of the optimizer, which begins anew.", stacklevel=2)
+
+
+def _optimizers_are_empty(optimizers: Sequence[Mapping[str, Any]]) -> bool:
+    """True if no optimizer has a state, although one needs it: gradient descent without momentum has none."""
+    needs_state = any(group.get("momentum") != 0 for optimizer in optimizers for group in optimizer["param_groups"])
+    return needs_state and not any(optimizer["state"] for optimizer in optimizers)
