@@ -191,8 +191,8 @@ def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path, m
         torch.save({name: value for name, value in incomplete.items() if value is not None}, "incomplete.ckpt")
         main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
 
-    for part in ("callbacks", "optimizer_states", "loops"):
-        for value in (None,) if part == "callbacks" else (None, {}):
+    for part, values in {"callbacks": (None,), "optimizer_states": (None, []), "loops": (None, {})}.items():
+        for value in values:
             with pytest.raises(UserError, match=f"whole state of a run, but it lacks {part}"):
                 resume(**{part: value})
     (optimizer,) = torch.load(path, weights_only=True)["optimizer_states"]
