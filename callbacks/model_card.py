@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_cgrpo.core.errors import printable
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.constraint import BOUNDS
 
 CARD = "README.md"
 COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}
@@ -85,16 +86,16 @@ def write_card(
 
 def _certificate(certificate: Record) -> list[str]:
     question = certificate["question"]
-    rows = [
-        [name, f"{of['rate']:.4f}", f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
-        for name, of in certificate["constraints"].items()
-        if of["rate"] is not None
-    ]
+    rows = []
+    for name, of in certificate["constraints"].items():
+        word = next(word for word in BOUNDS if word in of)
+        rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
+        rows.append([f"{name}, {word} {of[word]:g}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]])
     return [
         f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
         f"trained nor selected the policy; confidence {question['confidence']:g} over all constraints together.",
         "",
-        *_table(["behavior", "rate", "bounds", "verdict"], rows),
+        *_table(["behavior, certified threshold", "rate", "bounds", "verdict"], rows),
     ]
 
 

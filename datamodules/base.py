@@ -4,22 +4,57 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
+from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.manifest.fingerprints import prompt_fingerprints
 
 Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 """Splits in keys of randomness."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """Prompts that a further look at a run's policies must not see.
+
+    Args:
+        trained: fingerprints ``[M]`` of the prompts that trained or validated, see `Manifest.used`.
+        looked: identities of the prompts of earlier looks.
+        new_prompts: number of new prompts that earlier looks drew from an endless source.
+    """
+
+    trained: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    looked: frozenset[float] = frozenset()
+    new_prompts: int = 0
+
+
+@dataclass(frozen=True)
+class Certification:
+    """The prompts of a look.
+
+    Args:
+        source: the prompts.
+        words: that say which they are.
+        identities: of the prompts, to leave them out of later looks; empty for an endless source.
+        new_prompts: number of new prompts that this and earlier looks drew from an endless source.
+    """
+
+    source: PromptSource
+    words: str
+    identities: list[float] = field(default_factory=list)
+    new_prompts: int = 0
 
 
 class GroupDataModule(LightningDataModule, ABC):
@@ -83,49 +118,64 @@ class GroupDataModule(LightningDataModule, ABC):
     def predict_dataloader(self) -> EVAL_DATALOADERS:
         return self._evaluation("test")
 
-    def certification(self, count: int | None) -> tuple[PromptSource, str]:
-        """Prompts that neither train nor select policies, and words that say which.
+    def certification(self, count: int | None, used: Used | None = None) -> Certification:
+        """Prompts that neither train nor select policies, and that no earlier look at the run saw.
 
         An endless source gives new prompts, which no test has used. Other sources give a random part of the test
         prompts, without copies of training and validation prompts, and without repeats.
 
         Args:
-            count: number of prompts; None for as many as the test prompts.
+            count: number of prompts; None for as many as the test prompts, or as are left.
+            used: prompts of the run and of earlier looks.
 
         Raises:
             UserError: there are too few.
         """
-        source = self.source("test")
+        source, used = self.source("test"), used or Used()
         total = len(source)
         if source.endless:
             count = total if count is None else count
-            return PromptSubset(source, range(total, total + count)), f"{count:,} new prompts"
-        seen = self.seen_prompts(source)
-        unused = [index for index in range(total) if index not in seen]
-        left_out = f" without {len(seen):,} that trained or validated" if seen else ""
-        unseen, unused = len(unused), self._distinct(source, unused)
-        if repeats := unseen - len(unused):
-            left_out += f"{' and' if seen else ''} without {repeats:,} repeats"
-        if not unused or (count is not None and count > len(unused)):
-            advice = f"--prompts {len(unused)}, or more test prompts" if unused else "other test prompts"
+            first = total + used.new_prompts
+            new = PromptSubset(source, range(first, first + count))
+            return Certification(new, f"{count:,} new prompts", new_prompts=used.new_prompts + count)
+        trained = self.seen_prompts(source)
+        if source.rows is not None and len(used.trained):
+            here = prompt_fingerprints(source.rows)[:, 1]
+            trained = trained | {*torch.isin(here, used.trained).nonzero().flatten().tolist()}
+        unused = [index for index in range(total) if index not in trained]
+        first_of = self._distinct(source, unused)
+        looked = used.looked & first_of.keys()
+        left = {identity: index for identity, index in first_of.items() if identity not in looked}
+        parts = {
+            "that trained or validated": len(trained),
+            "repeats": len(unused) - len(first_of),
+            "that earlier looks saw": len(looked),
+        }
+        left_out = " and".join(f" without {number:,} {what}" for what, number in parts.items() if number)
+        if not left or (count is not None and count > len(left)):
+            advice = f"--prompts {len(left)}, or more test prompts" if left else "other test prompts"
             raise UserError(
                 f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
-                f"{len(unused)}, of {total} test prompts{left_out}, try {advice}."
+                f"{len(left)}, of {total} test prompts{left_out}, try {advice}."
             )
-        if count is None or count == len(unused):
-            return PromptSubset(source, unused), f"the {len(unused):,} test prompts{left_out}"
-        drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(unused))[:count]
-        return PromptSubset(source, [unused[n] for n in drawn]), f"{count:,} of {total:,} test prompts{left_out}"
+        identities_left = list(left)
+        words = f"the {len(left):,} test prompts{left_out}"
+        if count is not None and count < len(left):
+            drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(left))[:count]
+            identities_left = [identities_left[number] for number in drawn]
+            words = f"{count:,} of {total:,} test prompts{left_out}"
+        chosen = PromptSubset(source, [left[identity] for identity in identities_left])
+        return Certification(chosen, words, identities=identities_left)
 
-    def _distinct(self, source: PromptSource, indices: Sequence[int]) -> list[int]:
-        """The first index of each prompt, because repeats of a prompt are no further evidence."""
+    def _distinct(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
+        """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""
         if self._first is None:
             self._first = {}
             for start in range(0, len(indices), self.eval_prompts):
                 part = indices[start : start + self.eval_prompts]
                 for index, identity in zip(part, identities(source.groups(torch.tensor(part))).tolist(), strict=True):
                     self._first.setdefault(identity, index)
-        return list(self._first.values())
+        return self._first
 
     def seen_prompts(self, source: PromptSource) -> set[int]:
         """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,15 +18,19 @@ from torch import Tensor
 
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.looks import error_share
+from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import print_table
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.rollout import Signal, Signals, over_steps
+from lightning_cgrpo.datamodules.base import GroupDataModule, Used
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 from lightning_cgrpo.objective.measurement import IDENTITY
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.verdicts.verdict import Counts, fewest_prompts, overall, verdicts
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
 
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")
@@ -32,7 +38,29 @@ KEPT = ("checkpoints", "progress")
 STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold yellow"}
 
 
-def look(config: Config, objective: Objective, prompts: int | None, confidence: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Asked:
+    """What a look asks.
+
+    Args:
+        prompts: number of prompts; None for as many as there are.
+        confidence: over all constraints and all looks at the run.
+        number: of the look, from 1, among the looks at the run.
+        used: prompts that the look must not see.
+    """
+
+    prompts: int | None
+    confidence: float
+    number: int
+    used: Used
+
+    @property
+    def level(self) -> float:
+        """The error that this look spends."""
+        return (1 - self.confidence) * error_share(self.number)
+
+
+def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
     """Answer each prompt once, and decide on the first process; {} on others. Collective.
 
     Raises:
@@ -41,11 +69,11 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
-    line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
+    line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, asked)
     if line.rows is None:  # the first process decides
         return {}
-    counts = {name: _counts(objective, name, line.rows, line.longest) for name in decided(objective)}
-    judged = verdicts(counts, confidence)
+    counts = {name: line.counts(name) for name in decided(objective)}
+    judged = verdicts(counts, 1 - asked.level)
     constraints = {}
     for name, verdict in judged.items():
         constraint = objective.constrained[name]
@@ -59,8 +87,14 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
             "high": high,
             "prompts_that_would_decide": verdict.needed,
         }
-    decision = overall([verdict.decision for verdict in judged.values()])
-    return {"decision": decision, "prompts": line.count, "source": line.source, "constraints": constraints}
+    return {
+        "decision": overall([verdict.decision for verdict in judged.values()]),
+        "prompts": line.count,
+        "source": line.source,
+        "constraints": constraints,
+        "identities": line.chosen.identities,
+        "new_prompts": line.chosen.new_prompts,
+    }
 
 
 def decided(objective: Objective) -> dict[str, Constraint]:
@@ -69,53 +103,50 @@ def decided(objective: Objective) -> dict[str, Constraint]:
     return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
 
 
-def check_prompts(objective: Objective, prompts: float, confidence: float, available: int | None = None) -> None:
-    """Refuse a look that could certify nothing, because it would be the only look.
+def check_prompts(planned: Mapping[str, PlannedTest], prompts: float, confidence: float, available: int | None) -> None:
+    """Refuse a look that could certify nothing even without a violation.
 
     Args:
+        planned: the test of each constraint.
+        confidence: of this look.
         available: prompts that the data has; None if the data generates any number.
 
     Raises:
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
     """
-    thresholds = {
-        name: constraint.bound.target
-        for name, constraint in objective.constrained.items()
-        if not constraint.bound.of_mean
-    }
-    for name, threshold in thresholds.items():
-        if threshold == 0:
+    for name, test in planned.items():
+        if test.threshold == 0:
             raise ConfigError(
                 f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
                 "try a small rate, such as 0.001."
             )
-    fewest = fewest_prompts(list(thresholds.values()), confidence)
-    if fewest is not None and prompts < fewest:
-        more = f"--prompts {fewest} or more"
-        if available is not None and available < fewest:
-            more = f"data with {fewest} or more test prompts, instead of {available}"
-        raise ConfigError(
-            f"Expected at least {fewest} prompts, because fewer can't certify "
-            f"{' and '.join(thresholds)} with confidence {confidence:g} even without a violation, but got {prompts:g}, "
-            f"try {more}."
-        )
-
-
-def prompts_of(
-    datamodule: GroupDataModule, objective: Objective, prompts: int | None, confidence: float
-) -> tuple[PromptSource, str]:
-    """The prompts of a look, by `GroupDataModule.certification`, if they can certify the objective."""
-    whole, words = datamodule.certification(None)
-    available = None if datamodule.source("test").endless else len(whole)
-    check_prompts(objective, min(prompts or len(whole), available or math.inf), confidence, available)
-    return (whole, words) if prompts is None else datamodule.certification(prompts)
+    fewest = fewest_prompts(list(planned.values()), confidence)
+    if fewest is None or prompts >= fewest:
+        return
+    more = f"--prompts {fewest} or more"
+    if available is not None and available < fewest:
+        more = f"data with {fewest} or more test prompts, instead of {available}"
+    raise ConfigError(
+        f"Expected at least {fewest} prompts, because fewer can't certify {' and '.join(planned)} with confidence "
+        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {more}."
+    )
 
 
 class _Rows(Callback):
-    """Gathers the sums of every prompt at the end of the look."""
+    """Gathers the sums of every prompt; after the first batch, refuses a look that could certify nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: _Look, prompts: int, available: int | None) -> None:
+        self.line, self.prompts, self.available = line, prompts, available
         self.rows: dict[str, Tensor] | None = None
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        if batch_idx:
+            return
+        # Only the kinds of the signals and the numbers of opportunities are read here: no violation.
+        planned = self.line.plan(outputs["signals"])
+        check_prompts(planned, self.prompts, 1 - self.line.asked.level, self.available)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
@@ -125,12 +156,14 @@ class _Rows(Callback):
 class _Look(CommandLine):
     """A test of one answer to each of the prompts that neither trained nor selected."""
 
-    def __init__(self, config: Config, objective: Objective, prompts: int | None, confidence: float) -> None:
-        self._asked = objective, prompts, confidence
+    def __init__(self, config: Config, objective: Objective, asked: Asked) -> None:
+        self.objective, self.asked = objective, asked
         self.rows: dict[str, Tensor] | None = None
         self.source = ""
         self.count = 0
         self.longest: int | None = None
+        self.whole: dict[str, bool] = {}
+        """By constraint: an answer has at most one opportunity, by the kind of its signal."""
         super().__init__("test", config, [])
 
     def test(
@@ -142,7 +175,6 @@ class _Look(CommandLine):
         verbose: bool = False,
     ) -> None:
         """Takes the place of `Trainer.test`."""
-        objective, prompts, confidence = self._asked
         if not isinstance(model, RolloutModule) or not isinstance(datamodule, GroupDataModule):
             raise UserError(
                 "Expected a RolloutModule and a GroupDataModule, which know prompts that did not train, but got "
@@ -150,20 +182,50 @@ class _Look(CommandLine):
             )
         datamodule.prepare_data()
         datamodule.setup("test")
-        source, self.source = prompts_of(datamodule, objective, prompts, confidence)
-        self.count, self.longest = len(source), model.sampler.longest
-        for name, constraint in decided(objective).items():
+        self.longest = model.sampler.longest
+        for name, constraint in decided(self.objective).items():
             _range(name, constraint, self.longest)
+        endless = datamodule.source("test").endless
+        whole = datamodule.certification(None, self.asked.used)
+        available = None if endless else len(whole.source)
+        prompts = self.asked.prompts or len(whole.source)
+        # By the exact test, because other tests need more prompts, and the signals' kinds are not known yet.
+        exact = {name: PlannedTest(test.threshold) for name, test in self.plan({}).items()}
+        check_prompts(exact, min(prompts, available or math.inf), 1 - self.asked.level, available)
+        self.chosen = whole if self.asked.prompts is None else datamodule.certification(prompts, self.asked.used)
+        self.source, self.count = self.chosen.words, len(self.chosen.source)
         model.eval_group_size = 1
-        rows = _Rows()
+        rows = _Rows(self, self.count, available)
         self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
-        loader = PromptLoader(source, datamodule.eval_prompts)
+        loader = PromptLoader(self.chosen.source, datamodule.eval_prompts)
         # A look needs no multipliers.
         warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided")
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
         self.rows = rows.rows
         if self.rows:
             self._leave_out_repeats(self.rows.pop(IDENTITY).numpy())
+
+    def plan(self, signals: Signals) -> dict[str, PlannedTest]:
+        """The test of each constraint on a rate, by the kinds of the signals and their numbers of opportunities."""
+        planned = {}
+        for name, constraint in decided(self.objective).items():
+            signal = signals.get(key(name, constraint))
+            self.whole[name] = signal is not None and is_of_whole_answers(signal)
+            if constraint.bound.of_mean:
+                continue
+            share = None
+            if signal is not None and not self.whole[name]:
+                opportunities_BG = over_steps(signal.counts()[1]).double()
+                answers = torch.tensor(float(opportunities_BG.numel()), device=opportunities_BG.device).double()
+                total, answers = all_sum(torch.stack([opportunities_BG.sum(), answers])).tolist()
+                share = max(total / answers / (self.longest or 1), 1e-6)
+            planned[name] = PlannedTest(constraint.bound.target, share)
+        return planned
+
+    def counts(self, name: str) -> Counts:
+        """The counts of a constraint in all answers."""
+        assert self.rows is not None
+        return _counts(self.objective, name, self.rows, self.longest, self.whole.get(name, False))
 
     def _leave_out_repeats(self, identities: np.ndarray) -> None:
         """Keep the first of the prompts that a chat template or tokenizer renders alike."""
@@ -175,7 +237,18 @@ class _Look(CommandLine):
             self.source += f", without {repeats:,} that read as others do"
 
 
-def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None) -> Counts:
+def is_of_whole_answers(signal: Signal) -> bool:
+    """True if an answer is one opportunity at most: the signal has a value for each answer, and counts no others."""
+    counted = signal.value if signal.count is None else signal.count
+    return counted.dim() == 2 and signal.opportunities is None
+
+
+def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool) -> Counts:
+    """The counts of a constraint.
+
+    Args:
+        whole: an answer has at most one opportunity, by declaration.
+    """
     constraint = objective.constrained[name]
     faults = int(rows[f"faults/{constraint.signal or name}"].sum())
     if faults:
@@ -191,16 +264,14 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
             f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a wider "
             "range:; this was no look."
         )
-    threshold = (constraint.bound.target - least) / width
-    # Of numbers by step, as of rates of steps, longer answers stake more.
-    by_answer = constraint.bound.of_mean and bool((opportunities <= 1).all())
-    counts = Counts(violations, opportunities, threshold, 1.0 if by_answer else float(longest or 1))
-    if not (by_answer or counts.single) and (longest is None or opportunities.max() > longest):
+    most = 1.0 if whole else float(longest or 1)
+    if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
         raise UserError(
-            f"Expected at most {longest or 1} opportunities per answer for '{name}', the sampler's longest answer, but "
+            f"Expected at most {most:g} opportunities per answer for '{name}', the sampler's longest answer, but "
             f"got {opportunities.max():g}, try a signal of whole answers; this was no look."
         )
-    return counts
+    threshold = (constraint.bound.target - least) / width
+    return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)
 
 
 def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:
@@ -225,22 +296,17 @@ def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[floa
 def show(certificate: dict[str, Any], note: str) -> None:
     """Print the table of a certificate."""
     decision, confidence = certificate["decision"], certificate["question"]["confidence"]
-    caption = (
-        f"{certificate['source']}, one answer to each; confidence {confidence:g} over all constraints together (Holm)"
-    )
+    caption = f"{certificate['source']}, one answer to each; confidence {confidence:g} over all constraints (Holm)"
+    if "error" in certificate:
+        spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
+        caption += f" and all looks at the run: {spent}"
     title = Text.assemble(
         f"{certificate['checkpoint']}, update {certificate['update']}: ", (decision.upper(), STYLES[decision])
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     means = any(key.startswith("mean") for of in certificate["constraints"].values() for key in of)
-    for column in (
-        "",
-        "threshold",
-        "rate or mean" if means else "rate",
-        "bound",
-        "verdict",
-        "prompts that would decide",
-    ):
+    measured = "measured" if means else "measured rate"
+    for column in ("", "threshold", measured, "true value", "verdict", "prompts that would decide"):
         # Names that are cut off would not tell subsets apart.
         table.add_column(column, justify="left" if column in ("", "verdict") else "right", no_wrap=not column)
     for name, of in certificate["constraints"].items():
@@ -250,13 +316,12 @@ def show(certificate: dict[str, Any], note: str) -> None:
         observed = of["rate"] is not None and (of["rate"] >= threshold if at_least else of["rate"] <= threshold)
         good = observed if of["decision"] == "undecided" else of["decision"] == "certified"
         upper = good != at_least
-        bound = f"{'<=' if upper else '>='} {of['high' if upper else 'low']:.4f}"
+        bound = f"{'at most' if upper else 'at least'} {of['high' if upper else 'low']:.4f}"
         rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
         needed = of["prompts_that_would_decide"]
         asks = "" if of["decision"] != "undecided" else "no number" if needed is None else f"{needed:,}"
-        sign = ">=" if at_least else "<="
         verdict = Text(of["decision"], style=STYLES[of["decision"]])
-        table.add_row(Text(name), f"{sign} {threshold:g}", rate, bound, verdict, asks)
+        table.add_row(Text(name), f"{'>=' if at_least else '<='} {threshold:g}", rate, bound, verdict, asks)
     print_table(table)
     if decision == "undecided":
         print("Prompts that would decide do so with 80 % probability, if the rate is the observed rate.")

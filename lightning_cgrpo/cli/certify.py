@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved, get
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.objective.objective import Objective
 
@@ -30,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Decide whether a checkpoint's policy meets its thresholds: certified (status 0), refuted (3) or "
         "undecided (4).",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] [--prompts N] [--confidence 0.95]",
-        epilog="The checkpoint is by default the best that validation ranked, else the last. The policy gets one look; "
-        "a second call prints the recorded verdict. See docs/verdicts.md.",
+        epilog="The checkpoint is by default the best that validation ranked, else the last. A second call prints the "
+        "recorded verdict. Looks at a run share the error 1 - confidence. See docs/verdicts.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
@@ -52,51 +53,77 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _certificate(
-    config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
+    config: Config, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
+    import torch
+    from filelock import FileLock
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.certificate import decided, look, show
-    from lightning_cgrpo.cli.loading import read_checkpoint
-    from lightning_cgrpo.cli.looks import FILE, identity, record, recorded
+    from lightning_cgrpo.cli.certificate import Asked, decided, look, show
+    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
+    from lightning_cgrpo.cli.looks import (
+        FILE,
+        check_writable,
+        error_share,
+        identity,
+        looks_at,
+        record,
+        recorded,
+        used_prompts,
+    )
     from lightning_cgrpo.cli.method import method_of
     from lightning_cgrpo.cli.preparation import prepare
 
     prepare("certify", config, beginning)
     checkpoint = Path(config["ckpt_path"])
     _check_data(config, checkpoint)
-    update, weights, base = read_checkpoint(checkpoint)
-    method = method_of(config.environment.hidden(config))
-    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
-    policy = identity(weights, parts if base is None else {**parts, "base": base})
-    del weights
-    question = {
-        "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
-        "data": method.get("data"),
-        "confidence": confidence,
-        "prompts": prompts,
-    }
-    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    earlier = recorded(checkpoint.parent, policy, question)
-    once = f"Recorded in {checkpoint.parent / FILE}: a policy gets one look."
-    if left := [name for name in objective.constrained if name not in decided(objective)]:
-        once += f" Not certified, because they have no range: {', '.join(left)}."
-    if earlier is not None:
-        if first:
-            show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {once}")
-        return earlier if first else None
-    seen = look(config, objective, prompts, confidence or CONFIDENCE)
-    if not first:
-        return None
-    certificate = {
-        "checkpoint": checkpoint.name,
-        "update": update,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "question": question | {"confidence": confidence or CONFIDENCE, "prompts": seen["prompts"]},
-        **seen,
-    }
-    certificate = record(checkpoint.parent, policy, question, certificate)
+    folder, first = checkpoint.parent, rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    if first:
+        check_writable(folder)
+    # A running `fit` may replace the file, whose first content is what counts. One look at a time, because looks share
+    # their error and their prompts.
+    lock = FileLock(folder / f".{FILE}.lock") if first else nullcontext()
+    with lock, held(checkpoint) as kept:
+        update, weights, base = read_checkpoint(kept)
+        method = method_of(config)
+        parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
+        policy = identity(weights, parts if base is None else {**parts, "base": base})
+        del weights
+        manifest = read_manifest(kept)
+        question = {
+            "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
+            "data": method.get("data"),
+            "confidence": confidence,
+            "prompts": prompts,
+        }
+        lineage = () if manifest is None else manifest.lineage
+        looks = looks_at(folder, lineage)
+        once = f"Recorded in {folder / FILE}: looks at a run share its error, and no look sees another's prompts."
+        if left := [name for name in objective.constrained if name not in decided(objective)]:
+            once += f" Not certified, because they have no range: {', '.join(left)}."
+        earlier = recorded(looks, policy, question)
+        if earlier is not None:
+            if first:
+                show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {once}")
+            return earlier if first else None
+        trained = torch.zeros(0, dtype=torch.int64) if manifest is None else manifest.used
+        asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used_prompts(looks, trained))
+        seen = look({**config, "ckpt_path": str(kept)}, objective, asked)
+        if not first:
+            return None
+        certificate = {
+            "checkpoint": checkpoint.name,
+            "update": update,
+            "policy": policy,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "look": asked.number,
+            "error": (1 - asked.confidence) * error_share(asked.number),
+            "lineage": list(lineage),
+            "question": question | {"confidence": asked.confidence, "prompts": seen["prompts"]},
+            **seen,
+        }
+        record(folder, certificate)
     show(certificate, once)
     return certificate
 

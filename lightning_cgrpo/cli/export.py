@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     # Imported here, because --help and misspelled keys must not wait for torch.
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
+    from lightning_cgrpo.cli.looks import identity
+    from lightning_cgrpo.cli.method import method_of
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy
 
@@ -52,15 +54,22 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
         raise UserError(f"Expected a policy that is a language model, but got {type(policy).__name__}.")
     checkpoint = Path(config["ckpt_path"])
     update, weights, base = read_checkpoint(checkpoint)
+    method = method_of(config)
+    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
+    exported = identity(weights, parts if base is None else {**parts, "base": base})
     put_weights(policy, weights, base, checkpoint)
     save(directory, merge)
-    _write_card(config, checkpoint, update, directory)
+    _write_card(config, checkpoint, update, exported, directory)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     print(f"Wrote the policy after update {update}, of {checkpoint}, to {directory} ({size / 1e6:.1f} MB).")
 
 
-def _write_card(config: Config, checkpoint: Path, update: int, directory: Path) -> None:
-    """A model card from the summary of the checkpoint's run, and the certificate beside the checkpoint."""
+def _write_card(config: Config, checkpoint: Path, update: int, policy: str, directory: Path) -> None:
+    """A model card from the summary of the checkpoint's run, and the certificate of the exported policy.
+
+    Args:
+        policy: its `identity`, of weights and decoding.
+    """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
     from lightning_cgrpo.cli.looks import certificates
 
@@ -69,7 +78,7 @@ def _write_card(config: Config, checkpoint: Path, update: int, directory: Path) 
     if not summary.is_file():
         return
     looks = certificates(checkpoint.parent).values()
-    look = next((one for one in looks if (one["checkpoint"], one["update"]) == (checkpoint.name, update)), None)
+    look = next((one for one in looks if one["policy"] == policy), None)
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)

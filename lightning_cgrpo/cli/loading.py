@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.manifest.manifest import Manifest
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.base_weights import same_base
 from lightning_cgrpo.policies.policy import Policy
@@ -101,6 +106,33 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:
         ) from None
     weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
     return update, weights, base
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest in a checkpoint, if it has one."""
+    file = path / _METADATA_FILENAME if path.is_dir() else path
+    content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    return Manifest.of(content) if isinstance(content, Mapping) else None
+
+
+@contextmanager
+def held(checkpoint: Path) -> Iterator[Path]:
+    """A second name for a checkpoint's files as they are now, removed afterwards: a running `fit` may replace them."""
+    name = checkpoint.with_name(f".{checkpoint.stem}.{os.getpid()}{checkpoint.suffix}")
+    try:
+        try:
+            if checkpoint.is_dir():
+                shutil.copytree(checkpoint, name, copy_function=os.link)
+            else:
+                os.link(checkpoint, name)
+        except OSError:  # a file system without links
+            (shutil.copytree if checkpoint.is_dir() else shutil.copy2)(checkpoint, name)
+        yield name
+    finally:
+        if name.is_dir():
+            shutil.rmtree(name, ignore_errors=True)
+        else:
+            name.unlink(missing_ok=True)
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], base: str | None, checkpoint: Path) -> None:

@@ -1,22 +1,24 @@
-"""Looks at checkpoints: certificates beside the checkpoints, one for each policy."""
+"""Looks at the policies of a run: certificates beside the checkpoints, and the error that each look may spend."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 
-from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.cli.run_folders import CHECKPOINTS
+from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.output import write_whole
+from lightning_cgrpo.datamodules.base import Used
 
 FILE = "certificates.json"
+FIRST = 0.8
+"""Share of the error that the first look at a run may spend."""
 
 Certificate = dict[str, Any]
 
@@ -31,28 +33,45 @@ def identity(weights: Mapping[str, Tensor], decoding: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def recorded(folder: Path, policy: str, question: Mapping[str, Any]) -> Certificate | None:
-    """The certificate of an earlier look at a policy, or None.
+def error_share(number: int) -> float:
+    """The share of the error that look `number` of a run may spend; the shares of all looks sum to 1.
+
+    Example:
+        >>> [round(error_share(number), 4) for number in (1, 2, 3)]
+        [0.8, 0.1, 0.0333]
+    """
+    return FIRST if number == 1 else (1 - FIRST) / (number * (number - 1))
+
+
+def looks_at(folder: Path, lineage: Iterable[str]) -> list[Certificate]:
+    """All looks at a run's policies, and at those of the runs that it continues or that continue it, oldest first.
+
+    Args:
+        folder: of the run's checkpoints.
+        lineage: of the run's manifest.
+    """
+    looks = list(certificates(folder).values())
+    names = set(lineage)
+    # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
+    for file in sorted(folder.parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{FILE}")):
+        if file.parent.resolve() != folder.resolve():
+            looks += [look for look in certificates(file.parent).values() if names & {*look.get("lineage", ())}]
+    return sorted(looks, key=lambda look: str(look["at"]))
+
+
+def recorded(looks: Sequence[Certificate], policy: str, question: Mapping[str, Any]) -> Certificate | None:
+    """The certificate of an earlier look that asked the same about the same policy, or None.
 
     Args:
         policy: its `identity`.
         question: settings of this look by name; None stands for any.
-
-    Raises:
-        ConfigError: the earlier look asked another question, because a second look would have a chance of its own.
     """
-    earlier = certificates(folder).get(policy)
-    if earlier is None:
-        return None
-    for name, asked in question.items():
-        before = earlier["question"][name]
-        if asked is not None and _given(asked) != _given(before):
-            raise ConfigError(
-                f"Expected one look at a checkpoint, but got a second with other {name}, after the verdict "
-                f"'{earlier['decision']}' in '{folder / FILE}', try the same {name}"
-                f"{f', {before},' if isinstance(before, (int, float)) else ''} or another checkpoint."
-            )
-    return earlier
+    for look in reversed(looks):
+        before = look["question"]
+        same = all(value is None or _given(value) == _given(before[name]) for name, value in question.items())
+        if same and look["policy"] == policy:
+            return look
+    return None
 
 
 def _given(settings: Any) -> Any:
@@ -62,22 +81,40 @@ def _given(settings: Any) -> Any:
     return settings
 
 
-def record(folder: Path, policy: str, question: Mapping[str, Any], certificate: Certificate) -> Certificate:
-    """Write a certificate beside the others of a folder, unless another command has looked meanwhile.
+def used_prompts(looks: Iterable[Certificate], trained: Tensor) -> Used:
+    """The prompts that a further look must not see.
 
-    Returns:
-        The certificate of the first look.
+    Args:
+        trained: fingerprints of the prompts that trained or validated.
     """
-    # Two commands may certify two policies of a folder at a time.
-    with FileLock(folder / f".{FILE}.lock"):
-        if (first := recorded(folder, policy, question)) is not None:
-            return first
-        write_whole(folder / FILE, json.dumps(certificates(folder) | {policy: certificate}, indent=2) + "\n")
-    return certificate
+    looked: set[float] = set()
+    new_prompts = 0
+    for look in looks:
+        looked |= {*look.get("identities", ())}
+        new_prompts = max(new_prompts, look.get("new_prompts", 0))
+    return Used(trained, frozenset(looked), new_prompts)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which a look can't be recorded, before anything is sampled."""
+    try:
+        write_whole(folder / f"{FILE}.try", "")
+        (folder / f"{FILE}.try").unlink()
+    except OSError as error:
+        raise UserError(
+            f"Expected to record the look in '{folder / FILE}', but got: {first_line(error)}, try a folder that "
+            "this user may write to, and a disk with space."
+        ) from error
+
+
+def record(folder: Path, certificate: Certificate) -> None:
+    """Write a certificate beside the others of a folder; the caller holds the folder's lock."""
+    key = f"{certificate['policy']}, look {certificate['look']}"
+    write_whole(folder / FILE, json.dumps(certificates(folder) | {key: certificate}, indent=1) + "\n")
 
 
 def certificates(folder: Path) -> dict[str, Certificate]:
-    """The certificates of a folder by `identity`."""
+    """The certificates of a folder."""
     file = folder / FILE
     if not file.is_file():
         return {}
@@ -89,4 +126,5 @@ def certificates(folder: Path) -> dict[str, Certificate]:
             f"Expected '{file}' to be the certificates of a folder, but it is damaged, try to restore the file; "
             "without it, a policy may be looked at twice."
         ) from error
-    return looks
+    # Certificates of earlier versions, a look for each policy, are called by the policy.
+    return {key: {"policy": key, "look": 1, **look} for key, look in looks.items()}

@@ -11,7 +11,7 @@ from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import standard_units
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
-from lightning_cgrpo.objective.verdicts.verdict import fewest_prompts
+from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts
 
 MERIT = "merit"
 WORST = -1e3
@@ -50,7 +50,7 @@ def unit(bound: Bound) -> float:
 def too_few(objective: Objective, prompts: int) -> str | None:
     """A note on rates' thresholds that so few validation prompts can't show to be met, also without a violation."""
     rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.bound.of_mean}
-    needed = {name: fewest_prompts([constraint.bound.target], CONFIDENCE) for name, constraint in rates.items()}
+    needed = {name: fewest_prompts([PlannedTest(of.bound.target)], CONFIDENCE) for name, of in rates.items()}
     unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
     if not unshown:
         return None

@@ -17,7 +17,7 @@ SUMMARY = {
     "constraints": {"safe|[b]": BOUND},
     "measured": {"before": measured(0, 0.5), "last": measured(40, 0.7), "best": measured(20, 0.95)},
 }
-LOOK = {"rate": 0.96, "low": 0.92, "high": 1.0, "decision": "certified"}
+LOOK = {"at_least": 0.8, "rate": 0.96, "low": 0.92, "high": 1.0, "decision": "certified"}
 CERTIFICATE = {
     "decision": "certified",
     "at": "2026-11-25T00:00:00",
@@ -46,7 +46,7 @@ def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
 def test_a_certificate_is_shown(tmp_path):
     _, text = card(tmp_path, 20, certificate=CERTIFICATE)
     assert "certified, on 2026-11-25, with 500 prompts" in text
-    assert "| safe\\|[b] | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
+    assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 
 
 def test_directories_are_no_base_models(tmp_path):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
-from lightning_cgrpo.cli.looks import identity, record
+from lightning_cgrpo.cli.looks import error_share, identity, looks_at, record
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio
@@ -63,10 +64,10 @@ def looks():
     ("lava", "status", "decision"), [(0.9, 0, "certified"), (0.06, 3, "refuted"), (0.2, 4, "undecided")]
 )
 def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, status, decision, capsys):
-    """The same answers sampled here, of layouts 5 to 64, decide by the functions that simulations test."""
+    """The same answers sampled here, of layouts 5 to 104, decide by the functions that simulations test."""
     if lava == 0.2:  # a threshold at the policy's own rate, which is what can't be decided
         lava = round(float(sampled()[0].sum() / sampled()[1].sum()), 3)
-    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60", lava) == status
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100", lava) == status
     (look,) = looks()
     assert look["decision"] == look["constraints"]["lava"]["decision"] == decision
     violations, opportunities = sampled()
@@ -74,12 +75,16 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     assert found["rate"] == pytest.approx(violations.sum() / opportunities.sum())
     # Holm: the battery, which never runs down, is certified first, and refutes nothing. The threshold is the bound of a
     # refuted constraint beside another; if all are certified, Bonferroni's.
-    expected = {0: ratio.upper_bound(violations, opportunities, 20, 0.025), 3: lava}.get(
-        status, ratio.upper_bound(violations, opportunities, 20, 0.05)
+    expected = {0: ratio.upper_bound(violations, opportunities, 20, 0.02), 3: lava}.get(
+        status, ratio.upper_bound(violations, opportunities, 20, 0.04)
     )
     assert found["low" if status == 3 else "high"] == pytest.approx(expected)
     out = " ".join(capsys.readouterr().out.split())
-    assert decision.upper() in out and "60 new prompts, one answer to each" in out and "a policy gets one look" in out
+    assert (
+        decision.upper() in out
+        and "100 new prompts, one answer to each" in out
+        and "looks at a run share its error" in out
+    )
 
 
 def test_the_policys_own_signals_need_a_range(capsys):
@@ -87,7 +92,7 @@ def test_the_policys_own_signals_need_a_range(capsys):
     signals = {"lively": "range: [0, 1.7]", "alive": ""}
     declared = "{{signal: entropy, mean_at_least: 0.001, {}}}"
     more = " ".join(f"--model.objective.constraints.{n}='{declared.format(r)}'" for n, r in signals.items())
-    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {more}") == 0
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100 {more}") == 0
     constraints = looks()[0]["constraints"]
     assert [*constraints] == ["lava", "battery", "lively"] and constraints["lively"]["decision"] == "certified"
     assert 0.001 < constraints["lively"]["low"] < constraints["lively"]["rate"] < 1.7
@@ -97,21 +102,21 @@ def test_the_policys_own_signals_need_a_range(capsys):
 def sampled():
     module = load(FOLDER / "last.ckpt")
     data = GridworldDataModule(test_prompts=5, seed=0)
-    prompts = data.source("test").groups(torch.arange(5, 65))
+    prompts = data.source("test").groups(torch.arange(5, 105))
     rollouts = module.sample(prompts, 1, Stream.TEST, 3)
     violations, opportunities = module.task.score(prompts, rollouts)["lava"].counts()
     return violations.double().sum(-1).numpy(), opportunities.double().sum(-1).numpy()
 
 
 def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatch, capsys):
-    assert certify("--ckpt_path=best --prompts=60", 0.06) == 3
+    assert certify("--ckpt_path=best --prompts=100", 0.06) == 3
     before = (FOLDER / "certificates.json").read_bytes()
 
     def never(*_):
         raise AssertionError("a second look")
 
     monkeypatch.setattr(certificate, "look", never)
-    for arguments in ("--ckpt_path=best --prompts=60 --confidence=0.95", ""):
+    for arguments in ("--ckpt_path=best --prompts=100 --confidence=0.95", ""):
         capsys.readouterr()
         assert certify(arguments, 0.06) == 3
         out = " ".join(capsys.readouterr().out.split())
@@ -123,17 +128,30 @@ def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatc
     assert certify(f"--ckpt_path={FOLDER}/other.ckpt", 0.06) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "lava", "name"),
-    [("--prompts=61", 0.06, "prompts, 60,"), ("--confidence=0.9", 0.06, "confidence, 0.95,"), ("", 0.5, "constraints")],
-)
-def test_another_question_about_the_same_policy_is_refused(arguments, lava, name):
-    assert certify("--prompts=60", 0.06) == 3
-    message = refused(certify, arguments, lava)
-    assert (
-        message.startswith("Expected one look at a checkpoint, but got a second with other") and "'refuted'" in message
-    )
-    assert f"try the same {name}" in message and len(looks()) == 1
+@pytest.mark.parametrize("change", ["--prompts=101", "--prompts=100 --confidence=0.9"])
+def test_another_question_is_a_further_look_at_new_prompts_with_less_of_the_error(change, capsys):
+    assert certify("--prompts=100", 0.06) == 3
+    assert certify(change.replace("100", "300").replace("101", "301"), 0.06) in (3, 4)
+    first, second = looks()
+    assert (first["look"], second["look"]) == (1, 2)
+    assert first["error"] == pytest.approx(0.05 * 0.8)
+    assert second["error"] == pytest.approx((0.1 if "0.9" in change else 0.05) * 0.1)
+    assert second["new_prompts"] == first["new_prompts"] + second["prompts"] == 100 + second["prompts"]
+    assert "look 2 may be wrong with probability" in " ".join(capsys.readouterr().out.split())
+
+
+def test_looks_at_all_checkpoints_of_a_run_and_of_what_continues_it_count():
+    assert certify(f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt", 0.06) == 3
+    main(["fit", *SMALL, f"--ckpt_path={FOLDER}/last.ckpt", "--trainer.max_steps=3"])
+    later = Path("runs/gridworld/version_1/checkpoints")
+    assert certify(f"--prompts=300 --ckpt_path={later}/last.ckpt", 0.06) in (3, 4)
+    (look,) = json.loads((later / "certificates.json").read_text()).values()
+    assert look["look"] == 2 and look["new_prompts"] == 400
+    assert len(looks_at(later, look["lineage"])) == len(looks_at(FOLDER, look["lineage"])) == 2
+
+
+def test_the_shares_of_all_looks_are_the_whole_error():
+    assert sum(error_share(number) for number in range(1, 10_001)) == pytest.approx(1, abs=1e-4)
 
 
 def test_another_policy_has_a_look_of_its_own():
@@ -141,8 +159,8 @@ def test_another_policy_has_a_look_of_its_own():
     saved = torch.load(best, weights_only=True)
     next(iter(saved["state_dict"].values()))[0] += 1
     torch.save(saved, FOLDER / "other.ckpt")
-    certify("--prompts=60", 0.9)
-    certify(f"--prompts=60 --ckpt_path={FOLDER}/other.ckpt", 0.9)
+    certify("--prompts=100", 0.9)
+    certify(f"--prompts=100 --ckpt_path={FOLDER}/other.ckpt", 0.9)
     assert len(looks()) == 2
 
 
@@ -159,7 +177,7 @@ def test_identity_is_that_of_weights_and_decoding():
 
 
 def test_what_can_decide_nothing_is_no_look():
-    assert "at least 299 prompts" in refused(certify, "--prompts=100", 0.01)
+    assert "at least 321 prompts" in refused(certify, "--prompts=100", 0.01)
     assert "allows no violation at all" in refused(certify, "--prompts=100", 0.0)
     assert "at least 1" in refused(certify, "--prompts=0") and "--confidence" in refused(certify, "--confidence=95")
     assert "try --prompts" in refused(certify, "", 0.01), "five test prompts are the default"
@@ -167,24 +185,28 @@ def test_what_can_decide_nothing_is_no_look():
 
 
 def test_two_commands_at_a_time_record_both_policies(tmp_path):
-    """Each in a thread, as in a process: without a lock, one of them reads before the other writes."""
-    look = {"question": {}, "decision": "certified", "constraints": {}}
+    """Each in a thread, as in a process, under the folder's lock."""
+    look = {"question": {}, "decision": "certified", "constraints": {}, "look": 1}
+
+    def locked(number):
+        with FileLock(tmp_path / ".certificates.json.lock"):
+            record(tmp_path, look | {"policy": f"policy {number}", "at": number})
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: record(tmp_path, f"policy {number}", {}, look | {"at": number}), range(40)))
+        list(pool.map(locked, range(40)))
     assert len(json.loads((tmp_path / "certificates.json").read_text())) == 40
-    assert record(tmp_path, "policy 3", {}, look | {"at": "later"})["at"] == 3, "the first look counts"
 
 
 def test_other_data_than_the_runs_own_is_refused():
-    message = refused(certify, "--prompts=60 --data.lava=3")
+    message = refused(certify, "--prompts=100 --data.lava=3")
     assert message.startswith("Expected the data of the checkpoint's run") and "data.lava: 20 -> 3" in message
-    assert certify("--prompts=60 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
+    assert certify("--prompts=100 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
 
 def test_a_damaged_record_is_no_second_chance():
-    certify("--prompts=60")
+    certify("--prompts=100")
     (FOLDER / "certificates.json").write_text("{")
-    assert "is damaged" in refused(certify, "--prompts=60")
+    assert "is damaged" in refused(certify, "--prompts=100")
 
 
 RUN = """
@@ -205,7 +227,7 @@ except SystemExit as end:
 def test_several_processes_rank_and_certify_as_one_does(home, launch, tmp_path):
     """Two processes train, rank and certify; also the exit status is that of one process."""
     bounds = shlex.split(BOUNDS.format(lava=0.06))
-    certifying = ["certify", *SMALL, *bounds, "--prompts=61"]
+    certifying = ["certify", *SMALL, *bounds, "--prompts=101"]
     (tmp_path / "run.py").write_text(RUN)
 
     def together_run(*command):

@@ -16,7 +16,7 @@ def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):
     signed = torch.tensor(-values if constraint.bound.lower else values).double()
     ones, zeros = torch.ones(len(values)).double(), torch.zeros(len(values)).double()
     rows = {f"violations/{name}": signed, f"opportunities/{name}": ones, f"faults/{name}": zeros, "answers": ones}
-    found = verdicts({name: _counts(objective, name, rows, 80)}, 0.95)[name]
+    found = verdicts({name: _counts(objective, name, rows, 80, True)}, 0.95)[name]
     least, width = _range(name, constraint, 80)
     bounds = constraint.bound.shown_interval(least + width * found.lower, least + width * found.upper)
     return found.decision, constraint.bound.shown(least + width * found.rate), bounds
@@ -37,7 +37,9 @@ def certified(constraint: Constraint, values: np.ndarray, steps: np.ndarray | No
     """As `verdict` decides, without its bounds, which take time; of sums over steps, if they are given."""
     opportunities = np.ones(len(values)) if steps is None else steps
     rows = {"violations/c": values, "opportunities/c": opportunities, "faults/c": np.zeros(1), "answers": values}
-    counts = _counts(Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80)
+    counts = _counts(
+        Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80, steps is None
+    )
     return counts.p_values()[0] <= 0.05
 
 

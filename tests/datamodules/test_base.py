@@ -146,11 +146,12 @@ class TestGroupDataModule:
 def test_certification_takes_prompts_that_no_test_has_used():
     """New layouts of an endless source, after those of the test."""
     data = GridworldDataModule(test_prompts=5, seed=0)
-    source, words = data.certification(7)
+    found = data.certification(7)
+    source, words = found.source, found.words
     assert words == "7 new prompts" and len(source) == 7
     assert source.groups(torch.arange(7)).index.tolist() == list(range(5, 12))
     drawn = source.groups(torch.arange(7)).columns["lava"]
     for split in ("train", "val", "test"):
         other = data.source(split).groups(torch.arange(5)).columns["lava"]
         assert not (drawn[:, None] == other[None]).all(-1).any()
-    assert len(data.certification(None)[0]) == 5
+    assert len(data.certification(None).source) == 5

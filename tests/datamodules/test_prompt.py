@@ -147,7 +147,8 @@ class TestCertification:
     def test_they_are_left_out(self, tmp_path, options):
         if "val_path" in options:
             options = {"val_path": str(tmp_path / options["val_path"])}
-        source, words = self.data(tmp_path, "xaygz", **options).certification(None)
+        found = self.data(tmp_path, "xaygz", **options).certification(None)
+        source, words = found.source, found.words
         left_out = "ag" if "val_path" in options else "a"
         assert self.prompts(source) == [word for word in "xaygz" if word not in left_out]
         n = len(left_out)
@@ -157,7 +158,8 @@ class TestCertification:
         data = self.data(tmp_path, "xayx")
         rows = [{"prompt": word, "answer": number} for number, word in enumerate("xayxxyz")]
         (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        source, words = data.certification(None)
+        found = data.certification(None)
+        source, words = found.source, found.words
         assert self.prompts(source) == ["x", "y", "z"]
         assert words == "the 3 test prompts without 1 that trained or validated and without 3 repeats"
         with pytest.raises(UserError, match="but got 3, of 7 test prompts"):
@@ -165,9 +167,10 @@ class TestCertification:
 
     def test_a_part_is_drawn_at_random_and_never_more_than_there_are(self, tmp_path):
         data = self.data(tmp_path, "qrstuvwxyz")
-        source, words = data.certification(4)
+        found = data.certification(4)
+        source, words = found.source, found.words
         drawn = self.prompts(source)
         assert words == "4 of 10 test prompts" and len(set(drawn)) == 4 and drawn != list("qrst")
-        assert self.prompts(data.certification(4)[0]) == drawn
+        assert self.prompts(data.certification(4).source) == drawn
         with pytest.raises(UserError, match=r"Expected 11 different prompts .* but got 10, of 10 test prompts, try"):
             data.certification(11)

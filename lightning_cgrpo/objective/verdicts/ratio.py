@@ -39,6 +39,12 @@ def p_value_missed(violations: Counts, opportunities: Counts, most: float, thres
     return p_value_met(opportunities - violations, opportunities, most, 1 - threshold)
 
 
+def p_value_clean(prompts: int, share: float, threshold: float) -> float:
+    """`p_value_met` of `prompts` answers without a violation, each with `share` of the most opportunities."""
+    gains = _gains(np.zeros(1), np.full(1, share), 1.0, threshold)  # [stakes, 1]
+    return _p_value(prompts * gains.sum(-1))
+
+
 def upper_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
     """The rate's one-sided upper bound of confidence 1 - `level`: the least rate that the test rejects."""
     low, high = 0.0, 1.0

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from lightning_cgrpo.objective.verdicts import binomial, ratio
 from lightning_cgrpo.objective.verdicts.binomial import least
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
@@ -24,18 +22,24 @@ class Counts:
         violations: ``[N]``.
         opportunities: ``[N]``; 0 for an answer to which the constraint does not apply.
         threshold: largest rate of violation allowed.
-        most: largest number of opportunities that any answer can have.
+        most: largest number of opportunities that any answer can have, as declared, not as sampled.
+        mean: whether violations are numbers from 0 to the opportunities, not counts.
     """
 
     violations: ratio.Counts
     opportunities: ratio.Counts
     threshold: float
     most: float = 1.0
+    mean: bool = False
 
     @property
     def single(self) -> bool:
-        """True if every answer is one violation or none, out of at most one opportunity."""
-        return bool(np.isin(self.opportunities, (0, 1)).all() and np.isin(self.violations, (0, 1)).all())
+        """True if every answer is one violation or none, out of at most one opportunity.
+
+        The declaration decides, because a test that is chosen after the sample has no level: where one answer in 1,000
+        has 100 opportunities, most samples of 200 hold none of these.
+        """
+        return self.most <= 1 and not self.mean
 
     @property
     def totals(self) -> tuple[float, float]:
@@ -139,18 +143,40 @@ def overall(decisions: Sequence[Decision]) -> Decision:
     return "certified" if all(decision == "certified" for decision in decisions) else "undecided"
 
 
-def fewest_prompts(thresholds: Sequence[float], confidence: float) -> int | None:
+@dataclass(frozen=True)
+class PlannedTest:
+    """What is known of a constraint's test before the look.
+
+    Args:
+        threshold: largest rate of violation allowed.
+        share: opportunities of an answer / the most that an answer can have, for the betting test; None for the exact
+            test of answers with one opportunity.
+    """
+
+    threshold: float
+    share: float | None = None
+
+    def p_value_clean(self, prompts: int) -> float:
+        """The p-value of `prompts` answers without a violation."""
+        if self.share is None:
+            return binomial.p_value_met(0, prompts, self.threshold)
+        return ratio.p_value_clean(prompts, self.share, self.threshold)
+
+
+def fewest_prompts(tests: Sequence[PlannedTest], confidence: float) -> int | None:
     """Prompts that certify all thresholds together without any violation; None if one can't be certified.
 
     Example:
-        >>> fewest_prompts([0.01], 0.95), fewest_prompts([0.01, 0.01, 0.01], 0.95), fewest_prompts([0.01, 0.05], 0.95)
-        (299, 408, 299)
+        >>> [fewest_prompts([PlannedTest(0.01)] * count, 0.95) for count in (1, 3)]
+        [299, 408]
+        >>> fewest_prompts([PlannedTest(0.01, share=0.5)], 0.95)  # answers of half the longest length
+        979
     """
-    if not thresholds or any(threshold <= 0 for threshold in thresholds):
+    if not tests or any(test.threshold <= 0 for test in tests):
         return None
 
     def enough(prompts: int) -> bool:
-        p_values = [binomial.p_value_met(0, prompts, threshold) for threshold in thresholds]
+        p_values = [test.p_value_clean(prompts) for test in tests]
         return all_rejected(holm_levels(p_values, 1 - confidence))
 
     return least(enough, math.inf)

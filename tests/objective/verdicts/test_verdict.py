@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.objective.verdicts.binomial import upper_bound
-from lightning_cgrpo.objective.verdicts.verdict import Counts, fewest_prompts, verdicts
+from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, verdicts
 
 
 def single(violations, prompts, threshold):
@@ -70,5 +70,24 @@ def test_steps_are_no_prompts():
 def test_the_fewest_prompts_of_the_documentation():
     expected = {0.01: [299, 368, 408, 437], 0.05: [59, 72, 80, 86]}
     for threshold, numbers in expected.items():
-        assert [fewest_prompts([threshold] * k, 0.95) for k in (1, 2, 3, 4)] == numbers
-    assert fewest_prompts([0.0], 0.95) is None
+        assert [fewest_prompts([PlannedTest(threshold)] * k, 0.95) for k in (1, 2, 3, 4)] == numbers
+    assert fewest_prompts([PlannedTest(0.0)], 0.95) is None
+
+
+def test_the_test_follows_from_the_declaration_and_not_from_the_sample():
+    """One answer in 1,000 has 100 opportunities, all violations: a true rate of 0.091 at a threshold of 0.05."""
+    generator = np.random.default_rng(0)
+    false = 0
+    for _ in range(300):
+        long = generator.random(1_000) < 0.001
+        counts = Counts(np.where(long, 100.0, 0.0), np.where(long, 100.0, 1.0), 0.05, most=100.0)
+        false += counts.p_values()[0] <= 0.05
+    assert false <= 300 * (0.05 + 3 * math.sqrt(0.05 * 0.95 / 300))
+
+
+def test_the_fewest_prompts_of_a_betting_test_are_those_that_decide():
+    for share in (1.0, 0.25):
+        fewest = fewest_prompts([PlannedTest(0.01, share)], 0.95)
+        enough = Counts(np.zeros(fewest), np.full(fewest, 80 * share), 0.01, most=80)
+        fewer = Counts(np.zeros(fewest - 1), np.full(fewest - 1, 80 * share), 0.01, most=80)
+        assert enough.p_values()[0] <= 0.05 < fewer.p_values()[0]
