@@ -36,8 +36,8 @@ SMALL = {
     "navsim": ("--data.prompts_per_update=2", "--model.group_size=4"),
 }
 """Sizes on the pretended device."""
-RATES, MULTIPLIERS = 0.05, 0.02
-"""Largest passing differences between GPU and CPU; an answer in 128 changes a rate by 0.008."""
+RATES, MULTIPLIERS = 0.02, 0.001
+"""Largest passing differences between GPU and CPU in the first update; an answer in 128 changes a rate by 0.008."""
 
 FLASH_ERROR = 0.02
 """Largest passing error of the flash kernel, relative to the largest value; bfloat16 rounds by 0.004."""
@@ -103,20 +103,32 @@ def metrics(task: str, *options: str) -> list[dict[str, float]]:
 
 
 def agreement(where: Place) -> dict[str, Any]:
-    """Largest differences of rates and multipliers between device and CPU, over twenty updates per task."""
+    """Differences of rates and multipliers between device and CPU: after the first update, and at most later.
+
+    The first update has equal weights on both sides. A token that rounding flips sends later updates apart, so these
+    are shown, and decide nothing.
+    """
     by_task: dict[str, Any] = {}
+    passed = True
     for task, small in SMALL.items():
         sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
         there = metrics(task, *where.options, *sizes)
         here = metrics(task, *sizes)
-        apart: dict[str, float] = {"rate": 0.0, "multiplier": 0.0}
-        for one, other in zip(there, here, strict=True):
-            for tag in one.keys() & other.keys():
+        first: dict[str, float] = {}
+        largest: dict[str, float] = {}
+        for device_row, cpu_row in zip(there, here, strict=True):
+            for tag in device_row.keys() & cpu_row.keys():
                 kind = tag.partition("/")[0]
-                apart[kind] = max(apart[kind], abs(one[tag] - other[tag]))
-        by_task[task] = {"updates": len(here), **{kind: round(value, 6) for kind, value in apart.items()}}
-    passed = all(task["rate"] <= RATES and task["multiplier"] <= MULTIPLIERS for task in by_task.values())
-    return {"passed": passed, "largest_differences": by_task}
+                apart = abs(device_row[tag] - cpu_row[tag])
+                first.setdefault(tag, apart)
+                largest[kind] = max(largest.get(kind, 0.0), apart)
+        in_first = {
+            kind: max((value for tag, value in first.items() if tag.startswith(f"{kind}/")), default=0.0)
+            for kind in ("rate", "multiplier")
+        }
+        passed &= in_first["rate"] <= RATES and in_first["multiplier"] <= MULTIPLIERS
+        by_task[task] = {"rows": len(here), "first_update": in_first, "largest": largest}
+    return {"passed": passed, "differences": by_task}
 
 
 def trl(where: Place) -> dict[str, Any]:
