@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError, first_line
 
 _E = TypeVar("_E", bound=BaseException)
@@ -86,13 +87,6 @@ def raised_by_signal(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and own_handler and main_thread
 
 
-def copied(value: Any) -> Any:
-    """The value with copies of its lists and dicts, because code of the user may change its arguments."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
-
-
 def _is_cancelled() -> bool:
     """True in a coroutine whose caller has given up waiting."""
     try:
@@ -137,7 +131,7 @@ def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
-    """The result of a function, also of an asynchronous one.
+    """The result of a function, also of an asynchronous one, which gets copies of its arguments.
 
     Args:
         time_limit: seconds for the call, and for its awaitable; None calls in this thread, without a limit.
@@ -157,7 +151,8 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str
 
 
 def begun(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
-    """The result of a function, or the future of an asynchronous one; arguments as of `called`."""
+    """The result of a function, or the future of an asynchronous one; arguments as of `called`, which are copied."""
+    arguments = copied(dict(arguments))
     limited = time_limit is not None
     result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
     return submitted(result, name) if inspect.isawaitable(result) else result

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.copies import handed
 from lightning_cgrpo.core.distributed import means
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.source import PromptLoader
@@ -211,7 +212,7 @@ class ConstrainedGRPO(PolicySteps):
                 metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
             self._write_metrics(metrics, update)
-        return {
+        output: UpdateOutput = {
             "prompts": prompts,
             "rollouts": rollouts,
             "signals": signals,
@@ -221,6 +222,7 @@ class ConstrainedGRPO(PolicySteps):
             "opportunities": opportunities,
             "steps": self._steps,
         }
+        return handed(output)
 
     def _redraw(
         self, prompts: PromptGroups, rollouts: Rollouts, signals: dict[str, Signal], weights: Tensor, update: int

@@ -11,6 +11,7 @@ from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.resumable import check_resumable, check_weights
+from lightning_cgrpo.core.copies import copied, handed
 from lightning_cgrpo.core.distributed import means
 from lightning_cgrpo.core.errors import UserError, expect, expect_instances
 from lightning_cgrpo.core.prompts.source import PromptLoader
@@ -165,8 +166,12 @@ class RolloutModule(ManualOptimization):
         """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
         if (trainer := self._trainer) is not None:
             self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
+        given = copied(rollouts)
         with UserCode(f"{type(self.task).__name__}.score"):
-            scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
+            scored = dict(self.task.score(copied(prompts), given))
+        # A task may add facts for callbacks, but changes none.
+        rollouts.info |= {name: fact for name, fact in given.info.items() if name not in rollouts.info}
+        scored |= self.sampler.measured(rollouts)
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
                 raise UserError(
@@ -200,7 +205,7 @@ class RolloutModule(ManualOptimization):
             policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
             signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
             sums.add(prompt_sums(self.objective, signals, rollouts, faults), prompts, rollouts)
-        return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
+        return handed(ScoredPrompts(prompts=prompts, rollouts=rollouts, signals=signals))
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
         """The policy's own signals of answers of an evaluation; by default none."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
@@ -21,7 +22,10 @@ CHECK_EVERY = 4
 
 
 class Episodes(Protocol):
-    """M episodes as functions of their states ``[M]``, integers that also identify the episode's world."""
+    """M episodes as functions of their states ``[M]``, integers that also identify the episode's world.
+
+    All methods get copies, which they may change in place.
+    """
 
     start: Tensor
 
@@ -99,7 +103,7 @@ class EnvironmentSampler(Sampler):
             )
 
     def rollout(self, policy: NetworkPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        episodes = self.environment.reset(prompts, group_size)
+        episodes = self.environment.reset(copied(prompts), group_size)
         size, known = policy.action_size, type(policy.distribution) in (Categorical, Gaussian)
         shape = (group_size, self.environment.max_steps, *(() if size is None else (size,)))
         expected = self.environment.actions if size is None else 2 * size
@@ -117,19 +121,19 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
     shape, horizon = draws.shape[:3], draws.shape[2]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
-        states = episodes.start
+        states = episodes.start.clone()
         rows = torch.arange(len(states), device=states.device) * horizon
         memory = policy.memory(len(states))
         coming = draws.flatten(0, 1).transpose(0, 1).contiguous()  # [T, M, ...], read one step after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
-                running = (~episodes.ended(states)).nonzero().squeeze(-1)
+                running = (~episodes.ended(states.clone())).nonzero().squeeze(-1)
                 if len(running) < len(rows):
                     states, rows, coming = states[running], rows[running], coming[:, running]
                     memory = None if memory is None else memory[running]
                 if len(rows) == 0 and step:
                     break
-            observations = floating(episodes.observe(states))
+            observations = floating(episodes.observe(states.clone()))
             if memory is None:
                 outputs = actor(observations)
             else:
@@ -137,16 +141,17 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
             if expected not in (None, outputs.shape[-1]):
                 raise UserError(f"Expected {expected} outputs of the policy's network, but got {outputs.shape[-1]}.")
             actions = distribution.sample(outputs, coming[step])
-            reached = episodes.step(states, distribution.applied(actions))
+            # Copies, because the world may work in place, on its arguments or on what it returned.
+            reached = episodes.step(states.clone(), distribution.applied(actions).clone()).clone()
             steps.append((rows, states, actions, outputs, reached))
             states = reached
     place, states, actions, outputs, reached = (torch.cat(column) for column in zip(*steps, strict=True))
     sizes = torch.tensor([len(rows) for rows, *_ in steps], device="cpu")
     place = place + torch.arange(len(steps), device="cpu").repeat_interleave(sizes).to(place.device)
-    real = (~episodes.ended(states)).nonzero().squeeze(-1)
+    real = (~episodes.ended(states.clone())).nonzero().squeeze(-1)
     place, states, actions, reached = place[real], states[real], actions[real], reached[real]
     log_probs = distribution.evaluate(outputs[real], actions).log_probs
-    facts = episodes.report(states, distribution.applied(actions), reached)
+    facts = episodes.report(states.clone(), distribution.applied(actions).clone(), reached)
 
     def laid_out(values: Tensor) -> Tensor:
         full = values.new_zeros((shape.numel(), *values.shape[1:]))
@@ -155,7 +160,7 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
     return Rollouts(
         actions=laid_out(actions),
         mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
-        inputs={"observations": laid_out(episodes.observe(states))},
+        inputs={"observations": laid_out(episodes.observe(states.clone()))},
         log_probs=laid_out(log_probs),
         info={name: laid_out(values) for name, values in facts.items()},
     )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.worker import AVAILABLE, made_ahead
@@ -94,7 +95,8 @@ class PromptLoader:
 
     def _groups(self, index: Tensor) -> PromptGroups:
         with UserCode(f"{type(self.source).__name__}.groups"):
-            return self.source.groups(index)
+            # A copy, because a callback may write into the batch, whose texts and images are the source's own.
+            return copied(self.source.groups(index.clone()))
 
     def _shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""

@@ -14,7 +14,7 @@ from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, expect, valid
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
-from lightning_cgrpo.core.user_code import UserCode, called, copied, imported
+from lightning_cgrpo.core.user_code import UserCode, called, imported
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
@@ -189,5 +189,5 @@ class ConversationSampler(GenerationSampler):
 
 def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
     """Reset an environment; returns its text."""
-    text = called(environment.reset, copied(row), f"{type(environment).__name__}.reset", None)
+    text = called(environment.reset, row, f"{type(environment).__name__}.reset", None)
     return None if text is None else valid(text)

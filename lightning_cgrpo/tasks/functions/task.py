@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
-from lightning_cgrpo.core.user_code import UserCode, copied
+from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
@@ -152,9 +152,9 @@ def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
-    """Repeat every element as copies, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
+    """Repeat every element, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
-    return [copied(element) for element in elements for _ in range(times)]
+    return [element for element in elements for _ in range(times)]
 
 
 def _numbers(name: str, output: Any, count: int) -> list[float | None]:

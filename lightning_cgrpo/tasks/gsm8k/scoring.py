@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Literal, get_args
 
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.tasks.number_words import changes_number
 
 Profile = Literal["robust", "authors"]
 
@@ -28,10 +29,6 @@ _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _INTEGER = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"([+-]?)(?:[$€£]\s?)?({_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)")
 _IN_UNITS = "'\N{RIGHT SINGLE QUOTATION MARK}/°²³-"
-# These words change the number before them, or announce another number.
-_NOT_UNITS = frozenset(
-    "k hundred thousand million billion trillion dozen half and or point plus minus times to".split()  # noqa: SIM905
-)
 
 
 def score_completion(completion: str, answer: str, profile: Profile = "robust") -> dict[str, float]:
@@ -101,7 +98,7 @@ def _is_unit(text: str) -> bool:
         # Not the \w of regular expressions, which contains ² and ½.
         and all(word[0].isalpha() or (word[0] in "/°" and len(word) > 1) for word in words)
         and all(character.isalpha() or character in _IN_UNITS for word in words for character in word)
-        and not any(word.casefold() in _NOT_UNITS for word in words)
+        and not any(changes_number(word) for word in words)
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.spaces import Box
 
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.core.user_code import UserCode, imported
@@ -17,7 +18,7 @@ from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
 from lightning_cgrpo.tasks.gymnasium.render import film_strips
-from lightning_cgrpo.tasks.gymnasium.replay import difference, guilty
+from lightning_cgrpo.tasks.gymnasium.replay import difference
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
 
@@ -31,8 +32,7 @@ class Gymnasium(Environment, Renderer):
     """Worlds made by ``gymnasium.make``. A prompt is the seed of a reset, so that a group starts from the same state.
 
     Worlds are never saved: a resumed run and `render` replay them from seeds. After the first episodes, and again after
-    2, 4, 8, … resets, one is replayed in a world that played another: an error names a wrapper with state that its
-    reset leaves, and a warning a world.
+    2, 4, 8, … resets, some are replayed in a world that played others. A warning names the first value that differs.
 
     Args:
         id: registered name, with its module if importing gymnasium does not register it: ``minigrid:MiniGrid-…``.
@@ -44,8 +44,7 @@ class Gymnasium(Environment, Renderer):
         time_limit: seconds for a step of all worlds; needs `processes`, because Python cannot interrupt a world.
 
     Raises:
-        UserError: the environment cannot be made, its spaces are not supported, or (after the first episodes) a
-            wrapper keeps state over resets.
+        UserError: the environment cannot be made, or its spaces are not supported.
     """
 
     def __init__(
@@ -78,14 +77,14 @@ class Gymnasium(Environment, Renderer):
             self._new_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
         self._worlds, self._resets, self._warned = self._new_worlds(), 0, False
 
-    def make(self, wrappers: int | None = None, **kwargs: Any) -> World:
-        """A new world with all wrappers, or the first few; arguments replace those of `kwargs`."""
+    def make(self, **kwargs: Any) -> World:
+        """A new world with all wrappers; arguments replace those of `kwargs`."""
         try:
             with UserCode(f"the world '{self.id}'"):
-                world: World = gymnasium.make(self.id, **{**self.kwargs, **kwargs})
+                world: World = gymnasium.make(self.id, **copied({**self.kwargs, **kwargs}))
                 _take_costs(world.unwrapped)
-                for wrap, arguments in self._wrappers[:wrappers]:
-                    world = wrap(world, **arguments)
+                for wrap, arguments in self._wrappers:
+                    world = wrap(world, **copied(arguments))
         except Exception as error:
             unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
             hint = " Try MODULE:ID, with a module that registers the environment." if unregistered else ""
@@ -139,15 +138,6 @@ class Gymnasium(Environment, Renderer):
         spare.close()
         if differs is None:
             return
-        counts = range(len(self._wrappers) + 1)
-        number = guilty([partial(self.make, count) for count in counts], self.infos) if self._wrappers else 0
-        if number:
-            wrapper = self._wrappers[number - 1][0]
-            raise UserError(
-                f"Expected '{self.id}' to replay an episode from its seed, but with the wrapper "
-                f"{getattr(wrapper, '__name__', wrapper)} the {differs} differs, try without the wrapper, because it "
-                "keeps state that a reset does not clear: answers of a group and resumed runs would get other values."
-            )
         self._warn(f"differ in the {differs}", "that replay an episode from its seed ")
 
     def _warn(self, what: str, when: str) -> None:
@@ -157,7 +147,7 @@ class Gymnasium(Environment, Renderer):
         warnings.warn(
             f"Worlds '{self.id}' {when}{what}. Groups compare answers under different conditions, and a resumed run "
             "does not equal an uninterrupted run. Try a world that draws all randomness from self.np_random, and "
-            "clears its state in reset.",
+            "clears its state in reset, as its wrappers should.",
             stacklevel=3,
         )
 

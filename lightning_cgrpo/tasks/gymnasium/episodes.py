@@ -88,7 +88,7 @@ class GymnasiumEpisodes:
         if self._finished is not None:
             self._actions[torch.from_numpy(here + 1)] = chosen.to(self._actions.dtype)
         rows = (here // self._moments).tolist()
-        moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()))
+        moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()).copy())
         self._record(rows, here + 1, moments)
         if rows and not self._running and self._finished is not None:
             self._finished(self)

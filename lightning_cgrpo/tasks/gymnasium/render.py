@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gymnasium.worlds import World
@@ -58,7 +59,7 @@ def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rol
 
 def _replay(world: World, start: dict[str, Any], actions: Any, moments: list[int]) -> tuple[list[Any], list[Any]]:
     """Frames at `moments`, numbers of steps done, and the observation before each step."""
-    observation, _ = world.reset(**start)
+    observation, _ = world.reset(**copied(start))
     frames, seen = [_frame(world)], []
     for moment, action in enumerate(actions, start=1):
         seen.append(observation)

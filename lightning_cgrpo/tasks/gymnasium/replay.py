@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
-from lightning_cgrpo.tasks.gymnasium.worlds import World, reset_world, step_world
 
 REPLAYED = 4
 """Episodes that are replayed."""
-STEPS = 200
-"""Longest episode that looks for the wrapper."""
 
 Play = Callable[[int], GymnasiumEpisodes]
 """Resets a spare world, always the same, from the seed and options of an episode."""
@@ -51,30 +47,3 @@ def _first_difference(recorded: Mapping[str, Tensor], replayed: Mapping[str, Ten
             if step >= len(replayed[name]) or not torch.equal(values[step], replayed[name][step]):
                 return f"{name} of {f'step {step}' if step else 'the reset'}"
     return None
-
-
-def guilty(makes: Sequence[Callable[[], World]], infos: Sequence[str]) -> int | None:
-    """The first of several worlds, each with a wrapper more, that replays an episode differently; None if none does.
-
-    Every world plays the same random actions three times.
-    """
-    for number, make in enumerate(makes):
-        world = make()
-        try:
-            first, *others = (_played(world, infos) for _ in range(3))
-        finally:
-            world.close()
-        if any(first != other for other in others):
-            return number
-    return None
-
-
-def _played(world: World, infos: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Moments, whose observations are bytes, because the world may overwrite its arrays."""
-    played, moment = [], reset_world(world, infos, 0, None)
-    world.action_space.seed(0)
-    while True:
-        played.append((moment.observation.tobytes(), *moment[1:]))
-        if len(played) > STEPS or moment.terminated or moment.truncated:
-            return played
-        moment = step_world(world, infos, world.action_space.sample())

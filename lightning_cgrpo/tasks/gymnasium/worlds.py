@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from lightning_cgrpo.core.child_process import ChildProcess
+from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.user_code import UserCode
 
@@ -48,7 +49,8 @@ class Worlds(ABC):
     def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> list[Moment]:
         """Start a world for each of M seeds."""
         self.seeds = seeds
-        return self._called(range(len(seeds)), reset_world, list(zip(seeds, options, strict=True)))
+        starts = [(seed, copied(chosen)) for seed, chosen in zip(seeds, options, strict=True)]
+        return self._called(range(len(seeds)), reset_world, starts)
 
     def step(self, rows: Sequence[int], actions: np.ndarray) -> list[Moment]:
         """Step the worlds `rows`, which have not ended, by actions ``[len(rows), ...]``."""

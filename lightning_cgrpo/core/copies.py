@@ -1,0 +1,66 @@
+"""Copies for code of the user, which may write into what it gets."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from torch import Tensor
+
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
+
+_D = TypeVar("_D", bound=Mapping[str, Any])
+
+
+def copied(value: Any) -> Any:
+    """The value with copies of its lists, dicts, tensors, arrays and PIL images, also inside rollouts and signals.
+
+    One rule for all code of the user (worlds, tasks, functions, tools, callbacks): it gets copies, so that what it
+    changes in place is neither recorded nor trained on. Objects of other classes, such as environments, are passed on.
+
+    Example:
+        >>> chat = [{"role": "user", "content": "Hello"}]
+        >>> copied(chat)[0]["content"] = "Goodbye"
+        >>> chat
+        [{'role': 'user', 'content': 'Hello'}]
+    """
+    return _copied(value, {})
+
+
+def handed(output: _D) -> _D:
+    """The output of a step for callbacks, which share it: a mapping whose every reading is a copy."""
+    return cast(_D, _Handed(output))
+
+
+class _Handed(UserDict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        return copied(super().__getitem__(key))
+
+    def copy(self) -> _Handed:
+        """Itself, because Lightning copies the output of a training step, and would read it."""
+        return self
+
+
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """As `copied`; a tensor, array or image that occurs twice is copied once, because a group shares its images."""
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if type(value) is dict:
+        return {key: _copied(item, copies) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item, copies) for item in value)
+    if isinstance(value, (PromptGroups, Rollouts, Signal)):
+        return replace(value, **{f.name: _copied(getattr(value, f.name), copies) for f in fields(value)})
+    if id(value) not in copies:
+        copies[id(value)] = _copied_array(value)
+    return copies[id(value)]
+
+
+def _copied_array(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    is_image = type(value).__module__.startswith("PIL.")  # without an import of PIL
+    return value.copy() if is_image or isinstance(value, np.ndarray) else value
