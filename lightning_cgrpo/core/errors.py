@@ -41,9 +41,14 @@ def expect_instances(**arguments: object) -> None:
 
 
 def installing(extra: str) -> str:
-    """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it."""
-    if (Path(__file__).parents[2] / "setup.py").is_file():
-        return f'pip install -e ".[{extra}]"'
+    """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it.
+
+    It works in any directory, and keeps the checkout's exact versions.
+    """
+    root = Path(__file__).parents[2]
+    if (root / "setup.py").is_file():
+        here = Path() if Path.cwd() == root else root
+        return f'pip install -c "{here / "constraints.txt"}" -e "{here}[{extra}]"'
     from importlib import metadata
 
     from packaging.requirements import Requirement

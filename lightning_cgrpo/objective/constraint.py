@@ -65,7 +65,7 @@ class Constraint:
     cost: Cost | None = None
     mean_at_most: float | None = None
     mean_at_least: float | None = None
-    range: list[float] | None = None
+    range: list[float] | tuple[float, float] | None = None
     start: float | None = None
     over: int | None = None
     where: dict[str, Any] | None = None

@@ -35,7 +35,7 @@ def _types(of: Constraint) -> Iterator[str]:
     if of.signal is not None and not isinstance(of.signal, str):
         yield f"signal: as a signal's name, but got {of.signal} ({type(of.signal).__name__}), try quotes"
     if of.range is not None and not (
-        isinstance(of.range, list) and len(of.range) == 2 and all(map(_is_number, of.range))
+        isinstance(of.range, (list, tuple)) and len(of.range) == 2 and all(map(_is_number, of.range))
     ):
         yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
 

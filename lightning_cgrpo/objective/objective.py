@@ -74,6 +74,11 @@ class Objective:
                 "Expected constraints to be a mapping by name, like {lava: {at_most: 0.01}}, but got "
                 f"{self.constraints}."
             )
+        if isinstance(self.reward, Mapping) and (odd := [name for name in self.reward if not isinstance(name, str)]):
+            raise ObjectiveError(
+                f"Expected reward to name signals, but got {odd[0]!r}, try quotes around the name, because YAML reads "
+                "off, on, no, yes and numbers as other values."
+            )
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():

@@ -93,6 +93,11 @@ class GenerationSampler(Sampler):
     def _no_room(self, policy: CausalLMPolicy, total: int, of: int, too_long: dict[int, int]) -> UserError:
         first = next((f" (such as prompt {row}, of {length} tokens)" for row, length in too_long.items()), "")
         longest = self.sampling.max_new_tokens
+        if policy.room(longest) < 1:
+            return UserError(
+                f"Expected max_new_tokens to leave room for a prompt, in a context of {policy.context_length} "
+                f"tokens, but got {longest}, try a smaller max_new_tokens."
+            )
         return UserError(
             f"Expected prompts of at most {policy.room(longest):g} tokens, by max_prompt_tokens and the "
             f"{policy.context_length} positions of '{policy.name}' without max_new_tokens {longest}, but got "

@@ -47,7 +47,11 @@ def test_a_missing_extra_stops_only_who_names_its_classes(monkeypatch):
 
 def test_a_wheel_s_user_is_told_what_its_extra_requires(monkeypatch, tmp_path):
     """A wheel has no checkout for `pip install -e`, and no index has a release."""
-    assert installing("data") == 'pip install -e ".[data]"'
+    root = Path(errors.__file__).parents[2]
+    monkeypatch.chdir(root)
+    assert installing("data") == 'pip install -c "constraints.txt" -e ".[data]"'
+    monkeypatch.chdir(root.parent)
+    assert installing("data") == f'pip install -c "{root}/constraints.txt" -e "{root}[data]"'
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "lightning_cgrpo/core/errors.py"))
     requires = ["torch>=2.13", 'datasets>=5.2; extra == "data"', 'pyarrow>=26.0; extra == "data"']
     monkeypatch.setattr(metadata, "requires", lambda name: requires)

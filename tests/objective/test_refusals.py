@@ -153,3 +153,13 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
     assert violations.isfinite().all() and (opportunities >= 0).all()
     assert objective.components(found).values.isfinite().all()
     assert within_groups(objective, found, objective.constraints).isfinite().all()
+
+
+def test_a_name_that_yaml_reads_as_another_value_is_told():
+    with pytest.raises(ObjectiveError, match="got False, try quotes"):
+        Objective({False: 1.0})
+
+
+def test_a_range_may_be_a_tuple():
+    assert Constraint(mean_at_most=3, range=(0, 24)).bound.range == (0, 24)
+    assert Objective("goal", {"hours": Constraint(mean_at_most=3, range=(0, 24))}).constrained

@@ -121,5 +121,5 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, librar
     path = "openai/gsm8k" if library == "datasets" else write_parquet(tmp_path / "train.parquet")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -e .\.\[data\]"):
+    with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -c .*\[data\]"):
         read_records(path)
