@@ -63,7 +63,7 @@ def load_pretrained(
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
-    revision = {key: further[key] for key in ("revision",) if key in further}
+    revision = {"revision": further["revision"]} if "revision" in further else {}
     try:
         path = directory(name, **revision)
         source = str(path or name)
@@ -156,7 +156,9 @@ def _check_own_weights(network: Any) -> None:
     """Refuse adapters on a weight that another layer reads without them, such as tied embeddings."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    readers = Counter(id(w) for module in network.modules() for w in module._parameters.values() if w is not None)
+    readers: Counter[int] = Counter()
+    for module in network.modules():
+        readers.update(id(weight) for weight in module._parameters.values() if weight is not None)
     for name, adapted in network.named_modules():
         if isinstance(adapted, BaseTunerLayer) and readers[id(adapted.get_base_layer().weight)] > 1:
             raise UserError(
@@ -174,13 +176,11 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
     whole = merged(model, weights)
+    tensors = whole.state_dict() if weights is None else weights
     ignored = set(whole._keys_to_ignore_on_save or ())
-    state = {
-        name: tensor.detach()
-        for name, tensor in (whole.state_dict() if weights is None else weights).items()
-        if name not in ignored
-    }
-    return revert_weight_conversion(whole, remove_tied_weights_from_state_dict(state, whole))
+    kept = {name: tensor.detach() for name, tensor in tensors.items() if name not in ignored}
+    untied = remove_tied_weights_from_state_dict(kept, whole)
+    return revert_weight_conversion(whole, untied)
 
 
 def directory(name: str, revision: str | None = None) -> Path | None:
@@ -257,9 +257,12 @@ def check_whole(report: Mapping[str, Any], model: Any, name: str) -> None:
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Ids of the model's tokens that end an answer, from tokenizer and generation config."""
-    configured, size = model.generation_config.eos_token_id, len(model.get_input_embeddings().weight)
-    named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
-    if not (known := {token for token in named if 0 <= token < size}):
+    size = len(model.get_input_embeddings().weight)
+    configured = model.generation_config.eos_token_id
+    several = configured if isinstance(configured, (list, tuple)) else [configured]
+    named = {tokenizer.eos_token_id, *several} - {None}
+    known = {token for token in named if 0 <= token < size}
+    if not known:
         raise UserError(
             f"Expected the tokenizer or the generation config to name one of the model's {size} tokens that ends an "
             f"answer, but got {sorted(named) or 'none'}, try setting tokenizer.eos_token."

@@ -118,16 +118,20 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """As in `TextPolicy`, with a placeholder per image token; with images, also `patches` and `grids`."""
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
-        patches, grids, tokens = [], [], []
+        patches = []
+        grids = []
+        tokens = []
         for prompt, number in zip(prompts, numbers, strict=True):
             of_prompt, grid = self._patches(images_of(prompt), number)
             patches.append(of_prompt)
             grids.append(grid)
             text = self._expanded(self._text(prompt, number, tools), grid, number)
             tokens.append(self._tokens(prompt, text, number))
-        images = {"patches": patches, "grids": grids} if any(len(grid) for grid in grids) else {}
-        padded = {name: pad_sequence(rows, batch_first=True) for name, rows in images.items()}
-        return self.padded(tokens) | padded
+        inputs = self.padded(tokens)
+        if any(len(grid) for grid in grids):
+            inputs["patches"] = pad_sequence(patches, batch_first=True)
+            inputs["grids"] = pad_sequence(grids, batch_first=True)
+        return inputs
 
     def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""
@@ -140,15 +144,18 @@ class VisionLanguagePolicy(CausalLMPolicy):
             raise UserError(f"Expected readable images in prompt {number}, but got: {first_line(error)}.") from None
 
     def _expanded(self, text: str, grid: Tensor, number: int) -> str:
-        token, (before, after) = self.family.placeholder, self.family.around
+        token = self.family.placeholder
+        before, after = self.family.around
         first, *pieces = text.split(token)
         if len(pieces) != len(grid):
             raise UserError(
                 f"Expected as many placeholders {token} in prompt {number} as images, {len(grid)}, but got "
                 f"{len(pieces)}, because the chat template writes none, or a text holds one."
             )
-        sizes = self.family.tokens(grid).tolist()
-        return first + "".join(before + token * size + after + piece for size, piece in zip(sizes, pieces, strict=True))
+        expanded = first
+        for size, piece in zip(self.family.tokens(grid).tolist(), pieces, strict=True):
+            expanded += before + token * size + after + piece
+        return expanded
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         grids = torch.tensor(self.family.smallest, device="cpu").expand(len(ids), 1, 3)
@@ -266,9 +273,14 @@ class VisionLanguagePolicy(CausalLMPolicy):
         features = self.family.features(patches.flatten(0, 1)[index], grids[sizes > 0])
         if group is None:
             return features
-        rows, tokens = on_host(group)[0].tolist(), self.family.tokens(grids).sum(-1).tolist()
-        pieces = [part.split(tokens) for part in features]
-        return [torch.cat([of_prompt[row] for row in rows]) for of_prompt in pieces]
+        # Features of a prompt's images are copied for each row of the prompt.
+        prompts = on_host(group)[0].tolist()
+        tokens = self.family.tokens(grids).sum(-1).tolist()
+        copied = []
+        for part in features:
+            of_prompt = part.split(tokens)
+            copied.append(torch.cat([of_prompt[prompt] for prompt in prompts]))
+        return copied
 
     def _no_images(self) -> Tensor | None:
         """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
@@ -292,6 +304,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
 def images_of(prompt: str | Messages) -> list[Any]:
     """Images in a prompt's messages, in order."""
-    contents = [] if isinstance(prompt, str) else [message["content"] for message in prompt]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return [part["image"] for part in parts if part["type"] == "image"]
+    if isinstance(prompt, str):
+        return []
+    images = []
+    for message in prompt:
+        if isinstance(message["content"], list):
+            images += [part["image"] for part in message["content"] if part["type"] == "image"]
+    return images

@@ -118,8 +118,11 @@ class _Packed(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: PackedSpans, scale: float, kernel: Kernel
     ) -> Tensor:
-        of_prompts, of_answers, across = parts = _parts(spans, scale)
-        (q, own_q), (k, own_k), (v, own_v) = (_cut(tensor, spans) for tensor in (query, key, value))
+        parts = _parts(spans, scale)
+        of_prompts, of_answers, across = parts
+        q, own_q = _cut(query, spans)
+        k, own_k = _cut(key, spans)
+        v, own_v = _cut(value, spans)
         to_prompt, prompt_norm = kernel.forward(q, k, v, of_prompts)
         own, own_norm = kernel.forward(own_q, own_k, own_v, of_answers)
         shared, shared_norm = kernel.forward(own_q, k, v, across)
@@ -139,13 +142,20 @@ class _Packed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, attended, prompt_norm, norm = ctx.saved_tensors
         of_prompts, of_answers, across = ctx.parts
-        pieces = (_cut(tensor, ctx.spans) for tensor in (gradient.contiguous(), query, key, value, attended))
-        (g, own_g), (q, own_q), (k, own_k), (v, own_v), (to_prompt, merged) = pieces
+        g, own_g = _cut(gradient.contiguous(), ctx.spans)
+        q, own_q = _cut(query, ctx.spans)
+        k, own_k = _cut(key, ctx.spans)
+        v, own_v = _cut(value, ctx.spans)
+        to_prompt, merged = _cut(attended, ctx.spans)
         of_q, of_k, of_v = ctx.kernel.backward(g, q, k, v, to_prompt, prompt_norm, of_prompts)
         own = ctx.kernel.backward(own_g, own_q, own_k, own_v, merged, norm, of_answers)
         shared = ctx.kernel.backward(own_g, own_q, k, v, merged, norm, across)
-        of_query = torch.cat([of_q, own[0] + shared[0]])
-        return of_query, torch.cat([of_k + shared[1], own[1]]), torch.cat([of_v + shared[2], own[2]]), None, None, None
+        own_of_q, own_of_k, own_of_v = own
+        shared_of_q, shared_of_k, shared_of_v = shared
+        of_query = torch.cat([of_q, own_of_q + shared_of_q])
+        of_key = torch.cat([of_k + shared_of_k, own_of_k])
+        of_value = torch.cat([of_v + shared_of_v, own_of_v])
+        return of_query, of_key, of_value, None, None, None
 
 
 def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends, Attends]:
