@@ -76,7 +76,8 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
     )
     rollouts, trainings = Meter(), Meter()
     module.sample = rollouts.timed(module.sample)  # type: ignore[method-assign]
-    module._optimize = trainings.timed(module._optimize)  # type: ignore[method-assign]
+    steps = module.policy_steps
+    steps.take = trainings.timed(steps.take)  # type: ignore[method-assign]
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join(map(word, torch.randint(2, 2048, (prompt,), generator=draw).tolist())) for _ in range(64)]
     options: dict[str, Any] = {"accelerator": "pretended", "strategy": "pretended"}

@@ -6,6 +6,8 @@ Shape letters of the package, unless a docstring defines its own:
     T  steps of an answer (environment steps, or completion tokens), padded
     J  components of the advantage: the rewards, then the constraints
     K  constraints with a multiplier            N  training units (steps or whole answers)
+
+Inside functions, names of tensors end in their shape: ``rewards_JBG`` is ``[J, B, G]``.
 """
 
 from __future__ import annotations

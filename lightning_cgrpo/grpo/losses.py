@@ -37,24 +37,24 @@ def aggregation_weights(
     Args:
         totals: answers and steps ``[2]`` of all processes, from `counted`; by default summed here, which is collective.
     """
-    lengths = mask.sum(-1).double()  # [B, G]
+    lengths_BG = mask.sum(-1).double()
     if totals is None:
-        totals = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()]))
-    sequences, tokens = totals.unbind()
+        totals = all_sum(torch.stack([torch.ones_like(lengths_BG).sum(), lengths_BG.sum()]))
+    answers, steps = totals.unbind()
     if aggregation == "token_mean":
-        per_sequence = torch.ones_like(lengths) / tokens.clamp(min=1)
+        per_answer_BG = torch.ones_like(lengths_BG) / steps.clamp(min=1)
     elif aggregation == "sequence_mean":
-        per_sequence = 1 / (sequences * lengths.clamp(min=1))
+        per_answer_BG = 1 / (answers * lengths_BG.clamp(min=1))
     elif aggregation == "sequence_sum":
-        per_sequence = torch.ones_like(lengths) / sequences
+        per_answer_BG = torch.ones_like(lengths_BG) / answers
     elif aggregation == "constant":
-        per_sequence = torch.ones_like(lengths) / (sequences * (max_length or mask.shape[-1]))
+        per_answer_BG = torch.ones_like(lengths_BG) / (answers * (max_length or mask.shape[-1]))
     else:
         raise ValueError(
             f"Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got '{aggregation}'."
         )
-    weights = (per_sequence * world()[1]).to(torch.promote_types(torch.get_default_dtype(), torch.float32))
-    return weights[..., None] * mask  # [B, G, 1] * [B, G, T]
+    weights_BG = (per_answer_BG * world()[1]).to(torch.promote_types(torch.get_default_dtype(), torch.float32))
+    return weights_BG[..., None] * mask
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,7 +65,8 @@ def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
     """Steps that enter the loss, ``[B, G, T]`` bool; `mask_truncated` leaves truncated answers out."""
     if not mask_truncated:
         return rollouts.mask
-    truncated, shape = rollouts.info.get("truncated"), rollouts.mask.shape[:2]
+    truncated = rollouts.info.get("truncated")
+    shape = rollouts.mask.shape[:2]  # [B, G]
     if not isinstance(truncated, Tensor) or truncated.shape != shape:
         got = f"{tuple(truncated.shape)}" if isinstance(truncated, Tensor) else f"{sorted(rollouts.info)}"
         raise UserError(
@@ -136,9 +138,11 @@ def partition(share: Share, size: int | None, seed: int, update: int, epoch: int
     draw = generator(seed, Stream.MINIBATCHES, update, epoch)
     groups = torch.from_numpy(draw.permutation(share.total // group_size))
     order = groups[:, None] * group_size + torch.arange(group_size, device="cpu")  # [groups, group_size]
-    if size < group_size:
-        return list(order.flatten().tensor_split(-(-share.total // size)))
-    return [part.flatten() for part in order.tensor_split(-(-len(groups) // (size // group_size)))]
+    if size < group_size:  # parts cut groups
+        parts = math.ceil(share.total / size)
+        return list(order.flatten().tensor_split(parts))
+    parts = math.ceil(len(groups) / (size // group_size))
+    return [part.flatten() for part in order.tensor_split(parts)]
 
 
 def minibatches(share: Share, parts: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, float]]:
@@ -174,21 +178,38 @@ def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts:
     prompts, answers, group = on_host(
         examples.shared["prompt_mask"].sum(-1), read(examples.mask[rows]).sum(-1), examples.group[rows]
     )
-    sizes: list[int] = []
-    members: list[tuple[int, int, int]] = []  # of the current piece: prompt, its tokens, the answer's tokens
+    sizes: list[int] = []  # of the complete pieces
+    piece = Piece()
     for member in zip(group.tolist(), prompts[group].tolist(), answers.tolist(), strict=True):
-        longer = [*members, member]
+        longer = piece.extended(*member)
+        if piece.answers and longer.tokens(shares_prompts) > tokens:
+            sizes.append(len(piece.answers))
+            longer = Piece().extended(*member)
+        piece = longer
+    return list(rows.split([*sizes, len(piece.answers)]))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Answers of one pass.
+
+    Args:
+        prompts: tokens of each prompt, by number.
+        answers: tokens of each answer.
+    """
+
+    prompts: Mapping[int, int] = field(default_factory=dict)
+    answers: tuple[int, ...] = ()
+
+    def extended(self, prompt: int, prompt_tokens: int, answer_tokens: int) -> Piece:
+        """The piece with one more answer."""
+        return Piece({**self.prompts, prompt: prompt_tokens}, (*self.answers, answer_tokens))
+
+    def tokens(self, shares_prompts: bool) -> int:
+        """Tokens of the pass: each prompt once without padding, or every answer as long as the longest."""
         if shares_prompts:
-            total = sum({prompt: length for prompt, length, _ in longer}.values()) + sum(
-                answer for *_, answer in longer
-            )
-        else:
-            total = len(longer) * (max(length for _, length, _ in longer) + max(answer for *_, answer in longer))
-        if members and total > tokens:
-            sizes.append(len(members))
-            longer = [member]
-        members = longer
-    return list(rows.split([*sizes, len(members)]))
+            return sum(self.prompts.values()) + sum(self.answers)
+        return len(self.answers) * (max(self.prompts.values()) + max(self.answers))
 
 
 def put_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.rollout import Examples
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,28 @@ class SamplingCorrection:
         if self.sequence and difference.dim() > 1:
             difference = torch.where(mask, difference.sum(-1, keepdim=True), 0)
         return difference.exp()
+
+
+def sampling_sums(examples: Examples, correction: SamplingCorrection | None) -> dict[str, Tensor]:
+    """Sums over steps that compare a sampling engine's probabilities with the policy's; {} if none were reported.
+
+    The sums are the number of compared ``steps``, of steps without a finite log-probability (``faults``), of ratios,
+    of ratios out of bounds (``capped``), and of absolute differences (``log_prob_gap``).
+
+    Args:
+        examples: after the optimizer steps, with the log-probabilities of the policy that sampled.
+    """
+    reported = examples.targets.get("sampling_log_probs")
+    if reported is None:
+        return {}
+    compared = examples.mask & reported.isfinite()
+    old = examples.targets["old_log_probs"]
+    correction = correction or SamplingCorrection(high=None)
+    ratio = correction.ratios(old, reported, examples.mask)[compared]
+    return {
+        "steps": compared.sum(),
+        "faults": (examples.mask & ~compared).sum(),
+        "ratio": ratio.sum(),
+        "capped": correction.outside(ratio).sum(),
+        "log_prob_gap": (old - reported)[compared].abs().sum(),
+    }

@@ -17,16 +17,17 @@ from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
-from lightning_cgrpo.modules.dynamic_sampling import redraw, varying
-from lightning_cgrpo.modules.policy_steps import PolicySteps
-from lightning_cgrpo.modules.rollout_module import ScoredPrompts
+from lightning_cgrpo.modules.dynamic_sampling import Redrawn, redraw, varying
+from lightning_cgrpo.modules.policy_steps import PolicySteps, StepsTaken
+from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.standstill import StandstillDetector
-from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
+from lightning_cgrpo.modules.update_report import Stopwatch, logging_due, update_report
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_statistics
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
 from lightning_cgrpo.objective.objective import Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.precision import casts_weights
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
@@ -50,7 +51,7 @@ class UpdateOutput(ScoredPrompts):
     steps: Tensor
 
 
-class ConstrainedGRPO(PolicySteps):
+class ConstrainedGRPO(RolloutModule):
     """Group-relative policy optimization of a reward under behavior-rate constraints.
 
     A training step is an *update*: sample G answers per prompt, score the answers, estimate advantages with the current
@@ -76,6 +77,8 @@ class ConstrainedGRPO(PolicySteps):
     Raises:
         ObjectiveError: objective and task don't fit; raised before the policy's weights are loaded.
     """
+
+    weights: Tensor
 
     def __init__(
         self,
@@ -107,6 +110,9 @@ class ConstrainedGRPO(PolicySteps):
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
+        self.policy_steps = PolicySteps(
+            policy, optimization, objective.policy_signals.values(), group_size, self.manual_optimization
+        )
         self.standstill = StandstillDetector(objective)
 
     # ------------------------------------------------------------------ set-up
@@ -122,7 +128,10 @@ class ConstrainedGRPO(PolicySteps):
 
     def configure_model(self) -> None:
         with in_turn(self):
-            super().configure_model()
+            self.load_policy()
+            self.policy_steps.without_dropout()
+            if self.policy_steps.needs_reference and self.reference is None:
+                self.reference = self.policy_steps.make_reference(casts_weights(self._trainer))
             # DistributedDataParallel would send buffers that all processes have in every update.
             buffers = [name for name, _ in self.named_buffers() if not name.startswith("policy.")]
             self._ddp_params_and_buffers_to_ignore = buffers
@@ -174,118 +183,145 @@ class ConstrainedGRPO(PolicySteps):
 
     @UserCode("training_step")
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> UpdateOutput:
-        """One update: sample, measure, redraw, estimate advantages, train the policy, learn values, report."""
-        update, learning_rate = self.trainer.global_step, self.learning_rate
-        report = UpdateReport(logging_due(self.trainer, update), self.optimization, self.device)
-        with report.time("rollout"):
+        """One update of Constrained GRPO; the dual's step follows in `LagrangianCallback.on_train_batch_end`."""
+        update = self.trainer.global_step
+        learning_rate = self.manual_optimization.learning_rate
+        logged = logging_due(self.trainer, update)
+        stopwatch = Stopwatch()
+
+        # 1. Sample G answers to each of the B prompts.
+        with stopwatch.time("rollout"):
             sampled = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
-            self._steps = sampled.mask.sum()
-        with report.time("score"):
+
+        # 2. Measure each answer: rewards, and the behaviors that constraints bound.
+        with stopwatch.time("score"):
             measured, faults = self.score(prompts, sampled)
-            logged = self.task_metrics()
-        rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)
+            task_metrics = self.task_metrics()
+
+        # 3. With dynamic sampling, draw the groups again that teach nothing. Rates are those of the first draw.
+        weights_J = self.objective.component_weights(self.weights)
+        drawn = Redrawn(sampled, measured)
         if self.redraws:
-            with report.time("redraw"):
-                rollouts, signals, report.redrawn = self._redraw(prompts, sampled, measured, weights, update)
-        with report.time("optimize"):
-            components = self.objective.components(signals)
+            with stopwatch.time("redraw"):
+                drawn = self._redraw(prompts, sampled, measured, weights_J, update)
+
+        with stopwatch.time("optimize"):
+            # 4. Compare the answers of each group by each component, a reward or minus the cost of a constraint.
+            components = self.objective.components(drawn.signals)
             statistics = group_statistics(components)
-            advantages = self.estimator(rollouts, statistics, weights)
-            policy_signals = self._train_policy(rollouts, advantages, update, report)
+            # 5. Combine the components by the weights into advantages, [B, G] or [B, G, T].
+            advantages = self.estimator(drawn.rollouts, statistics, weights_J)
+            # 6. Train the policy by the clipped surrogate, over epochs of minibatches.
+            taken = self._train_policy(drawn.rollouts, advantages, update, logged)
+
+        # 7. Train the critic, if the estimator has one.
         if self.critic_advantages is not None:
-            with report.time("critic"):
+            with stopwatch.time("critic"):
                 self._learn_values(self.critic_advantages, update)
         for network in (self.policy, self.critic_advantages):
             if network is not None:
                 learn_observations(network, sampled)
-        clean, policy_faults = isolate_faults(policy_signals)
-        measured, faults = {**measured, **clean}, {**faults, **policy_faults}
+
+        # 8. Count violations and opportunities of each constraint, for the dual.
+        own_signals, own_faults = isolate_faults(taken.signals)
+        measured = {**measured, **own_signals}
+        faults = {**faults, **own_faults}
         counts = self.objective.counts(measured)
-        violations, opportunities = over_prompts(counts, self.objective.constrained)
+        violations_K, opportunities_K = over_prompts(counts, self.objective.constrained)
         if not self.estimator.trains_policy(update):  # Without opportunities no multiplier moves.
-            violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
-        if report.due:
-            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, statistics, len(logged or ()))
-            if self.estimator.trains_policy(update):
-                self.standstill.check(update, report.totals, stepped=bool(report.grad_norms))
-            if report.totals["logged"]:  # by any process
-                metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
-            metrics["policy/learning_rate"] = learning_rate
-            self._write_metrics(metrics, update)
+            violations_K = torch.zeros_like(violations_K)
+            opportunities_K = torch.zeros_like(opportunities_K)
+
+        # 9. Log.
+        if logged:
+            sums = behavior_sums(self.objective, measured, sampled, faults, counts)
+            if self.redraws:
+                sums["redrawn"] = torch.full((), drawn.groups, device=self.device)
+            self._log_update(update, sums, sampled, statistics, taken, task_metrics, learning_rate, stopwatch.seconds)
         output: UpdateOutput = {
             "prompts": prompts,
-            "rollouts": rollouts,
-            "signals": signals,
+            "rollouts": drawn.rollouts,
+            "signals": drawn.signals,
             "advantages": advantages,
             "measured": measured,
-            "violations": violations,
-            "opportunities": opportunities,
-            "steps": self._steps,
+            "violations": violations_K,
+            "opportunities": opportunities_K,
+            "steps": sampled.mask.sum() + drawn.steps,
         }
         return handed(output)
 
     def _redraw(
         self, prompts: PromptGroups, rollouts: Rollouts, signals: dict[str, Signal], weights: Tensor, update: int
-    ) -> tuple[Rollouts, dict[str, Signal], int]:
+    ) -> Redrawn:
         """Dynamic sampling: groups without variation are drawn again, see `redraw`."""
 
         def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
             answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
-            self._steps = self._steps + answers.mask.sum()
             return answers, self.score(some, answers)[0]
 
         def varies(some: Signals) -> Tensor:
             return varying(self.objective.components(some), weights)
 
-        redrawn = redraw(draw, varies, prompts, rollouts, signals, self.redraws)
+        drawn = redraw(draw, varies, prompts, rollouts, signals, self.redraws)
         self.task_metrics()  # of redrawn answers
-        return redrawn
+        return drawn
 
-    def _train_policy(
-        self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport
-    ) -> dict[str, Signal]:
-        """Take the optimizer steps, and return the policy's own signals."""
+    def _train_policy(self, rollouts: Rollouts, advantages: Tensor, update: int, logged: bool) -> StepsTaken:
+        """Take the optimizer steps, unless a critic warms up."""
         if self.estimator.trains_policy(update):
-            return self._optimize(rollouts, advantages, update, report)
-        self.take_step()  # without gradients: counts the update, and moves no weight
-        return {}
+            penalties = self.objective.penalties(self.weights)
+            return self.policy_steps.take(
+                rollouts, advantages, self.reference, penalties, seed=self.seed, update=update, logged=logged
+            )
+        self.manual_optimization.take_step()  # without gradients: counts the update, and moves no weight
+        return StepsTaken()
 
     def _learn_values(self, critic_advantages: CriticAdvantages, update: int) -> None:
         optimizer = self.trainer.optimizers[1]  # not Lightning's wrapper, whose steps are counted as updates
         critic_advantages.learn(optimizer, self.group_size, self.seed, update)
-        if (schedule := self.schedule(optimizer)) is not None:
+        if (schedule := self.manual_optimization.schedule(optimizer)) is not None:
             schedule.step()
+
+    def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
+        return self.policy_steps.measure(rollouts, self.reference)
 
     # ------------------------------------------------------------------ metrics
 
-    def _metrics_of_update(
+    def _log_update(
         self,
-        report: UpdateReport,
-        rollouts: Rollouts,
-        signals: Signals,
-        faults: dict[str, Tensor],
-        counts: dict[str, Tensor],
+        update: int,
+        sums: dict[str, Tensor],
+        sampled: Rollouts,
         statistics: GroupStatistics,
-        logged: int,
-    ) -> dict[str, float]:
-        """Metrics by tag. `statistics` are of the trained groups, other arguments of the first draw. Collective."""
-        weights = self.objective.component_weights(self.weights)
-        effective = self.estimator.effective_weights(statistics, weights)
-        sums = behavior_sums(self.objective, signals, rollouts, faults, counts)
+        taken: StepsTaken,
+        task_metrics: dict[str, list[float]] | None,
+        learning_rate: float,
+        seconds: dict[str, float],
+    ) -> None:
+        """Log an update's metrics, and find a run that stands still. Collective.
+
+        Args:
+            sums: and `sampled` are of the first draw, `statistics` of the trained groups.
+        """
+        weights_J = self.objective.component_weights(self.weights)
+        effective_JB = self.estimator.effective_weights(statistics, weights_J)
         if self.optimization.mask_truncated:
-            sums["masked"] = rollouts.info["truncated"].sum()
-        sums["logged"] = report.zero + logged
-        metrics = report.metrics(self.objective, sums, statistics, effective, self.weights)
+            sums["masked"] = sampled.info["truncated"].sum()
+        sums["task metrics"] = torch.full((), len(task_metrics or ()), device=self.device)
+        report = update_report(self.objective, sums, statistics, effective_JB, self.weights, taken, seconds)
+        metrics = dict(report.metrics)
         metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
         if self.reference is None:
             metrics.pop("policy/kl", None)
-        metrics |= self.estimator.metrics(self.objective.component_names, weights)
-        self.latest_rates = report.rates
-        return metrics
-
-    def _write_metrics(self, metrics: dict[str, float], update: int) -> None:
-        """Send metrics in one call, because `log` per metric is slow."""
+        metrics |= self.estimator.metrics(self.objective.component_names, weights_J)
+        if self.estimator.trains_policy(update):
+            self.standstill.check(update, report.totals, stepped=bool(taken.grad_norms))
+        if report.totals["task metrics"]:  # of any process
+            metrics |= {f"functions/{name}": value for name, value in means(task_metrics).items()}
+        metrics["policy/learning_rate"] = learning_rate
         self.latest_metrics = metrics
+        self.latest_rates = report.rates
+        # One call, because `log` per metric is slow.
         values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()
         self.trainer.callback_metrics.update(zip(metrics, values, strict=True))
         for logger in self.loggers:

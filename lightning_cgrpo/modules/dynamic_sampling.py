@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +21,21 @@ Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
 _D = TypeVar("_D", Rollouts, Signal)
 
 
+@dataclass(frozen=True)
+class Redrawn:
+    """Answers to train on, after dynamic sampling.
+
+    Args:
+        groups: number of redrawn groups, of all rounds.
+        steps: scalar, sampled steps of the redrawn groups, of all rounds.
+    """
+
+    rollouts: Rollouts
+    signals: dict[str, Signal]
+    groups: int = 0
+    steps: Tensor | int = 0
+
+
 def redraw(
     draw: Draw,
     varies: Callable[[Signals], Tensor],
@@ -28,7 +43,7 @@ def redraw(
     rollouts: Rollouts,
     signals: dict[str, Signal],
     rounds: int,
-) -> tuple[Rollouts, dict[str, Signal], int]:
+) -> Redrawn:
     """Redraw (sample again) groups without variation, until a draw has some (DAPO, Yu et al., 2025).
 
     DAPO fills the batch with other prompts; here the prompts stay. If no draw has any, the first draw stays. The result
@@ -36,17 +51,16 @@ def redraw(
 
     Args:
         varies: ``[B]`` bool of signals, see `varying`.
-
-    Returns:
-        Rollouts and signals for training, and the number of redrawn groups.
     """
-    redrawn = 0
+    groups = 0
+    steps: Tensor | int = 0
     for number in range(rounds):
         rows = (~varies(signals)).nonzero().squeeze(-1)  # [R]
         # Processes without prompts continue too, because the sampler may need all processes.
         if not int(all_sum(torch.tensor(len(rows), device=rows.device))):
             break
         others, measured = draw(chosen_prompts(prompts, rows), number)
+        steps = steps + others.mask.sum()
         better = varies(measured).nonzero().squeeze(-1)
         if len(better):
             # Redrawn prompts may all lack an input, such as images, that other prompts have.
@@ -57,8 +71,8 @@ def redraw(
                 name: with_groups(everywhere(signal), rows[better], everywhere(measured[name]), better)
                 for name, signal in signals.items()
             }
-        redrawn += len(rows)
-    return rollouts, signals, redrawn
+        groups += len(rows)
+    return Redrawn(rollouts, signals, groups, steps)
 
 
 def varying(components: Components, weights: Tensor) -> Tensor:

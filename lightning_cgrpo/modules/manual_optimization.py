@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -28,17 +27,26 @@ SCHEDULED = ("initial_lr", "weight_decay", "eps")
 """Optimizer settings that a schedule does not change."""
 
 
-class ManualOptimization(LightningModule):
-    """Optimizes a policy in Lightning's manual optimization, where an update may take several optimizer steps.
+class ManualOptimization:
+    """Optimizer and schedule of a policy under Lightning's manual optimization, where an update may take several steps.
 
     Args:
+        module: trains the policy, and holds this object.
         policy: trained policy.
         optimizer: function of parameters.
         lr_scheduler: function of the optimizer; steps once per update.
+
+    Raises:
+        UserError: `policy` is no policy, or `optimizer` no function.
     """
 
-    def __init__(self, policy: Policy, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        module: LightningModule,
+        policy: Policy,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None,
+    ) -> None:
         if not isinstance(policy, Policy):
             raise UserError(
                 f"Expected argument `policy` to be a Policy, but got a {type(policy).__name__}, try "
@@ -49,48 +57,24 @@ class ManualOptimization(LightningModule):
                 "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
                 f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
             )
+        self.module = module
         self.policy = policy
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
-        self.automatic_optimization = False
+        self.make_optimizer = optimizer
+        self.make_scheduler = lr_scheduler
+        self._settings: list[dict[str, Any]] = []
+
+    @property
+    def trainer(self) -> Trainer:
+        return self.module.trainer
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
 
     # ------------------------------------------------------------------ set-up
 
-    def configure_callbacks(self) -> list[Callback]:
-        """No callbacks; this hook precedes Lightning's own, less helpful errors."""
-        if self.trainer.gradient_clip_val:
-            raise UserError("Expected no trainer.gradient_clip_val, try model.optimization.max_grad_norm.")
-        if self.trainer.accumulate_grad_batches != 1:
-            raise UserError("Expected no trainer.accumulate_grad_batches, try model.optimization.micro_batch_size.")
-        return []
-
-    def setup(self, stage: str) -> None:
-        for message in (
-            "Found \\d+ module\\(s\\) in eval mode",  # references and language models
-            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
-        ):
-            warnings.filterwarnings("ignore", message=message)
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        if stage != "fit":
-            return
-        for callback in callbacks:
-            if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
-                raise UserError(
-                    f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
-                    "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
-                )
-        overfit = self.trainer.overfit_batches  # type: ignore[attr-defined]
-        if overfit:
-            raise UserError(
-                f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
-                "such as data.train_prompts=8, and more epochs."
-            )
-
-    def load_policy(self) -> None:
-        if self._trainer is not None:
-            check_precision(self.trainer)
-        self.policy.load()
-
-    def configure_optimizers(self) -> Any:
+    def configure(self) -> Any:
+        """The optimizer and its schedule, as Lightning's `configure_optimizers` returns them."""
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
         scheduler = None
@@ -104,9 +88,10 @@ class ManualOptimization(LightningModule):
             raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
         return [optimizer], [scheduler]
 
-    def on_train_start(self) -> None:
+    def start(self) -> None:
+        """Give a restored optimizer its settings, and compare its schedule with the length of the run."""
         self._take_settings()
-        scheduler = self.schedule(self._policy_optimizer.optimizer)
+        scheduler = self.schedule(self.optimizer.optimizer)
         updates = self.trainer.estimated_stepping_batches
         if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < updates:
             rank_zero_warn(
@@ -120,13 +105,6 @@ class ManualOptimization(LightningModule):
                 "the schedule of its first part."
             )
 
-    def on_train_epoch_end(self) -> None:
-        loop = self.trainer.fit_loop.epoch_loop
-        check_finished(loop.batch_progress, loop.done)
-
-    def on_train_end(self) -> None:
-        check_finished(self.trainer.fit_loop.epoch_progress)
-
     def _take_settings(self) -> None:
         """Give a restored optimizer the configuration's settings, instead of the checkpoint's.
 
@@ -134,7 +112,7 @@ class ManualOptimization(LightningModule):
         """
         if self.trainer.ckpt_path is None:
             return
-        optimizer = self._policy_optimizer.optimizer
+        optimizer = self.optimizer.optimizer
         for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
             for key in SCHEDULED if self.make_scheduler else settings.keys() - {"initial_lr"}:
                 value, saved = settings.get(key), group.get(key)
@@ -150,12 +128,12 @@ class ManualOptimization(LightningModule):
 
     @property
     def learning_rate(self) -> float:
-        return float(self._policy_optimizer.optimizer.param_groups[0]["lr"])
+        return float(self.optimizer.optimizer.param_groups[0]["lr"])
 
     @property
-    def _policy_optimizer(self) -> LightningOptimizer:
-        """The first optimizer; a critic has the second."""
-        made: Any = self.optimizers()
+    def optimizer(self) -> LightningOptimizer:
+        """The policy's optimizer, the first; a critic has the second."""
+        made: Any = self.module.optimizers()
         return made[0] if isinstance(made, list) else made
 
     def schedule(self, optimizer: Optimizer) -> LRScheduler | None:
@@ -181,7 +159,7 @@ class ManualOptimization(LightningModule):
             last = number == len(pieces) - 1
             with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext():
                 # Other processes wait for this process's gradients, also if the piece is empty.
-                self.manual_backward(loss(piece) if len(piece) else self._no_loss(beside))
+                self.module.manual_backward(loss(piece) if len(piece) else self._no_loss(beside))
 
     def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
         """`equal_passes` of the policy."""
@@ -197,7 +175,8 @@ class ManualOptimization(LightningModule):
         return norm
 
     def take_step(self, last: bool = True) -> None:
-        optimizer = self._policy_optimizer
+        """Step the optimizer; the last step of an update counts as Lightning's, and steps the schedule."""
+        optimizer = self.optimizer
         # Lightning counts steps of its wrapper as global_step, which counts updates here.
         (optimizer if last else optimizer.optimizer).step()
         optimizer.zero_grad()
@@ -212,6 +191,38 @@ class ManualOptimization(LightningModule):
                 beside(self.policy.placeholder())
         output = self.policy(self.policy.placeholder())
         return (output.log_probs.sum() + output.entropy.sum()) * 0
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuse options of the trainer that have another meaning where an update takes several steps.
+
+    Raises:
+        UserError: gradient clipping or accumulation of the trainer.
+    """
+    if trainer.gradient_clip_val:
+        raise UserError("Expected no trainer.gradient_clip_val, try model.optimization.max_grad_norm.")
+    if trainer.accumulate_grad_batches != 1:
+        raise UserError("Expected no trainer.accumulate_grad_batches, try model.optimization.micro_batch_size.")
+
+
+def check_fit(trainer: Trainer) -> None:
+    """Refuse callbacks and options of a fit that assume the loss of a batch.
+
+    Raises:
+        UserError: a finder of learning rates or batch sizes, or `overfit_batches`.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+            raise UserError(
+                f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
+                "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
+            )
+    overfit = trainer.overfit_batches  # type: ignore[attr-defined]
+    if overfit:
+        raise UserError(
+            f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
+            "such as data.train_prompts=8, and more epochs."
+        )
 
 
 def check_precision(trainer: Trainer) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -13,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Examples, Rollouts, Signal
-from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.grpo.losses import LossTerms, aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     Share,
@@ -27,11 +28,14 @@ from lightning_cgrpo.grpo.minibatches import (
     with_targets,
 )
 from lightning_cgrpo.grpo.own_signals import RECORDED, own_signals
-from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.modules.update_report import UpdateReport
-from lightning_cgrpo.policies.policy import Reference
-from lightning_cgrpo.policies.precision import casts_weights, keep_cast
+from lightning_cgrpo.grpo.sampling_correction import sampling_sums
+from lightning_cgrpo.modules.manual_optimization import ManualOptimization
+from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.precision import keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
+
+POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
+"""Terms of the loss that are logged."""
 
 
 def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) -> None:
@@ -52,109 +56,164 @@ def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) ->
         )
 
 
-class PolicySteps(RolloutModule):
-    """Takes an update's optimizer steps by the surrogate loss, with a reference and the policy's own signals.
+@dataclass
+class StepsTaken:
+    """What the optimizer steps of an update leave behind, on this process.
 
-    A subclass sets `optimization`, `reference` (None until it is needed), and the buffer ``weights [1 + K]``.
+    Attributes:
+        signals: the policy's own signals.
+        terms: `POLICY_TERMS` of each minibatch; none in an update that is not logged.
+        grad_norms: norms of the gradients, before clipping, of the steps with a finite gradient.
+        skipped_steps: steps whose gradient was not finite.
+        sampling: `sampling_sums`; none unless an engine reported log-probabilities, and the update is logged.
     """
 
-    optimization: Optimization
-    weights: Tensor
-    reference: Reference | None
-    _skipped_update = -2
-    _sampling_checked = False
+    signals: dict[str, Signal] = field(default_factory=dict)
+    terms: list[dict[str, Tensor]] = field(default_factory=list)
+    grad_norms: list[Tensor] = field(default_factory=list)
+    skipped_steps: int = 0
+    sampling: dict[str, Tensor] = field(default_factory=dict)
 
-    def configure_model(self) -> None:
-        """Load the policy and the reference."""
-        self.load_policy()
-        for module in self.policy.modules():
-            if isinstance(module, _DropoutNd):
-                module.p = 0.0  # Answers are sampled without dropout, and ratios compare the same policy.
-        if self.needs_reference and self.reference is None:
-            self.reference = self.policy.reference()
-            takes_reference = "reference" in inspect.signature(self.policy.forward).parameters
-            if not takes_reference and (self.optimization.exact_kl or "kl" in self._policy_signals):
-                raise UserError(
-                    f"Expected {type(self.policy).__name__}.forward to take a reference for the exact KL, but got one "
-                    "without, try exact_kl: false, and no constraint on kl."
-                )
-            if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
-                keep_cast(self.reference)
+
+class PolicySteps:
+    """Takes an update's optimizer steps by the surrogate loss, and measures the policy's own signals.
+
+    Args:
+        policy: trained policy.
+        options: epochs, minibatches, clipping, KL and entropy.
+        own_signals: names of the policy's own signals that constraints bound.
+        group_size: answers per prompt (G).
+        manual_optimization: accumulates gradients, and steps the optimizer.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        options: Optimization,
+        own_signals: Iterable[str],
+        group_size: int,
+        manual_optimization: ManualOptimization,
+    ) -> None:
+        self.policy = policy
+        self.options = options
+        self.own_signals = sorted(set(own_signals))
+        self.group_size = group_size
+        self.manual_optimization = manual_optimization
+        self._sampling_checked = False
+        self._skipped_update = -2
+
+    # ------------------------------------------------------------------ set-up
 
     @property
     def needs_reference(self) -> bool:
         """True if the loss or a constraint contains the KL to the reference."""
-        return bool(self.optimization.kl_weight) or "kl" in self._policy_signals
+        return bool(self.options.kl_weight) or "kl" in self.own_signals
 
-    @property
-    def _policy_signals(self) -> list[str]:
-        """The policy's own signals that are constrained or monitored."""
-        return sorted(set(self.objective.policy_signals.values()))
+    def without_dropout(self) -> None:
+        """Turn dropout off, because answers are sampled without it, and ratios compare the same policy."""
+        for module in self.policy.modules():
+            if isinstance(module, _DropoutNd):
+                module.p = 0.0
 
-    def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
-        """Take all optimizer steps, and return the policy's own signals."""
-        options = self.optimization
-        penalties = self.objective.penalties(self.weights)
-        examples, share = self._sampled_examples(rollouts, advantages)
-        cuts = [partition(share, options.minibatch_size, self.seed, update, epoch) for epoch in range(options.epochs)]
-        recorded = [name for name in RECORDED if name in self._policy_signals]
-        if self.reference is not None and not options.exact_kl and "kl" not in recorded:
-            examples.targets["reference_log_probs"] = self._values(self.reference, examples)
-        elif self.reference is not None:
-            recorded.append("reference_log_probs")
-        epochs = [list(minibatches(share, cut, self.device)) for cut in cuts]
-        # With a single minibatch, the first pass has the policy that sampled, so its log-probabilities are recorded.
-        record = "old_log_probs" not in examples.targets and len(epochs[0]) == 1
-        if record:
-            examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
-        elif "old_log_probs" not in examples.targets:
-            examples.targets["old_log_probs"] = self._values(self.policy, examples)
-        # Language models compare at loading. A resumed run was compared, and rounding shows in narrow actions by now.
-        if rollouts.log_probs is not None and not self._sampling_checked and self.trainer.ckpt_path is None:
-            self._sampling_checked = True
-            trained = self._values(self.policy, examples)
-            check_sampling(examples.targets["old_log_probs"], trained, examples.mask, type(self.policy).__name__)
-        examples.targets.update((name, torch.zeros_like(examples.targets["weights"])) for name in recorded)
-        signals: dict[str, Tensor] = {}
-        remaining = sum(len(parts) for parts in epochs)
-        for parts in epochs:
+    def make_reference(self, casts_weights: bool) -> Reference:
+        """The policy's reference.
+
+        Args:
+            casts_weights: a pass casts weights to half precision; those of the reference are cast once.
+
+        Raises:
+            UserError: the policy computes no exact KL, which the loss or a constraint contains.
+        """
+        reference = self.policy.reference()
+        takes_reference = "reference" in inspect.signature(self.policy.forward).parameters
+        if not takes_reference and (self.options.exact_kl or "kl" in self.own_signals):
+            raise UserError(
+                f"Expected {type(self.policy).__name__}.forward to take a reference for the exact KL, but got one "
+                "without, try exact_kl: false, and no constraint on kl."
+            )
+        if isinstance(reference, nn.Module) and casts_weights:
+            keep_cast(reference)
+        return reference
+
+    # ------------------------------------------------------------------ an update
+
+    def take(
+        self,
+        rollouts: Rollouts,
+        advantages: Tensor,
+        reference: Reference | None,
+        penalties: Mapping[str, Tensor],
+        *,
+        seed: int,
+        update: int,
+        logged: bool,
+    ) -> StepsTaken:
+        """Take all optimizer steps of an update. Collective.
+
+        Args:
+            advantages: ``[B, G]``, or ``[B, G, T]`` of steps.
+            reference: of the KL; None if nothing contains it.
+            penalties: coefficients of the policy's own signals in the loss, from `Objective.penalties`.
+            logged: also collect the terms of the loss, which are logged.
+        """
+        options = self.options
+        examples, share = self.examples(rollouts, advantages)
+
+        # Each epoch cuts the units of all processes into minibatches.
+        epochs = []
+        for epoch in range(options.epochs):
+            parts = partition(share, options.minibatch_size, seed, update, epoch)
+            epochs.append(list(minibatches(share, parts, self.manual_optimization.device)))
+
+        # Ratios need the log-probabilities of the policy that sampled, and the KL those of the reference.
+        recording = self._prepare_targets(examples, reference, single_minibatch=len(epochs[0]) == 1)
+        self._check_sampling(rollouts, examples)
+
+        # A minibatch is an optimizer step: loss, gradients, clipping, step.
+        taken = StepsTaken()
+        steps_left = sum(len(epoch) for epoch in epochs)
+        for number, minibatches_of_epoch in enumerate(epochs):
+            recorded = recording if number == 0 else {}
             # The exact KL compares both passes' distributions, which aren't kept.
-            exact = options.exact_kl or "kl" in examples.targets or "kl" in penalties
-            beside = self.reference if exact else None
-            for rows, scale in parts:
-                report.next_minibatch()
+            exact_kl = options.exact_kl or "kl" in recorded or "kl" in penalties
+            beside = reference if exact_kl else None
+            for rows, scale in minibatches_of_epoch:
+                terms = self._no_terms() if logged else None
+                loss = partial(self._loss, examples, scale, beside, penalties, recorded, terms)
+                self.manual_optimization.accumulate(self._pieces(examples, rows), loss, beside)
+                norm = self.manual_optimization.clipped_norm(options.max_grad_norm)
+                if norm is None:
+                    self._drop_gradients(update)
+                    taken.skipped_steps += 1
+                else:
+                    taken.grad_norms.append(norm)
+                if terms is not None:
+                    taken.terms.append(terms)
+                steps_left -= 1
+                self.manual_optimization.take_step(last=steps_left == 0)
 
-                def loss(
-                    piece: Tensor, scale: float = scale, record: bool = record, beside: Reference | None = beside
-                ) -> Tensor:
-                    return self._loss(examples, piece, scale, record, report, penalties, beside)
+        if logged:
+            taken.sampling = sampling_sums(examples, options.sampling)
+        if self.own_signals:
+            recorded_examples = replace(examples, targets={**examples.targets, **recording})
+            taken.signals = own_signals(self.own_signals, recorded_examples, rollouts)
+        return taken
 
-                self.accumulate(self._pieces(examples, rows), loss, beside)
-                self._clip(update, report)
-                remaining -= 1
-                self.take_step(last=not remaining)
-            record = False
-            # Of the first epoch.
-            signals |= {name: examples.targets.pop(name) for name in RECORDED if name in examples.targets}
-        report.add_sampling(examples)
-        if not self._policy_signals:
-            return {}
-        measured = {**examples.targets, **signals}
-        return own_signals(self._policy_signals, replace(examples, targets=measured), rollouts)
-
-    def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> tuple[Examples, Share]:
+    def examples(self, rollouts: Rollouts, advantages: Tensor) -> tuple[Examples, Share]:
         """This process's answers, with the log-probabilities that the sampler reported, and their share. Collective."""
-        options = self.optimization
+        options = self.options
+        mask_BGT = loss_mask(rollouts, options.mask_truncated)
+        advantages_BGT = advantages
         if advantages.dim() == 2:
-            advantages = advantages[..., None].expand(rollouts.mask.shape)  # [B, G, T]
+            advantages_BGT = advantages[..., None].expand(rollouts.mask.shape)
+        units = self.policy.examples(rollouts)
+        counts, totals = counted(units, mask_BGT)
         reported = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
-        units, mask = self.policy.examples(rollouts), loss_mask(rollouts, options.mask_truncated)
-        counts, totals = counted(units, mask)
         examples = with_targets(
             units,
             rollouts,
-            advantages=advantages,
-            weights=aggregation_weights(mask, options.aggregation, options.max_length, totals),
+            advantages=advantages_BGT,
+            weights=aggregation_weights(mask_BGT, options.aggregation, options.max_length, totals),
             **{name: values for name, values in reported.items() if values is not None},
         )
         if options.sequence_ratio and examples.mask.dim() == 1:
@@ -164,26 +223,143 @@ class PolicySteps(RolloutModule):
             )
         return examples, Share.of(examples, self.group_size, counts)
 
-    def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
-        names = self._policy_signals
-        if not names:
-            return {}
-        nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
-        examples = self._sampled_examples(rollouts, nothing)[0]
-        for name in RECORDED:
-            if name in names:
-                beside = self.reference if name == "kl" else None
-                examples.targets[name] = self._values(self.policy, examples, name, beside)
-        return own_signals(names, examples, rollouts)
+    def _prepare_targets(
+        self, examples: Examples, reference: Reference | None, single_minibatch: bool
+    ) -> dict[str, Tensor]:
+        """Add the old and the reference's log-probabilities to the targets.
 
-    def _values(
+        Returns:
+            Tensors into which the passes of the first epoch write outputs of the policy, by name. The policy is then
+            the one that sampled: in the first epoch for entropy and KL, in a single minibatch for log-probabilities.
+        """
+        targets = examples.targets
+        zeros = torch.zeros_like(targets["weights"])
+        recording = {name: zeros.clone() for name in RECORDED if name in self.own_signals}
+        if reference is not None:
+            beside_policy = self.options.exact_kl or "kl" in recording
+            targets["reference_log_probs"] = zeros.clone() if beside_policy else self.values(reference, examples)
+        if "old_log_probs" not in targets and single_minibatch:
+            targets["old_log_probs"] = recording["log_probs"] = zeros.clone()
+        elif "old_log_probs" not in targets:
+            targets["old_log_probs"] = self.values(self.policy, examples)
+        return recording
+
+    def _check_sampling(self, rollouts: Rollouts, examples: Examples) -> None:
+        """Compare training with sampling once; language models compare at loading.
+
+        A resumed run was compared, and rounding shows in narrow actions by now.
+        """
+        resumed = self.manual_optimization.trainer.ckpt_path is not None
+        if rollouts.log_probs is None or self._sampling_checked or resumed:
+            return
+        self._sampling_checked = True
+        trained = self.values(self.policy, examples)
+        check_sampling(examples.targets["old_log_probs"], trained, examples.mask, type(self.policy).__name__)
+
+    def _no_terms(self) -> dict[str, Tensor]:
+        return {name: torch.zeros((), device=self.manual_optimization.device) for name in POLICY_TERMS}
+
+    def _loss(
+        self,
+        examples: Examples,
+        scale: float,
+        reference: Reference | None,
+        penalties: Mapping[str, Tensor],
+        recording: Mapping[str, Tensor],
+        sums: dict[str, Tensor] | None,
+        piece: Tensor,
+    ) -> Tensor:
+        """The loss of the rows `piece`, whose terms are added to `sums`."""
+        terms = self.loss_terms(examples, piece, reference, penalties, recording)
+        if sums is not None:
+            for name in POLICY_TERMS:
+                sums[name] += scale * getattr(terms, name).detach()
+        return terms.loss * scale
+
+    def loss_terms(
+        self,
+        examples: Examples,
+        piece: Tensor,
+        reference: Reference | None,
+        penalties: Mapping[str, Tensor],
+        recording: Mapping[str, Tensor],
+    ) -> LossTerms:
+        """The loss of the rows `piece` of the examples.
+
+        Args:
+            reference: computes beside the policy, for the exact KL; otherwise the targets have its log-probabilities.
+            recording: tensors into which outputs of the policy are written, by name.
+        """
+        part = examples[piece]
+        reference_log_probs = part.targets.get("reference_log_probs")
+        if reference is None:
+            output = self.policy(part)
+        else:
+            with torch.no_grad():
+                reference_output = reference(part)
+            reference_log_probs = torch.where(part.mask, reference_output.log_probs, 0)
+            put_rows(examples.targets["reference_log_probs"], piece, reference_log_probs)
+            output = self.policy(part, reference_output)
+
+        old_log_probs = part.targets["old_log_probs"]
+        for name, values in recording.items():
+            recorded = torch.where(part.mask, getattr(output, name).detach(), 0)
+            put_rows(values, piece, recorded)
+            if name == "log_probs":
+                old_log_probs = recorded
+
+        sampling_log_probs = part.targets.get("sampling_log_probs")
+        correction = self.options.sampling
+        sampling_ratios = None
+        if sampling_log_probs is not None and correction is not None:
+            sampling_ratios = correction.bounded(correction.ratios(old_log_probs, sampling_log_probs, part.mask))
+
+        return grpo_loss(
+            output.log_probs,
+            old_log_probs,
+            part.targets["advantages"],
+            part.targets["weights"],
+            options=self.options,
+            sampling_ratios=sampling_ratios,
+            reference_log_probs=reference_log_probs,
+            entropy=output.entropy,
+            exact_kl=output.kl,
+            penalties=penalties,
+        )
+
+    def _drop_gradients(self, update: int) -> None:
+        """Drop gradients that are not finite, with a warning."""
+        if self._skipped_update not in (update, update - 1):
+            rank_zero_warn(
+                f"The gradient of update {update} is not finite; its optimizer step is skipped, as are further "
+                "such steps. The tag faults/skipped_steps counts them."
+            )
+        self._skipped_update = update
+        for parameter in self.policy.parameters():
+            parameter.grad = None
+
+    # ------------------------------------------------------------------ values without gradients
+
+    def measure(self, rollouts: Rollouts, reference: Reference | None) -> dict[str, Signal]:
+        """The policy's own signals of answers that are not trained on. Collective."""
+        if not self.own_signals:
+            return {}
+        no_advantages_BG = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
+        examples, _ = self.examples(rollouts, no_advantages_BG)
+        for name in RECORDED:
+            if name in self.own_signals:
+                beside = reference if name == "kl" else None
+                examples.targets[name] = self.values(self.policy, examples, name, beside)
+        return own_signals(self.own_signals, examples, rollouts)
+
+    def values(
         self, model: Reference, examples: Examples, name: str = "log_probs", beside: Reference | None = None
     ) -> Tensor:
         """Log-probabilities (or another output) of all examples, without gradients, 0 in the padding."""
         out = torch.zeros_like(examples.targets["weights"])
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
-            for piece in self.passes(self._pieces(examples, rows)):
+            for piece in self.manual_optimization.passes(self._pieces(examples, rows)):
                 if len(piece) or is_sharded(self.policy):
                     part = examples[piece] if len(piece) else self.policy.placeholder()
                     output = model(part) if beside is None else model(part, beside(part))
@@ -193,68 +369,7 @@ class PolicySteps(RolloutModule):
 
     def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
         """Rows of each pass."""
-        tokens = self.optimization.micro_batch_tokens
+        tokens = self.options.micro_batch_tokens
         if tokens is None:
-            return micro_batches(rows, self.optimization.micro_batch_size)
+            return micro_batches(rows, self.options.micro_batch_size)
         return token_batches(examples, rows, tokens, self.policy.shares_prompts)
-
-    def _loss(
-        self,
-        examples: Examples,
-        piece: Tensor,
-        scale: float,
-        record: bool,
-        report: UpdateReport,
-        penalties: Mapping[str, Tensor],
-        beside: Reference | None = None,
-    ) -> Tensor:
-        part = examples[piece]
-        reference_log_probs = part.targets.get("reference_log_probs")
-        if beside is None:
-            output = self.policy(part)
-        else:
-            with torch.no_grad():
-                reference = beside(part)
-            reference_log_probs = torch.where(part.mask, reference.log_probs, 0)
-            put_rows(examples.targets["reference_log_probs"], piece, reference_log_probs)
-            output = self.policy(part, reference)
-        old = part.targets["old_log_probs"]
-        if record:
-            old = torch.where(part.mask, output.log_probs.detach(), 0)
-            put_rows(examples.targets["old_log_probs"], piece, old)
-        for name in RECORDED:
-            if name in examples.targets:
-                put_rows(examples.targets[name], piece, torch.where(part.mask, getattr(output, name).detach(), 0))
-        sampled, correction, ratios = part.targets.get("sampling_log_probs"), self.optimization.sampling, None
-        if sampled is not None and correction is not None:
-            ratios = correction.bounded(correction.ratios(old, sampled, part.mask))
-        terms = grpo_loss(
-            output.log_probs,
-            old,
-            part.targets["advantages"],
-            part.targets["weights"],
-            options=self.optimization,
-            sampling_ratios=ratios,
-            reference_log_probs=reference_log_probs,
-            entropy=output.entropy,
-            exact_kl=output.kl,
-            penalties=penalties,
-        )
-        report.add_terms(terms, scale)
-        return terms.loss * scale
-
-    def _clip(self, update: int, report: UpdateReport) -> None:
-        """Clip finite gradients; drop other gradients with a warning."""
-        norm = self.clipped_norm(self.optimization.max_grad_norm)
-        if norm is not None:
-            report.grad_norms.append(norm)
-            return
-        report.skipped_steps += 1
-        if self._skipped_update not in (update, update - 1):
-            rank_zero_warn(
-                f"The gradient of update {update} is not finite; its optimizer step is skipped, as are further "
-                "such steps. The tag faults/skipped_steps counts them."
-            )
-        self._skipped_update = update
-        for parameter in self.policy.parameters():
-            parameter.grad = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 import torch
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
@@ -19,7 +20,13 @@ from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
-from lightning_cgrpo.modules.manual_optimization import ManualOptimization, check_finished
+from lightning_cgrpo.modules.manual_optimization import (
+    ManualOptimization,
+    check_finished,
+    check_fit,
+    check_precision,
+    check_trainer,
+)
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
@@ -48,7 +55,7 @@ class ScoredPrompts(TypedDict):
     signals: dict[str, Signal]
 
 
-class RolloutModule(ManualOptimization):
+class RolloutModule(LightningModule):
     """Samples answers, scores them, and evaluates a policy with ``validate``, ``test`` and ``predict``.
 
     Evaluation samples answers, because greedy answers hide violations, with the same randomness every time. The rate of
@@ -69,7 +76,10 @@ class RolloutModule(ManualOptimization):
         eval_group_size: int,
         seed: int | None,
     ) -> None:
-        super().__init__(policy, optimizer, lr_scheduler)
+        super().__init__()
+        self.automatic_optimization = False
+        self.manual_optimization = ManualOptimization(self, policy, optimizer, lr_scheduler)
+        self.policy = policy
         expect_instances(sampler=sampler, task=task)
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
@@ -109,12 +119,34 @@ class RolloutModule(ManualOptimization):
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
+    # ------------------------------------------------------------------ set-up
+
+    def configure_callbacks(self) -> list[Callback]:
+        """No callbacks; this hook precedes Lightning's own, less helpful errors."""
+        check_trainer(self.trainer)
+        return []
+
     def setup(self, stage: str) -> None:
-        """Check the columns that constraints name, before the policy's weights are loaded."""
-        super().setup(stage)
+        """Check the trainer and the columns that constraints name, before the policy's weights are loaded."""
+        for message in (
+            "Found \\d+ module\\(s\\) in eval mode",  # references and language models
+            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        if stage == "fit":
+            check_fit(self.trainer)
         data = getattr(self.trainer, "datamodule", None)
         if stage == "fit" and data is not None and hasattr(data, "source"):
             check_columns(self.objective.constraints, data.source)
+
+    def load_policy(self) -> None:
+        """Load the policy's weights, in a precision that is exact enough."""
+        if self._trainer is not None:
+            check_precision(self.trainer)
+        self.policy.load()
+
+    def configure_optimizers(self) -> Any:
+        return self.manual_optimization.configure()
 
     @property
     def seed(self) -> int:
@@ -141,8 +173,17 @@ class RolloutModule(ManualOptimization):
             check_weights(self.state_dict(), checkpoint["state_dict"], path)
 
     def on_train_start(self) -> None:
-        super().on_train_start()
+        self.manual_optimization.start()
         self.trainer.callback_metrics.update(self._metrics)
+
+    def on_train_epoch_end(self) -> None:
+        loop = self.trainer.fit_loop.epoch_loop
+        check_finished(loop.batch_progress, loop.done)
+
+    def on_train_end(self) -> None:
+        check_finished(self.trainer.fit_loop.epoch_progress)
+
+    # ------------------------------------------------------------------ sampling and measuring
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""

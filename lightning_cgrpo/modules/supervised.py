@@ -92,13 +92,14 @@ class SupervisedFineTuning(RolloutModule):
             total.add_(value.detach())
             return value * scale
 
-        self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
-        if self.clipped_norm(self.max_grad_norm) is None:
+        rows = torch.arange(len(examples), device=self.device)
+        self.manual_optimization.accumulate(micro_batches(rows, self.micro_batch_size), loss)
+        if self.manual_optimization.clipped_norm(self.max_grad_norm) is None:
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "
                 "learning rate, or max_grad_norm."
             )
-        self.take_step()
+        self.manual_optimization.take_step()
         summed = float(all_sum(total))
         self.log_dict({"sft/loss": summed / answers, "sft/token_loss": summed / tokens}, prog_bar=True)
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum_named, world
-from lightning_cgrpo.core.rollout import Examples
-from lightning_cgrpo.grpo.losses import LossTerms
-from lightning_cgrpo.grpo.minibatches import Optimization
-from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
+from lightning_cgrpo.modules.policy_steps import POLICY_TERMS, StepsTaken
 from lightning_cgrpo.objective.group_statistics import GroupStatistics
 from lightning_cgrpo.objective.measurement import behavior_metrics, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
-POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
 SAMPLING_TERMS = ("ratio", "capped", "log_prob_gap")
 
 
@@ -30,109 +27,89 @@ def logging_due(trainer: Trainer, update: int) -> bool:
     return update % max(interval, 1) == 0
 
 
-class UpdateReport:
-    """Collects the numbers of one update; `metrics` combines all processes.
+class Stopwatch:
+    """Seconds of the parts of an update, by name."""
 
-    Unless the update is `due` to be logged, only skipped steps are kept.
-    """
-
-    def __init__(self, due: bool, optimization: Optimization, device: torch.device) -> None:
-        self.due, self.optimization = due, optimization
-        self.times: dict[str, float] = {}
-        self.terms: list[dict[str, Tensor]] = []
-        self.zero = torch.zeros((), device=device)
-        self.grad_norms: list[Tensor] = []
-        self.skipped_steps = 0
-        self.redrawn: int | None = None
-        self.sampling: dict[str, Tensor] = {}
-        self.rates: dict[str, ClusteredRate] = {}
-        self.totals: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.times[name] = time.perf_counter() - started
+        self.seconds[name] = time.perf_counter() - started
 
-    def next_minibatch(self) -> None:
-        if self.due:
-            self.terms.append({name: self.zero.clone() for name in POLICY_TERMS})
 
-    def add_terms(self, terms: LossTerms, scale: float) -> None:
-        if self.due:
-            for name in POLICY_TERMS:
-                self.terms[-1][name] += scale * getattr(terms, name).detach()
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an update logs, of all processes.
 
-    def add_sampling(self, examples: Examples) -> None:
-        """Compare the sampling engine's probabilities with the policy's probabilities."""
-        reported = examples.targets.get("sampling_log_probs")
-        if not self.due or reported is None:
-            return
-        compared = examples.mask & reported.isfinite()
-        old = examples.targets["old_log_probs"]
-        correction = self.optimization.sampling or SamplingCorrection(high=None)
-        ratio = correction.ratios(old, reported, examples.mask)[compared]
-        self.sampling = {
-            "steps": compared.sum(),
-            "faults": (examples.mask & ~compared).sum(),
-            "ratio": ratio.sum(),
-            "capped": correction.outside(ratio).sum(),
-            "log_prob_gap": (old - reported)[compared].abs().sum(),
-        }
+    Args:
+        metrics: by tag.
+        rates: rates of violation with intervals, by constraint.
+        totals: all sums by name, for `StandstillDetector`.
+    """
 
-    def metrics(
-        self,
-        objective: Objective,
-        sums: Mapping[str, Tensor],
-        statistics: GroupStatistics,
-        effective: Tensor,
-        weights: Tensor,
-    ) -> dict[str, float]:
-        """Metrics by tag, of all processes. Collective.
+    metrics: dict[str, float]
+    rates: dict[str, ClusteredRate]
+    totals: dict[str, float]
 
-        Args:
-            sums: `behavior_sums` of the first draw, perhaps the number of ``masked`` answers, and other numbers; the
-                sums over all processes are left in `totals`.
-            statistics: of the trained groups.
-            effective: weights ``[J, B]`` in the trained groups.
-        """
-        sums = dict(sums)
-        learned = POLICY_TERMS if self.terms else ()  # none while a critic warms up
-        sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in learned}
-        informative = statistics.informative  # [J, B]
-        sums["groups"] = self.zero + informative.shape[1]
-        for row, name in enumerate(objective.component_names):
-            sums[f"informative/{name}"] = informative[row].sum()
-            sums[f"effective/{name}"] = effective[row][informative[row]].sum()
-        if self.redrawn is not None:
-            sums["redrawn"] = self.zero + self.redrawn
-        # Zeros on a process without prompts, because all processes sum the same names.
-        sums |= {f"sampling/{n}": self.sampling.get(n, self.zero) for n in ("steps", "faults", *SAMPLING_TERMS)}
-        self.totals = total = all_sum_named(sums)
 
-        metrics = behavior_metrics(objective, total)
-        self.rates = clustered_rates(objective.constraints, total, objective.means)
-        named = zip(objective.weight_names, weights.tolist(), strict=True)
-        metrics |= {f"multiplier/{name}": value for name, value in named}
-        for name in objective.component_names:
-            metrics[f"groups/informative/{name}"] = total[f"informative/{name}"] / total["groups"]
-            if total[f"informative/{name}"]:
-                metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / total[f"informative/{name}"]
-        metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in learned}
-        if self.grad_norms:
-            metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
-        if "redrawn" in total:
-            metrics["rollout/redrawn"] = total["redrawn"] / total["groups"]
-        if "masked" in total:
-            metrics["rollout/masked"] = total["masked"] / total["answers"]
-        if total["sampling/steps"]:
-            metrics |= {f"sampling/{n}": total[f"sampling/{n}"] / total["sampling/steps"] for n in SAMPLING_TERMS}
-        if total["sampling/faults"]:
-            metrics["faults/sampling_log_probs"] = total["sampling/faults"]
-        if self.skipped_steps:
-            metrics["faults/skipped_steps"] = self.skipped_steps
-        seconds = sum(self.times.values())
-        metrics |= {f"time/{name}": value for name, value in self.times.items()}
-        metrics["throughput/answers_per_second"] = total["answers"] / seconds
-        metrics["throughput/steps_per_second"] = total["steps"] / seconds
-        return metrics
+def update_report(
+    objective: Objective,
+    sums: Mapping[str, Tensor],
+    statistics: GroupStatistics,
+    effective: Tensor,
+    weights: Tensor,
+    taken: StepsTaken,
+    seconds: Mapping[str, float],
+) -> UpdateReport:
+    """Combine an update's numbers over all processes. Collective.
+
+    Args:
+        sums: `behavior_sums` of the first draw, and other sums; ``redrawn`` and ``masked`` give metrics.
+        statistics: of the trained groups.
+        effective: weights ``[J, B]`` in the trained groups.
+        weights: ``[1 + K]`` of the reward and the constraints.
+        taken: this process's optimizer steps.
+        seconds: of the update's parts.
+    """
+    informative_JB = statistics.informative
+    zero = torch.zeros((), device=informative_JB.device)
+    sums = dict(sums)
+    learned = POLICY_TERMS if taken.terms else ()  # none while a critic warms up
+    sums |= {f"policy/{name}": torch.stack([terms[name] for terms in taken.terms]).mean() for name in learned}
+    sums["groups"] = zero + informative_JB.shape[1]
+    for row, name in enumerate(objective.component_names):
+        sums[f"informative/{name}"] = informative_JB[row].sum()
+        sums[f"effective/{name}"] = effective[row][informative_JB[row]].sum()
+    # Zeros on a process without prompts, because all processes sum the same names.
+    sums |= {f"sampling/{name}": taken.sampling.get(name, zero) for name in ("steps", "faults", *SAMPLING_TERMS)}
+    total = all_sum_named(sums)
+
+    metrics = behavior_metrics(objective, total)
+    named_weights = zip(objective.weight_names, weights.tolist(), strict=True)
+    metrics |= {f"multiplier/{name}": value for name, value in named_weights}
+    for name in objective.component_names:
+        metrics[f"groups/informative/{name}"] = total[f"informative/{name}"] / total["groups"]
+        if total[f"informative/{name}"]:
+            metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / total[f"informative/{name}"]
+    metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in learned}
+    if taken.grad_norms:
+        metrics["policy/grad_norm"] = torch.stack(taken.grad_norms).mean().item()
+    if "redrawn" in total:
+        metrics["rollout/redrawn"] = total["redrawn"] / total["groups"]
+    if "masked" in total:
+        metrics["rollout/masked"] = total["masked"] / total["answers"]
+    if total["sampling/steps"]:
+        metrics |= {f"sampling/{name}": total[f"sampling/{name}"] / total["sampling/steps"] for name in SAMPLING_TERMS}
+    if total["sampling/faults"]:
+        metrics["faults/sampling_log_probs"] = total["sampling/faults"]
+    if taken.skipped_steps:
+        metrics["faults/skipped_steps"] = taken.skipped_steps
+    metrics |= {f"time/{name}": value for name, value in seconds.items()}
+    all_seconds = sum(seconds.values())
+    metrics["throughput/answers_per_second"] = total["answers"] / all_seconds
+    metrics["throughput/steps_per_second"] = total["steps"] / all_seconds
+    rates = clustered_rates(objective.constraints, total, objective.means)
+    return UpdateReport(metrics, rates, total)

@@ -1,6 +1,6 @@
 """Sharding of a policy over processes (FSDP).
 
-`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`RolloutModule.passes`).
+`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`ManualOptimization.passes`).
 Other methods, such as generation, need the whole network (`unsharded`).
 """
 

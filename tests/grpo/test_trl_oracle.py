@@ -188,18 +188,19 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     rollouts = batch.rollouts if sampled else copy.copy(batch.rollouts)
     if not sampled:
         rollouts.sampling_log_probs = None
-    examples = module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))[0]
+    steps = module.policy_steps
+    examples, _ = steps.examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))
     if module.reference is not None:
-        examples.targets["reference_log_probs"] = module._values(module.reference, examples)
-    examples.targets["old_log_probs"] = module._values(policy, examples)
+        examples.targets["reference_log_probs"] = steps.values(module.reference, examples)
+    examples.targets["old_log_probs"] = steps.values(policy, examples)
     moved(policy.model, 0.05, seed=2)
     clipped = []
-    report = SimpleNamespace(add_terms=lambda terms, scale: clipped.append(float(terms.clip_fraction)))
     total = 0.0
     for rows in torch.arange(len(examples)).tensor_split(pieces):
-        loss = module._loss(examples, rows, 1.0, False, report, {})
-        loss.backward()
-        total += loss.item()
+        terms = steps.loss_terms(examples, rows, None, {}, {})
+        terms.loss.backward()
+        total += terms.loss.item()
+        clipped.append(float(terms.clip_fraction))
     ratios = policy(examples).log_probs.detach() - examples.targets["old_log_probs"]
     assert ratios[examples.mask].abs().max() > 0.5, "Expected ratios that leave the bounds."
     return total, {name: p.grad for name, p in policy.model.named_parameters()}, sum(clipped)

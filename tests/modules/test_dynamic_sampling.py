@@ -99,11 +99,13 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
         draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
         signals = draw.score(prompts, rollouts)
-        got, measured, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, signals, rounds)
+        drawn_again = redraw(draw, varies(draw.objective), prompts, rollouts, signals, rounds)
+        got, measured = drawn_again.rollouts, drawn_again.signals
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
         asked = [index for index, _ in draw.calls]
-        assert asked == [[1, 5, 2], [5, 2], [5], [5], [5]][:rounds] and sampled == sum(map(len, asked))
+        assert asked == [[1, 5, 2], [5, 2], [5], [5], [5]][:rounds] and drawn_again.groups == sum(map(len, asked))
+        assert drawn_again.steps == 2 * 4 * drawn_again.groups
     assert [number for _, number in draw.calls] == [0, 1, 2, 3, 4]
 
 
@@ -112,10 +114,11 @@ def test_inputs_that_redrawn_prompts_lack_stay():
     draw, prompts, images = Scripted(), PromptGroups(torch.tensor([0, 1])), torch.ones(2, 9, 3)
     rollouts = drawn(2, 4, 0)
     rollouts.inputs["patches"] = images
-    got, _, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, draw.score(prompts, rollouts), 1)
-    assert sampled == 1 and got.actions[:, 0, 0].tolist() == [0, 1] and got.inputs["patches"] is images
-    *_, sampled = redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, draw.score(prompts, rollouts), 1)
-    assert draw.calls == [([1], 0), ([0, 1], 0)] and sampled == 2
+    once = redraw(draw, varies(draw.objective), prompts, rollouts, draw.score(prompts, rollouts), 1)
+    got = once.rollouts
+    assert once.groups == 1 and got.actions[:, 0, 0].tolist() == [0, 1] and got.inputs["patches"] is images
+    once = redraw(draw, varies(draw.objective, [0.0]), prompts, rollouts, draw.score(prompts, rollouts), 1)
+    assert draw.calls == [([1], 0), ([0, 1], 0)] and once.groups == 2
 
 
 def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
@@ -198,10 +201,10 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
         return redraw(draw, varies(OBJECTIVE), some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
-    whole, _, sampled = groups(rows)
+    whole = groups(rows)
     parts = [groups(part) for part in rows.tensor_split(3)]
-    assert torch.equal(whole.actions, torch.cat([part.actions for part, _, _ in parts]))
-    assert sampled == sum(count for *_, count in parts) > 0
+    assert torch.equal(whole.rollouts.actions, torch.cat([part.rollouts.actions for part in parts]))
+    assert whole.groups == sum(part.groups for part in parts) > 0
 
 
 def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
@@ -210,5 +213,5 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    got, _, sampled = redraw(draw, varies(draw.objective), prompts, rollouts, signals, 3)
-    assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
+    got = redraw(draw, varies(draw.objective), prompts, rollouts, signals, 3)
+    assert [index for index, _ in draw.calls] == [[], [], []] and got.groups == 0 and got.rollouts is rollouts
