@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import write_whole
@@ -25,7 +26,7 @@ FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
 """Beginnings of the keys that an evaluation depends on."""
 ADAPTING = "LagrangianCallback"
-LIBRARIES = ("lightning_cgrpo", "torch", "lightning", "transformers")
+LIBRARIES = ("torch", "lightning", "transformers")
 
 rank_zero_print = rank_zero_only(print)
 
@@ -97,7 +98,7 @@ class RunManifest(Callback):
             prompts=prompts,
             code=code_fingerprints(texts),
             start=start,
-            versions={name: version(name) for name in LIBRARIES},
+            versions={"lightning_cgrpo": __version__} | {name: version(name) for name in LIBRARIES},
         )
 
 
