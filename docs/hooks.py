@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "lightning_cgrpo"
+PACKAGES = (PACKAGE, "navsim_score", "driving_scenes")
 LINK = re.compile(r"(```.*?```|`[^`\n]*`)|(\]\()([^)\s#]+)((?:#[^)\s]*)?\))", re.DOTALL)
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
 CELL = re.compile(r"<(t[hd])\b.*?</\1>", re.DOTALL)
@@ -27,19 +28,29 @@ API: dict[str, tuple[str, ...]] = {
     "Training": ("modules", "cli.loading.load"),
     "Objective": ("objective.constraint.Constraint", "objective.objective", "objective.behavior_rate",
                   "objective.measurement.Evaluation", "objective.bound", "objective.merit",
-                  "objective.constraint.ObjectiveError", "errors.UserError"),
-    "Multipliers": ("multipliers",),
+                  "objective.constraint.ObjectiveError", "core.errors.UserError"),
+    "Multipliers": ("multipliers", "objective.units"),
     "Callbacks": ("callbacks",),
-    "Data": ("datamodules", "rollout", "prompts"),
+    "Data": ("datamodules", "core.rollout", "core.prompts"),
     "Tasks": ("tasks",),
     "Samplers": ("samplers",),
     "Policies": ("policies",),
     "Advantages and losses": ("grpo",),
-    "Critics": ("critic",),
-    "Verdicts": ("verdicts.verdict", "verdicts.binomial", "verdicts.clustered", "verdicts.holm", "verdicts.ratio"),
-    "Driving": ("navsim.scorer", "navsim.two_stage", "navsim", "scenes"),
+    "Critics": ("grpo.critic",),
+    "Verdicts": ("objective.verdicts.verdict", "objective.verdicts.binomial", "objective.verdicts.clustered",
+                 "objective.verdicts.holm", "objective.verdicts.ratio"),
+    "Driving": ("navsim_score.scorer", "navsim_score.drop_in", "navsim_score.dialects", "navsim_score.evaluation",
+                "navsim_score.two_stage", "navsim_score", "driving_scenes"),
 }  # fmt: skip
-"""Pages of the API reference. An entry is a name, a file with its public names, or a folder with its exported names."""
+"""Pages of the API reference. An entry is a name, a file with its public names, or a folder with its exported names.
+
+Entries without a package are inside `lightning_cgrpo`.
+"""
+
+
+def module_of(room: str) -> str:
+    """Dotted path of an entry of `API`."""
+    return room if room.partition(".")[0] in PACKAGES else f"{PACKAGE}.{room}"
 
 
 def defined(file: Path) -> list[str]:
@@ -60,11 +71,17 @@ def exported() -> dict[str, str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "_EXPORTS":
             modules |= ast.literal_eval(node.value)
-    folders = [ROOT / PACKAGE / room for rooms in API.values() for room in rooms]
+    folders = []
+    for rooms in API.values():
+        folders += [ROOT / module_of(room).replace(".", "/") for room in rooms]
     for init in sorted(file for folder in folders for file in folder.rglob("__init__.py")):
         for node in ast.parse(init.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE + "."):
-                modules |= {alias.name: str(node.module) for alias in node.names if alias.name != "main"}
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
+                folder = ROOT / str(node.module).replace(".", "/")
+                for alias in node.names:
+                    is_module = (folder / f"{alias.name}.py").is_file()
+                    if alias.name != "main" and not is_module:
+                        modules[alias.name] = str(node.module)
     return modules
 
 
@@ -79,17 +96,18 @@ def api_pages() -> dict[str, str]:
     for title, rooms in API.items():
         shown: list[str] = []
         for room in rooms:
-            path = ROOT / PACKAGE / room.replace(".", "/")
+            module = module_of(room)
+            path = ROOT / module.replace(".", "/")
             if path.is_dir():
-                home = f"{PACKAGE}.{room}."
+                home = f"{module}."
                 found = sorted((name, module) for name, module in names.items() if f"{module}.".startswith(home))
             elif (file := path.with_suffix(".py")).is_file():
-                found = [(name, f"{PACKAGE}.{room}") for name in defined(file)]
+                found = [(name, module) for name in defined(file)]
             else:
-                found = [(path.name, f"{PACKAGE}.{room.rpartition('.')[0]}")]
-            for name, module in found:
+                found = [(path.name, module.rpartition(".")[0])]
+            for name, source in found:
                 left.discard(name)
-                full = f"{definition(module, name)}.{name}"
+                full = f"{definition(source, name)}.{name}"
                 if full not in shown:
                     shown.append(full)
         page = f"{title.lower().replace(' ', '_')}.md"
