@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from driving_scenes.errors import InputError
+from driving_scenes.scene import Scene
+from navsim_score.batch.scene_batch import ExpertPlan
 from navsim_score.columns import EXTENDED_COMFORT, epdms
 from navsim_score.pdms import pdms
-from navsim_score.scorer import Scores
+from navsim_score.scorer import Scorer, Scores
+from navsim_score.traffic.log_replay import LogReplay
+from navsim_score.traffic.traffic import TrafficPolicy
 
 ONE_STAGE, TWO_STAGES = "one stage", "two stages"
 
@@ -34,6 +38,10 @@ class Dialect(ABC):
     @abstractmethod
     def total(self, counted: Mapping[str, Tensor]) -> Tensor:
         """``[R]`` in [0, 1], of `counted` columns."""
+
+    @abstractmethod
+    def scorer(self, scenes: Sequence[Scene], traffic: TrafficPolicy, plans: Sequence[ExpertPlan] | None) -> Scorer:
+        """A scorer that computes the dialect's sub-scores; `plans` are PDM-Closed's, if known."""
 
     def full_name(self, traffic: object, stages: str = ONE_STAGE) -> str:
         """The name with the traffic policy and the number of stages, which change the numbers too."""
@@ -83,6 +91,9 @@ class Epdms(Dialect):
             raise InputError("Expected a dialect of two stages, but got EPDMS of valid rows, try EPDMS.")
         return super().full_name(traffic, stages)
 
+    def scorer(self, scenes: Sequence[Scene], traffic: TrafficPolicy, plans: Sequence[ExpertPlan] | None) -> Scorer:
+        return Scorer(scenes, traffic, plans=plans, human_filter=self.human_filter.columns)
+
     def shown(self, scores: Scores) -> Mapping[str, Tensor]:
         return self._columns(scores, self.human_filter.columns)
 
@@ -104,6 +115,9 @@ class Pdms(Dialect):
     """NAVSIM 1.1's score, of a `Scorer` with ``pdms=True``; traffic is always the log, and stages are one."""
 
     name: str = "PDMS v1.1"
+
+    def scorer(self, scenes: Sequence[Scene], traffic: TrafficPolicy, plans: Sequence[ExpertPlan] | None) -> Scorer:
+        return Scorer(scenes, LogReplay(), plans=plans, human_filter=False, pdms=True)
 
     def shown(self, scores: Scores) -> Mapping[str, Tensor]:
         return self.counted(scores)

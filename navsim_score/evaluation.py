@@ -9,7 +9,7 @@ from torch import Tensor
 
 from driving_scenes.scene import Scene
 from navsim_score.batch.scene_batch import ExpertPlan
-from navsim_score.dialects import EPDMS, Dialect, Epdms
+from navsim_score.dialects import EPDMS, Dialect
 from navsim_score.scorer import Scorer, Scores
 from navsim_score.simulation.interpolation import in_ego
 from navsim_score.simulation.timing import DT
@@ -72,14 +72,10 @@ def drives(
     shown = dialect.shown(scores)
     counted = dialect.counted(scores)
     displacement = average_displacement(scenes, poses, interval)
-    named = {scene.previous for scene in scenes}
     driven = []
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
         pose = scene.ego.poses[-1]
-        # Only two frames of one drive are compared; other scenes need not keep their states.
-        unknown_neighbor = scene.synthetic and follows is None
-        compared = bool(scene.previous or scene.name in named or scene.follow_ups or unknown_neighbor)
         driven.append(
             Drive(
                 number=numbers[row],
@@ -91,7 +87,8 @@ def drives(
                 ends=endpoints(pose, poses[row].to(pose)),
                 valid=scores.valid[part].cpu(),
                 columns={name: value[part].cpu() for name, value in shown.items()} | {"ade": displacement[row]},
-                states=scores.states[part].cpu() if compared else None,
+                # The frame before or after may be in any other batch; a follow-up that is no scene's name has none.
+                states=scores.states[part].cpu() if follows is None else None,
                 counted={name: value[part].cpu() for name, value in counted.items()},
             )
         )
@@ -119,7 +116,7 @@ def evaluate(
     follow_ups: Sequence[Sequence[Scene]] = (),
     planners: Mapping[str, Planner] = BASELINES,
     traffic: TrafficPolicy | None = None,
-    dialect: Epdms = EPDMS,
+    dialect: Dialect = EPDMS,
 ) -> dict[str, Result]:
     """Two-stage scores of each planner, by name.
 
@@ -139,7 +136,7 @@ def evaluate(
     for stage, follows in ((scenes, None), (later, starts)):
         for first in range(0, len(stage), SCENES_AT_ONCE):
             part = slice(first, first + SCENES_AT_ONCE)
-            scorer = Scorer(stage[part], traffic, human_filter=dialect.human_filter.columns)
+            scorer = dialect.scorer(stage[part], traffic, None)
             numbers = list(range(len(stage)))[part]
             follows_part = None if follows is None else follows[part]
             for name, driven in planned_drives(scorer, planners, numbers, follows_part, dialect).items():

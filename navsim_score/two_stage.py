@@ -175,8 +175,10 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
     for drive, extended in zip(drives, comfort, strict=True):
         columns = {**drive.columns, EXTENDED_COMFORT: extended}
         columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: extended})
-        table = torch.stack([columns[name].double() for name in SHORT.values()], 1)
+        absent = torch.full(drive.valid.shape, torch.nan, dtype=torch.float64)
+        table = torch.stack([columns.get(name, absent).double() for name in SHORT.values()], 1)
         malformed = torch.full_like(table, torch.nan if dialect.drops_failed else 0.0)
+        malformed[:, [name not in columns for name in SHORT.values()]] = torch.nan
         malformed[:, list(SHORT).index("ADE@4s")] = torch.nan
         malformed[:, list(SHORT).index("EC")] *= torch.where(extended.isnan(), torch.nan, 1.0)
         values.append(torch.where(drive.valid[:, None], table, malformed))

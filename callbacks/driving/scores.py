@@ -15,36 +15,51 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from navsim_score.dialects import FIXED, Epdms
+from navsim_score.dialects import DIALECTS, Epdms
 from navsim_score.evaluation import BASELINES, drives, planned_drives
-from navsim_score.scorer import Scorer, Scores
+from navsim_score.scorer import Scores
 from navsim_score.tables import scores_table
 from navsim_score.traffic.reactive import Reactive
+from navsim_score.traffic.traffic import TrafficPolicy
 from navsim_score.two_stage import Drive, summaries, summary
 
 POLICY = "policy"
 
 
 class DrivingScores(Callback):
-    """Scores answers as NAVSIM v2 does, with reactive traffic and the human filter, whatever the training uses.
+    """Scores answers as NAVSIM does, by default as in two stages: reactive traffic, human filter; unlike the training.
 
     A validation logs the mean EPDMS (``val/epdms``). A test shows and writes the paper's columns, of both stages with
     follow-ups. Malformed answers count as 0, but not in ADE. EPDMS includes extended comfort only if a scene names
     another test scene as `previous`.
 
+    The devkit's script for one stage replays the log and leaves out failed answers:
+    ``--callbacks.scores.traffic=LogReplay --callbacks.scores.dialect=epdms_valid``.
+
     Args:
+        traffic: behavior of agents, by default `Reactive`.
+        dialect: version of the score, a key of `navsim_score.dialects.DIALECTS`; `pdms` is that of NAVSIM 1.1.
         references: also score PDM-Closed, constant velocity, human.
         path: JSON file, by default ``scores.json`` in the tested run's folder: ``drivers`` by name (``stage_one``,
             ``stage_two``, ``both``), and ``scenes``, each driver's EPDMS of the first stage and of both, by scene.
 
     Raises:
-        UserError: (at the start) the task is not driving.
+        UserError: an unknown dialect, or (at the start) the task is not driving.
     """
 
     changes_learning = False
 
-    def __init__(self, references: bool = True, path: str | None = None) -> None:
-        self.traffic, self.dialect = Reactive(), Epdms(FIXED)
+    def __init__(
+        self,
+        references: bool = True,
+        path: str | None = None,
+        traffic: TrafficPolicy | None = None,
+        dialect: str = "epdms",
+    ) -> None:
+        if dialect not in DIALECTS:
+            raise UserError(f"Expected dialect to be one of {', '.join(DIALECTS)}, but got '{dialect}'.")
+        self.traffic: TrafficPolicy = Reactive() if traffic is None else traffic
+        self.dialect = DIALECTS[dialect]
         self.path = None if path is None else Path(path)
         self.references = dict(BASELINES) if references else {}
         self._drives: dict[str, list[Drive]] = {}
@@ -91,15 +106,17 @@ class DrivingScores(Callback):
         references = {name: planner for name, planner in self.references.items() if name in self._drives}
         poses = torch.stack([answers.poses for answers in scored])
         scores = Scores.cat([answers.scores for answers in scored])
-        official = task.human_filter and task.traffic == self.traffic
-        if references or not official:
-            scorer = Scorer(scenes, self.traffic, plans=prompts.columns.get("plan"), human_filter=True)
-            if not official:
+        # The task's own scores are those of the dialect if they were computed in the same way.
+        filtered = isinstance(self.dialect, Epdms) and self.dialect.human_filter.columns
+        same = filtered and task.human_filter and task.traffic == self.traffic
+        if references or not same:
+            scorer = self.dialect.scorer(scenes, self.traffic, prompts.columns.get("plan"))
+            if not same:
                 row = torch.arange(len(scenes)).repeat_interleave(poses.shape[1])
                 scores = scorer(poses.flatten(0, 1), row, POSE_INTERVAL)
-            for name, driven in planned_drives(scorer, references, numbers, follows).items():
+            for name, driven in planned_drives(scorer, references, numbers, follows, self.dialect).items():
                 self._drives[name] += driven
-        self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows)
+        self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows, self.dialect)
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered_on_first(self._drives)

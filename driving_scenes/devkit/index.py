@@ -11,8 +11,9 @@ import json
 import lzma
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,12 +25,15 @@ from driving_scenes.inventory import Pieces
 
 LOGS_KEPT = 4
 """Unpickled logs in memory, because neighboring scenes are of one log."""
+ADJACENT = 550_000
+"""Most microseconds between two frames that the devkit's script for one stage compares."""
 PRIVATE_FRAMES = 5
 """Frames of a scene of the private test, which make two overlapping histories."""
 Entry: TypeAlias = dict[str, Any]
 """A file's part of the index, as JSON: `state`, `folders` of its images, `error` or None, `places` (of its tokens, see
-`frames`), `ends` (tokens of last frames), `town`, `images` (their number), `faults` by path, `broken` tokens, whose
-images have faults, and of synthetic scenes `log` and `after`, the token of the last frame before."""
+`frames`), `times` (microseconds by token), `ends` (tokens of last frames), `town`, `images` (their number), `faults` by
+path, `broken` tokens, whose images have faults, and of synthetic scenes `log` and `after`, the token of the last frame
+before."""
 
 
 class SplitIndex:
@@ -50,7 +54,7 @@ class SplitIndex:
         self.images = folders.data / "sensor_blobs" / split.data
         self.synthetic_images = folders.data / split.name / "sensor_blobs"
         self.listed: set[str] | None = None if (some := split.filter.get("tokens")) is None else set(some)
-        key = json.dumps([str(folders.data), split.name, split.state, list(cameras), moments])
+        key = json.dumps(["with times", str(folders.data), split.name, split.state, list(cameras), moments])
         self._name = f"navsim/{split.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.logs: Sequence[str] = ()
         self.entries: dict[Path, Entry] = {}  # of the logs
@@ -122,6 +126,16 @@ class SplitIndex:
         frames = _unpickled(self._files[token])["frames"] if frames is None else frames
         return {camera: [_image(folder, frame, camera) for frame in frames[: self.history]] for camera in self.cameras}
 
+    def previous(self, tokens: Collection[str]) -> dict[str, str]:
+        """Of `tokens`, the last before each in its log, if at most 0.55 s before: the devkit's pairs of one stage."""
+        before = {}
+        for entry in self.entries.values():
+            times = [(time, token) for token, time in entry["times"].items() if token in tokens]
+            for (time, token), (next_time, next_token) in pairwise(sorted(times)):
+                if next_time - time <= ADJACENT:
+                    before[next_token] = token
+        return before
+
     @cached_property
     def caches(self) -> dict[str, Path]:
         """Metric caches by token, from the list that the devkit writes beside them."""
@@ -190,8 +204,8 @@ class SplitIndex:
         return chosen and self.logs_folder / f"{entry['log']}.pkl" in self.entries
 
     def _entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
-        entry: Entry = {"folders": [], "error": None, "places": {}, "ends": [], "town": None, "images": 0, "faults": {}}
-        entry |= {"broken": [], "log": None, "after": None, "state": state(path)}
+        entry: Entry = {"folders": [], "error": None, "places": {}, "times": {}, "ends": [], "town": None}
+        entry |= {"images": 0, "faults": {}, "broken": [], "log": None, "after": None, "state": state(path)}
         try:
             content(_unpickled.__wrapped__(path), entry)
         except FileNotFoundError:
@@ -211,6 +225,7 @@ class SplitIndex:
             routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
             if routed and (self.listed is None or now["token"] in self.listed):
                 entry["places"][now["token"]] = start
+                entry["times"][now["token"]] = int(now["timestamp"])
                 entry["ends"].append(log[start + length - 1]["token"])
         shown = {token: range(start, start + self.history) for token, start in entry["places"].items()}
         self._index_images(log, self.images, shown, entry)

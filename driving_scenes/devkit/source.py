@@ -120,7 +120,10 @@ class _Builder:
 
     def __init__(self, index: SplitIndex, classes: dict[str, Any], present: set[str]) -> None:
         self.index, self.classes = index, classes
-        self.related = _related(index.split.pairs, present)
+        if index.split.pairs:
+            self.related = _related(index.split.pairs, present)
+        else:
+            self.related = {token: {"previous": before} for token, before in index.previous(present).items()}
 
     def scene(self, token: str) -> Scene:
         frames = self.index.frames(token)

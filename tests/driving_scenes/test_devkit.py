@@ -214,6 +214,16 @@ def test_two_stages(fake: Path) -> None:
     assert follow_up.cameras == {"CAM_F0": [str(blobs / f"{step}.jpg") for step in range(4)]}
 
 
+def test_one_stage_has_the_frames_before(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the devkit's script for one stage pairs them: neighbors in the log's time, unless a frame is missing."""
+    config = install(monkeypatch, fake)
+    dense = {"num_future_frames": 8, "frame_interval": 1}
+    write_split(config, "dense", "test", None, **dense)
+    assert [scene.previous for scene in source(test="dense").scenes("test")] == [None, "2021.c-3", "2021.c-4"]
+    write_split(config, "sparse", "test", None, **dense, tokens=["2021.c-3", "2021.c-5"])
+    assert [scene.previous for scene in source(test="sparse").scenes("test")] == [None, None]
+
+
 def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logs have histories of five frames, without annotations; so have its synthetic scenes."""
     config = install(monkeypatch, fake)

@@ -13,8 +13,8 @@ import torch
 from driving_scenes.devkit import NavsimDevkit, source
 from driving_scenes.devkit.installation import OfficialSplit
 from driving_scenes.scene_file import write_scene
-from lightning_cgrpo.__main__ import main
 from navsim_score.columns import COLUMNS, EXTENDED_COMFORT
+from navsim_score.command import main
 from navsim_score.command.submission import Authors, read_submission, write_submission
 from tests.driving_scenes.fake_devkit import MAP, frames, set_variables, write_log
 from tests.driving_scenes.scenes import straight
@@ -121,9 +121,7 @@ def score(folder, submission, capsys, *options):
     for scene in scenes:
         write_scene(scene, folder / f"{scene.name}.scene.json")
     capsys.readouterr()
-    main(
-        ["score", "--scenes", str(folder), "--trajectories", str(submission), "--out", str(folder / "s.json"), *options]
-    )
+    main(["--scenes", str(folder), "--trajectories", str(submission), "--out", str(folder / "s.json"), *options])
     return {token: row for token, [row] in json.loads((folder / "s.json").read_text()).items()}, capsys.readouterr().out
 
 
@@ -177,3 +175,16 @@ def test_we_read_what_the_devkit_writes(run, tmp_path, capsys):
         assert row["epdms"] == pytest.approx(float(official[token]["score"]), abs=1e-6)
     mean = float(official["average_all_frames"]["score"])
     assert f"EPDMS of valid rows, one stage, LogReplay: mean {mean:.4f} of 2 rows" in " ".join(printed.split())
+
+
+def test_frames_of_one_stage_are_paired_as_the_devkit_pairs_them(run, tmp_path, capsys, monkeypatch):
+    """By log and time, as no split of one stage names pairs."""
+    run("run_create_submission_pickle", *ABOUT)
+    official = run("run_pdm_score_one_stage", "++train_test_split.scene_filter.include_synthetic_scenes=false")
+    chosen = {"num_future_frames": 8, "frame_interval": 1, "log_names": [LOG], "tokens": [NOW, BEFORE]}
+    monkeypatch.setattr(source, "read_split", lambda name: OfficialSplit(name, "test", chosen, []))
+    ours, _ = score(tmp_path, tmp_path / "out" / "submission.pkl", capsys)
+    assert set(ours) == {NOW, BEFORE} and ours[NOW][EXTENDED_COMFORT] is not None
+    for token, row in ours.items():
+        assert_same(row, official[token])
+        assert row["epdms"] == pytest.approx(float(official[token]["score"]), abs=1e-6)

@@ -191,8 +191,7 @@ def test_path_between_its_points():
     np.testing.assert_allclose(path.at(np.array(-3.0)), [1e-5, 0, 0])
     np.testing.assert_allclose(path.project(np.array([[1.0, -0.5], [9.0, 1.0]])), [1.0, 4.0])
     np.testing.assert_allclose(path.shifted(1.0).points, [[0, 1], [3, 1], [2, 0], [2, 4]], atol=1e-12)
-    left, bottom, right, top = path.corridor(0.0, 3.0, 1.0).bounds
-    assert (left, bottom, right, top) == (-1.0, -1.0, 4.0, 1.0)
+    np.testing.assert_allclose(path.corridor(0.0, 3.0, 1.0).bounds, (-1.0, -1.0, 4.0, 1.0))
 
 
 # Forecast

@@ -8,6 +8,7 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
@@ -16,7 +17,9 @@ from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from navsim_score.evaluation import constant_velocity, evaluate
+from navsim_score.dialects import DIALECTS
+from navsim_score.evaluation import BASELINES, constant_velocity, evaluate
+from navsim_score.traffic.log_replay import LogReplay
 from tests.quiet import quiet_trainer
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=16, width=32, system=False)
@@ -118,6 +121,25 @@ def test_pairs_of_frames_have_extended_comfort(tmp_path):
     scores = evaluated(DrivingScores(False, str(tmp_path / "scores.json")), 1, **pairs)[1]["policy"]
     assert scores["stage_one"]["scenes"] == 2 and scores["stage_two"] is None
     assert scores["stage_one"]["EC"] == 1  # both drive straight on
+
+
+@pytest.mark.parametrize(("key", "columns"), [("epdms_valid", {"LK", "EPDMS"}), ("pdms", {"EP", "EPDMS"})])
+def test_another_dialect_in_log_replay(tmp_path, key, columns):
+    """As the devkit's script for one stage; the reference drivers too."""
+    path = str(tmp_path / "scores.json")
+    found = evaluated(DrivingScores(path=path, traffic=LogReplay(), dialect=key), 2, False)[1]
+    expected = evaluate(list(SOURCE.scenes("test")), (), {"policy": written, **BASELINES}, LogReplay(), DIALECTS[key])
+    for name, driver in found.items():
+        stage = driver["stage_one"]
+        share = 2 if name == "policy" and not DIALECTS[key].drops_failed else 1  # its second answers are malformed
+        for column in columns:
+            assert stage[column] == pytest.approx(expected[name].first.columns[column] / share), (name, column)
+    assert (found["policy"]["stage_one"]["DDC"] is None) == (key == "pdms")
+
+
+def test_an_unknown_dialect_is_refused():
+    with pytest.raises(UserError, match="epdms_valid"):
+        DrivingScores(dialect="EPDMS")
 
 
 @pytest.mark.slow
