@@ -85,8 +85,9 @@ class RunManifest(Callback):
         sizes, prompts = {}, {}
         for split, source in _sources(trainer):
             sizes[split] = len(source)
-            if source.rows is not None and trainer.is_global_zero:
-                prompts[split] = prompt_fingerprints(source.rows)
+            rows = getattr(source, "rows", None)  # a user's own source may be any class with prompts
+            if rows is not None and trainer.is_global_zero:
+                prompts[split] = prompt_fingerprints(rows)
         texts = [value for value in _flat(list((self.settings or {}).values())) if "." in value]
         start = {}
         origin = getattr(getattr(pl_module, "policy", None), "origin", None)

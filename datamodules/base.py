@@ -133,14 +133,15 @@ class GroupDataModule(LightningDataModule, ABC):
         """
         source, used = self.source("test"), used or Used()
         total = len(source)
-        if source.endless:
+        if getattr(source, "endless", False):
             count = total if count is None else count
             first = total + used.new_prompts
             new = PromptSubset(source, range(first, first + count))
             return Certification(new, f"{count:,} new prompts", new_prompts=used.new_prompts + count)
         trained = self.seen_prompts(source)
-        if source.rows is not None and len(used.trained):
-            here = prompt_fingerprints(source.rows)[:, 1]
+        rows = getattr(source, "rows", None)  # a user's own source may be any class with prompts
+        if rows is not None and len(used.trained):
+            here = prompt_fingerprints(rows)[:, 1]
             trained = trained | {*torch.isin(here, used.trained).nonzero().flatten().tolist()}
         unused = [index for index in range(total) if index not in trained]
         first_of = self._distinct(source, unused)
