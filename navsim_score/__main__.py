@@ -1,4 +1,4 @@
-"""``python -m navsim_score score``: score trajectories as NAVSIM v2 does."""
+"""``python -m navsim_score``: score trajectories as NAVSIM v2 does, and write NAVSIM's scenes for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 from driving_scenes.errors import InputError, printable
 from navsim_score.command import main as score
+from navsim_score.command.scenes import main as scenes
 
+COMMANDS = {"score": score, "scenes": scenes}
 USAGE = """usage: python -m navsim_score score --scenes PATH --trajectories PATH [option ...]
+       python -m navsim_score scenes --split NAME --out DIR --allow-pickles
 
-Score driving trajectories as NAVSIM v2 does (EPDMS). `python -m navsim_score score --help` lists the options."""
+Score driving trajectories as NAVSIM v2 does (EPDMS), or write the scenes of one of NAVSIM's splits as files for it.
+`python -m navsim_score score --help` lists the options."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,12 +23,12 @@ def main(arguments: Sequence[str]) -> int:
     if command in ("-h", "--help"):
         print(USAGE)
         return 0
-    if command != "score":
-        error = f"Expected the command score, but got '{printable(command)}', try python -m navsim_score score --help."
+    if command not in COMMANDS:
+        error = f"Expected score or scenes, but got '{printable(command)}', try python -m navsim_score score --help."
         print(f"navsim_score: error: {error}", file=sys.stderr)
         return 2
     try:
-        score(arguments[1:])
+        COMMANDS[command](arguments[1:])
     except InputError as error:
         lines = map(printable, f"navsim_score: error: {error}".split("\n"))
         print(*lines, sep="\n", file=sys.stderr)

@@ -16,12 +16,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from driving_scenes.devkit import NavsimDevkit, index
 from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
-from driving_scenes.scene_file import scene_from_json, scene_to_json
+from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from lightning_cgrpo.callbacks import WriteSubmission
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.__main__ import main as run
 from navsim_score.columns import MULTIPLIERS
 from navsim_score.command.submission import Authors, read_submission
 from tests.driving_scenes.fake_devkit import (
@@ -222,6 +223,17 @@ def test_one_stage_has_the_frames_before(fake: Path, monkeypatch: pytest.MonkeyP
     assert [scene.previous for scene in source(test="dense").scenes("test")] == [None, "2021.c-3", "2021.c-4"]
     write_split(config, "sparse", "test", None, **dense, tokens=["2021.c-3", "2021.c-5"])
     assert [scene.previous for scene in source(test="sparse").scenes("test")] == [None, None]
+
+
+def test_a_split_is_written_as_scene_files(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = fake / "scenes"
+    arguments = ["scenes", "--split", "trainval", "--out", str(folder)]
+    assert run(arguments) == 2 and "pickles" in capsys.readouterr().err
+    assert run([*arguments, "--allow-pickles"]) == 0
+    scenes = source().scenes("train")
+    assert sorted(path.name for path in folder.iterdir()) == ["2021.a-3.scene.json", "2021.b-3.scene.json"]
+    for scene in scenes:
+        assert_same(scene_to_json(read_scene(folder / f"{scene.name}.scene.json")), scene_to_json(scene))
 
 
 def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
