@@ -213,8 +213,8 @@ class LagrangianCallback(WeightSetter):
             )
         self._restored = True
         for key, part in self._parts.items():
-            # Versions before November 25, 2026 kept other sums of a stall, and some in the controller.
+            # Versions before November 27, 2026 kept other sums of a stall, and some in the controller: it begins anew.
             state = {n: value for n, value in state_dict.get(key, {}).items() if not n.startswith("stall.")}
-            if state and "first_half" not in state:
+            if state and (part is not self.stall or "held" in state):
                 part.load_state_dict(state)
         self.targets.moved = state_dict.get("moved", self.targets.moved)

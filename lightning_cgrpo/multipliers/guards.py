@@ -34,13 +34,15 @@ class StallDetector(nn.Module):
     A stalled, likely infeasible constraint kept at least `weight` of its cap for `updates` consecutive observed
     updates. Its mean violation over the second half is above 0, and not below the first half's, each by `SURE` standard
     errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several at
-    their caps for half as long, the worst stalls, because the others may be met once it gives way.
+    their caps for half as long, the worst stalls, because the others may be met once it gives way. Progress ends a
+    period, but not the time at the cap: an infeasible constraint may make progress at the cost of a feasible one.
 
     Args:
         weight: share of the cap, in (0.5, 1].
     """
 
     count: Tensor
+    held: Tensor
     sums: Tensor
     squares: Tensor
     told: Tensor
@@ -56,11 +58,12 @@ class StallDetector(nn.Module):
     def setup(self, size: int) -> None:
         if self.size == size:
             return
-        self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("count", torch.zeros(size, dtype=torch.int64))  # updates of this period
+        self.register_buffer("held", torch.zeros(size, dtype=torch.int64))  # updates at the cap, over all periods
         self.register_buffer("told", torch.zeros(size, dtype=torch.bool))
         for name in ("sums", "squares"):  # of the first and the second half
             self.register_buffer(name, torch.zeros(2, size, dtype=torch.float64))
-        self.register_buffer("reached", torch.zeros(size, dtype=torch.float64), persistent=False)
+        self.register_buffer("reached", torch.zeros(size, dtype=torch.float64))
         self.size = size
 
     def update(self, saturation: Tensor, violations: Tensor, observed: Tensor) -> int | None:
@@ -82,16 +85,19 @@ class StallDetector(nn.Module):
         self.sums = self.sums + halves * added
         self.squares = self.squares + halves * added.square()
         self.count = self.count + holds
+        self.held = torch.where(observed, (self.held + 1) * holds, self.held)
         complete = self.count == self.updates
         means = self.sums / half
         variances = (self.squares / half - means.square()).clamp(min=0) / max(half - 1, 1)
         violated = means[1] > SURE * variances[1].sqrt()
         progress = means[0] - means[1] > SURE * variances.sum(0).sqrt()
         stalled = complete & violated & ~progress & ~self.told
-        # The worst may have made progress at the cost of the others, and so have begun a new period.
-        self.reached = torch.where(complete, means[1], self.sums.sum(0) / self.count.clamp(min=1))
+        # A constraint may have made progress at the cost of the others, and so have begun a new period. Its mean is
+        # that of the last period, until the new one has as many updates.
+        self.reached = torch.where(self.count >= half, self.sums.sum(0) / self.count.clamp(min=1), self.reached)
+        self.reached = torch.where(complete, means[1], self.reached)
         # A constraint that has just reached its cap may be met soon.
-        at_cap = torch.where(holds & ~self.told & (self.count >= half), self.reached, -torch.inf)
+        at_cap = torch.where(holds & ~self.told & (self.held >= half), self.reached, -torch.inf)
         worst = int(at_cap.argmax()) if bool(stalled.any()) else None
         # A constraint that gives its weight back may stall again; the others start again beside the stalled.
         self.told = self.told & (holds | ~observed)

@@ -39,6 +39,12 @@ def test_a_policy_learns_to_meet_its_threshold():
 
 
 @pytest.mark.slow
+def test_of_two_thresholds_that_exclude_each_other_the_feasible_one_is_held():
+    """In seed 2 the infeasible one makes progress shortly before the other would stall."""
+    assert judged("conflict", "DampedAscent", 2)["excess"] < 0.1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_every_controller_plays_every_kind_of_problem(controller):
     for name in ("conflict", "heavy-tailed mean", "step rate, excess", "2 % of answers", "costs swap"):

@@ -86,6 +86,18 @@ class TestStallDetector:
         assert told == [None] * 15 + [1]
         assert made.reached[1].item() == pytest.approx(0.9 - 0.02 * 12.5)
 
+    def test_the_worst_stalls_though_its_progress_has_just_begun_a_new_period(self) -> None:
+        """Also where every update is a resumed run's first. The first value of a new period is noise."""
+        told, made = [], self.detector()
+        for t in range(12):
+            state = made.state_dict()
+            made = self.detector()
+            made.load_state_dict(state)
+            worst = 0.9 - 0.02 * t if t < 10 else 0.0
+            told.append(made.update(tensor(1, 1), tensor(0.2, worst), torch.tensor([t > 1, True])))
+        assert told == [None] * 11 + [1]
+        assert made.reached[1].item() == pytest.approx(0.9 - 0.02 * 7)
+
     def test_a_constraint_that_has_just_reached_its_cap_does_not_stall_for_another(self) -> None:
         made = self.detector()
         told = [made.update(tensor(1, 1 if t > 7 else 0.5), tensor(0.2, 0.9), self.both) for t in range(10)]
