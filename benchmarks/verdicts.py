@@ -1,6 +1,6 @@
 """Error rates of verdicts, simulated with known rates, beside methods that fail or waste prompts.
 
-    python -m benchmarks.verdicts            # half a minute; writes benchmarks/results/verdicts.json
+    python -m benchmarks.verdicts            # MINUTES minutes; writes benchmarks/results/verdicts.json
 
 Answers to a prompt are alike: each prompt has a rate of its own, beta-distributed with the given correlation of two
 answers to the same prompt. A false certificate is a certificate of a policy whose rate is the threshold exactly, the
@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
 from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
@@ -99,6 +104,152 @@ def false_step_certificates(prompts: int, repetitions: int = REPETITIONS) -> dic
         betting += ratio.p_value_met(violations, steps, STEPS, 0.05) <= LEVEL
         pooled += p_value_met(int(violations.sum()), int(steps.sum()), 0.05) <= LEVEL
     return {"betting": betting / repetitions, "pooled": pooled / repetitions}
+
+
+@dataclass(frozen=True)
+class Population:
+    """Prompts whose answers have opportunities of their own.
+
+    Args:
+        rate: true rate, E[violations] / E[opportunities].
+        most: largest number of opportunities of a prompt, as declared.
+        draw: violations and opportunities of N prompts, ``[N]`` each.
+    """
+
+    rate: float
+    most: float
+    draw: Callable[[np.random.Generator, int], tuple[Array, Array]]
+
+
+def equal(rate: float, correlation: float) -> Population:
+    """Eight answers, of one opportunity each."""
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        return answers(of, rate, correlation, (prompts,)).astype(float), np.full(prompts, float(ANSWERS))
+
+    return Population(rate, ANSWERS, draw)
+
+
+def violators_with(rate: float, many: int) -> Population:
+    """Prompts that violate at all of `many` opportunities; the others have one, and never do."""
+    share = rate / (many * (1 - rate) + rate)
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        bad = of.random(prompts) < share
+        opportunities = np.where(bad, float(many), 1.0)
+        return np.where(bad, opportunities, 0.0), opportunities
+
+    return Population(rate, many, draw)
+
+
+def callers(rate: float) -> Population:
+    """Prompts make one call on average, violators six, all in violation; at most 16."""
+    share = rate / (6 * (1 - rate) + rate)
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        bad = of.random(prompts) < share
+        calls = np.minimum(np.where(bad, of.poisson(6, prompts), of.poisson(1, prompts)), 16).astype(float)
+        return np.where(bad, calls, 0.0), calls
+
+    return Population(rate, 16, draw)
+
+
+def long_answers(rate: float, share: float, long: int, short: int) -> Population:
+    """A `share` of the answers is `long`, and violates; the rate is at most the share of their opportunities."""
+    part = share * long / (share * long + (1 - share) * short)
+    within = min(1.0, rate / part)
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        are_long = of.random(prompts) < share
+        violations = np.where(are_long, of.binomial(long, within, prompts), 0).astype(float)
+        return violations, np.where(are_long, float(long), float(short))
+
+    return Population(within * part, long, draw)
+
+
+def lognormal(rate: float, correlation: float | None) -> Population:
+    """Lengths of 20 on average, at most 256; an answer violates at all steps or at none, or with a rate of its own."""
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        lengths = np.minimum(np.ceil(of.lognormal(2.5, 1.0, prompts)), 256)
+        if correlation is None:
+            return np.where(of.random(prompts) < rate, lengths, 0.0), lengths
+        concentration = 1 / correlation - 1
+        own = of.beta(rate * concentration, (1 - rate) * concentration, prompts)
+        return of.binomial(lengths.astype(int), own).astype(float), lengths
+
+    return Population(rate, 256, draw)
+
+
+def some_long(rate: float) -> Population:
+    """One prompt of 20 has 80 opportunities, the others 8; each violates at all or at none."""
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        opportunities = np.where(of.random(prompts) < 0.05, 80.0, 8.0)
+        return np.where(of.random(prompts) < rate, opportunities, 0.0), opportunities
+
+    return Population(rate, 80, draw)
+
+
+UNEQUAL: dict[str, Callable[[float], Population]] = {
+    "violators have 6, others 1": lambda rate: violators_with(rate, 6),
+    "violators make 6 calls, others 1": callers,
+    "5 % long, which violate": lambda rate: long_answers(rate, 0.05, 80, 8),
+    "5 % long": some_long,
+    "lognormal lengths, all or none": lambda rate: lognormal(rate, None),
+    "lognormal lengths, correlation 0.3": lambda rate: lognormal(rate, 0.3),
+    "1 % very long": lambda rate: long_answers(rate, 0.01, 1_000, 10),
+}
+"""Populations by rate; of the last, most small samples hold no long answer."""
+EQUAL: dict[str, Callable[[float], Population]] = {
+    f"equal, correlation {correlation:g}": lambda rate, correlation=correlation: equal(rate, correlation)  # type: ignore[misc]
+    for correlation in (0.0, 0.3, 0.7)
+}
+
+
+def of_unequal(violations: Array, opportunities: Array, most: float | None) -> ClusteredRate | None:
+    """The measured rate of N prompts, as an evaluation computes it; None without opportunities.
+
+    Args:
+        most: None leaves the opportunities' differences out.
+    """
+    rows = {"violations/x": torch.from_numpy(violations), "opportunities/x": torch.from_numpy(opportunities)}
+    rows["most/x"] = torch.full_like(rows["opportunities/x"], most or 0.0)
+    sums = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
+    found = clustered_rates(["x"], {name: float(value) for name, value in sums.items()}).get("x")
+    if found is None or most is not None:
+        return found
+    return replace(found, violating_effective=None, clean_effective=None, most=None)
+
+
+def coverage(
+    made: Callable[[float], Population], rate: float, prompts: int, repetitions: int = REPETITIONS
+) -> dict[str, float]:
+    """Shares of evaluations whose 97.5 % bounds miss the rate, with and without regard to unequal opportunities."""
+    draw = np.random.default_rng(0)
+    population = made(rate)
+    threshold = Bound(threshold=population.rate)
+    found = dict.fromkeys(
+        ("upper misses", "lower misses", "width", "as if equal: upper misses", "as if equal: width"), 0.0
+    )
+    found["too few"] = 0.0
+    for _ in range(repetitions):
+        rows = population.draw(draw, prompts)
+        rate_found = of_unequal(*rows, population.most)
+        as_equal = of_unequal(*rows, None)
+        if rate_found is None or as_equal is None:
+            found["width"] += 1
+            found["as if equal: width"] += 1
+            continue
+        low, high = rate_found.bounds(0.025)
+        found["upper misses"] += high < population.rate
+        found["lower misses"] += low > population.rate
+        found["width"] += high - low
+        found["too few"] += threshold.word(rate_found) == "too few"
+        low, high = as_equal.bounds(0.025)
+        found["as if equal: upper misses"] += high < population.rate
+        found["as if equal: width"] += high - low
+    return {"rate": population.rate} | {name: total / repetitions for name, total in found.items()}
 
 
 def hoeffding_needed(rate: float, threshold: float) -> int | None:

@@ -23,7 +23,8 @@ Words = list[str | Text]
 def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> Table:
     """Reward and length with standard errors, rates with intervals, and thresholds; a row per behavior.
 
-    A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``.
+    A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``; ``too few``, if as
+    many prompts could not meet it even without a violation.
 
     Args:
         evaluations: by name of the set of prompts.
@@ -90,7 +91,7 @@ def _rate(of: Evaluation, name: str, constraint: Constraint, absent: str) -> Wor
         return [absent] if of.metrics else []
     bound, rate = constraint.bound, of.rates[name]
     interval = bound.interval(rate)
-    side = bound.side(*interval)
+    side = bound.word(rate)
     alarming = side == "missed" and constraint.role == "constrain"
     value = f"{bound.shown(rate.rate):{'.4g' if bound.of_mean else '.4f'}}"
     says = [Text(side, style="bold red" if alarming else "")] if side else []

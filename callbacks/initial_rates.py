@@ -46,7 +46,8 @@ class InitialRates(Callback):
             for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
                 prompts = prompts.to(pl_module.device)
                 measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
-                best_answers.add(best_sums(objective, measured["signals"]), prompts, measured["rollouts"])
+                chosen_sums = best_sums(objective, measured["signals"], pl_module.sampler.longest)
+                best_answers.add(chosen_sums, prompts, measured["rollouts"])
         pl_module.task.logged()  # of these answers, which are no update's
         evaluation, best = sums.evaluation(objective), best_answers.rates(objective.means)
         pl_module.evaluations["initial"] = evaluation

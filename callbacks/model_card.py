@@ -26,7 +26,8 @@ def measured_text(measured: Record | None, bound: Bound) -> str:
     if "low" not in measured:
         return text
     interval = measured["low"], measured["high"]
-    return f"{text} ({bound.interval_text(*interval)}) {bound.side(*interval)}".rstrip()
+    side = measured["side"] if "side" in measured else bound.side(*interval)
+    return f"{text} ({bound.interval_text(*interval)}) {side}".rstrip()
 
 
 def reward_text(measured: Record) -> str:

@@ -184,7 +184,7 @@ def progress_table(module: RolloutModule) -> Table:
             continue
         interval = side = ""
         if (rate := module.latest_rates.get(name)) is not None:
-            interval, side = bound.interval_text(*bound.interval(rate)), bound.side(*bound.interval(rate))
+            interval, side = bound.interval_text(*bound.interval(rate)), bound.word(rate)
         table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", interval, side, _weight(latest, name))))
     if "reward/mean" in latest:
         table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", _weight(latest, "reward"))

@@ -181,7 +181,7 @@ def measured(objective: Objective, evaluation: Evaluation, update: int) -> Recor
     for name, rate in evaluation.rates.items():
         bound = objective.constraints[name].bound
         low, high = bound.interval(rate)
-        shown[name] = {"value": bound.shown(rate.rate), "low": low, "high": high}
+        shown[name] = {"value": bound.shown(rate.rate), "low": low, "high": high, "side": bound.word(rate)}
     reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
     counts = {"update": update, "prompts": evaluation.prompts, "answers": evaluation.answers}
     return {**counts, "reward": {"value": reward, "error": error}, "constraints": shown}

@@ -23,7 +23,7 @@ from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.prompts.source import PromptLoader
-from lightning_cgrpo.core.rollout import Signal, Signals, over_steps
+from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.datamodules.base import GroupDataModule, Used
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
@@ -210,7 +210,7 @@ class _Look(CommandLine):
         planned = {}
         for name, constraint in decided(self.objective).items():
             signal = signals.get(key(name, constraint))
-            self.whole[name] = signal is not None and is_of_whole_answers(signal)
+            self.whole[name] = signal is not None and signal.of_whole_answers
             if constraint.bound.of_mean:
                 continue
             share = None
@@ -235,12 +235,6 @@ class _Look(CommandLine):
             self.rows = {name: values[first] for name, values in self.rows.items()}
             self.count -= repeats
             self.source += f", without {repeats:,} that read as others do"
-
-
-def is_of_whole_answers(signal: Signal) -> bool:
-    """True if an answer is one opportunity at most: the signal has a value for each answer, and counts no others."""
-    counted = signal.value if signal.count is None else signal.count
-    return counted.dim() == 2 and signal.opportunities is None
 
 
 def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool) -> Counts:

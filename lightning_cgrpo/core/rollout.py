@@ -131,6 +131,12 @@ class Signal(_Tensors):
         """The value of whole answers, ``[B, G]``: summed over steps, 0 where inapplicable."""
         return over_steps(_where(self.applicable, self.value))
 
+    @property
+    def of_whole_answers(self) -> bool:
+        """True if an answer is one opportunity at most: it has one value, and no opportunities of its own."""
+        counted = self.value if self.count is None else self.count
+        return counted.dim() == 2 and self.opportunities is None
+
     def counts(self) -> tuple[Tensor, Tensor]:
         """Occurrences and opportunities, 0 where inapplicable: ``[B, G, T]`` if both are by step, else ``[B, G]``."""
         count = self.value if self.count is None else self.count

@@ -234,7 +234,7 @@ class ConstrainedGRPO(RolloutModule):
 
         # 9. Log.
         if logged:
-            sums = behavior_sums(self.objective, measured, sampled, faults, counts)
+            sums = behavior_sums(self.objective, measured, sampled, faults, counts, self.sampler.longest)
             if self.redraws:
                 sums["redrawn"] = torch.full((), drawn.groups, device=self.device)
             self._log_update(update, sums, sampled, statistics, taken, task_metrics, learning_rate, stopwatch.seconds)

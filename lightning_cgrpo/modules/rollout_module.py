@@ -245,7 +245,8 @@ class RolloutModule(LightningModule):
         if sums is not None:
             policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
             signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
-            sums.add(prompt_sums(self.objective, signals, rollouts, faults), prompts, rollouts)
+            rows = prompt_sums(self.objective, signals, rollouts, faults, longest=self.sampler.longest)
+            sums.add(rows, prompts, rollouts)
         return handed(ScoredPrompts(prompts=prompts, rollouts=rollouts, signals=signals))
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-6
 """Tolerance of a measurement at a threshold, because Lightning keeps metrics in float32."""
-Side = Literal["met", "missed", "undecided", ""]
+Side = Literal["met", "missed", "undecided", "too few", ""]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,15 @@ class Bound:
             return ""
         met = [self.met(end) for end in (low, high)]
         return "met" if all(met) else "undecided" if any(met) else "missed"
+
+    def word(self, rate: ClusteredRate) -> Side:
+        """The `side` of a measured rate of violation; "too few" if as many prompts could not meet it even when clean.
+
+        Prompts that are too rare to be sampled may have the most opportunities.
+        """
+        side = self.side(*self.interval(rate))
+        hopeless = side == "undecided" and rate.upper_if_clean(0.025) > self.target
+        return "too few" if hopeless else side
 
     def interval_text(self, low: float, high: float) -> str:
         """An interval in the user's orientation, as text: ``0.912-0.963``."""

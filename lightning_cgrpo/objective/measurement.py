@@ -53,9 +53,10 @@ def behavior_sums(
     rollouts: Rollouts,
     faults: Mapping[str, Tensor] | None = None,
     counts: Mapping[str, Tensor] | None = None,
+    longest: int | None = None,
 ) -> dict[str, Tensor]:
     """`prompt_sums` over a batch (scalars), and their `moments`."""
-    rows = prompt_sums(objective, signals, rollouts, faults, counts)
+    rows = prompt_sums(objective, signals, rollouts, faults, counts, longest)
     return {name: sums.sum() for name, sums in rows.items()} | moments(objective.constraints, rows)
 
 
@@ -65,17 +66,21 @@ def prompt_sums(
     rollouts: Rollouts,
     faults: Mapping[str, Tensor] | None = None,
     counts: Mapping[str, Tensor] | None = None,
+    longest: int | None = None,
 ) -> dict[str, Tensor]:
     """Sums over each prompt's answers by name, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
         faults: from `isolate_faults`; not counted as inapplicable too.
         counts: from `Objective.counts`, if they are known already.
+        longest: steps of the longest answer, as declared; None takes the longest of the batch.
     """
     answers = rollouts.mask[..., 0]
     sums = {"answers": _by_prompt(torch.ones_like(answers)), "steps": _by_prompt(rollouts.mask)}
     for name, pair in (objective.counts(signals) if counts is None else counts).items():
         sums[f"violations/{name}"], sums[f"opportunities/{name}"] = pair
+        signal = signals.get(key(name, objective.constraints[name]))
+        sums[f"most/{name}"] = sums["answers"] * most_opportunities(signal, longest or rollouts.mask.shape[-1])
     for name in objective.rewards:
         value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = _by_prompt(value)
@@ -90,39 +95,55 @@ def prompt_sums(
     return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
 
 
-def best_sums(objective: Objective, signals: Signals) -> dict[str, Tensor]:
+def most_opportunities(signal: Signal | None, longest: int) -> int:
+    """The largest number of opportunities that an answer can have."""
+    return 1 if signal is None or signal.of_whole_answers else longest
+
+
+def best_sums(objective: Objective, signals: Signals, longest: int | None = None) -> dict[str, Tensor]:
     """Violations and opportunities ``[B]`` of each prompt's best answer, by bounded constraint of the task's signals.
 
     The best answer has the least count - d * opportunities. If these choices violate a threshold d, no other choice of
     answers meets the threshold. `EVERY` counts the prompts without an answer that meets all enforced thresholds.
+
+    Args:
+        longest: steps of the longest answer, as declared; None takes the steps of the signals.
     """
     rows: dict[str, Tensor] = {}
     meets: Tensor | None = None
     for name, constraint in objective.bounded.items():
         if name in objective.policy_signals:
             continue
-        counts = constraint.violations(signals[key(name, constraint)])
+        signal = signals[key(name, constraint)]
+        counts = constraint.violations(signal)
         violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
         excess = violations - constraint.bound.target * opportunities
         best = excess.argmin(-1, keepdim=True)
         rows[f"violations/{name}"] = violations.gather(-1, best).squeeze(-1)
         rows[f"opportunities/{name}"] = opportunities.gather(-1, best).squeeze(-1)
+        most = most_opportunities(signal, longest or signal.value.shape[-1])
+        rows[f"most/{name}"] = torch.full_like(rows[f"opportunities/{name}"], most)
         if constraint.role == "constrain":
             meets = excess <= 0 if meets is None else meets & (excess <= 0)
     if meets is not None:
         none = ~meets.any(-1)
-        rows |= {f"violations/{EVERY}": none.double(), f"opportunities/{EVERY}": torch.ones_like(none).double()}
+        every = torch.ones_like(none).double()
+        rows |= {f"violations/{EVERY}": none.double(), f"opportunities/{EVERY}": every, f"most/{EVERY}": every}
     return rows
 
 
 def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Scalars for `clustered_rates`, from violations and opportunities of prompts ``[B]``."""
+    """Scalars for `clustered_rates`, from violations, opportunities and most opportunities of prompts ``[B]``."""
     scalars = {}
     for name in constraints:
         violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
-        scalars[f"observed/{name}"] = (opportunities > 0).sum()
-        scalars[f"violating/{name}"] = (violations > 0).sum()
-        scalars[f"clean/{name}"] = (violations < opportunities).sum()
+        observed = opportunities > 0
+        scalars[f"observed/{name}"] = observed.sum()
+        scalars[f"most of observed/{name}"] = rows[f"most/{name}"].maximum(opportunities).where(observed, 0).sum()
+        for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
+            scalars[f"{kind}/{name}"] = prompts.sum()
+            scalars[f"opportunities of {kind}/{name}"] = opportunities.where(prompts, 0).sum()
+            scalars[f"opportunities squared of {kind}/{name}"] = opportunities.where(prompts, 0).square().sum()
         scalars[f"violations squared/{name}"] = violations.square().sum()
         scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
         scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
@@ -157,9 +178,17 @@ def clustered_rates(
         if mean:
             rates[name] = ClusteredMean(rate, error, prompts, opportunities)
         else:
-            affected = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
-            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *affected)
+            counts = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
+            effective = _effective("violating", name, sums), _effective("clean", name, sums)
+            most = sums[f"most of observed/{name}"] / prompts
+            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *counts, *effective, most)
     return rates
+
+
+def _effective(kind: str, name: str, sums: Mapping[str, float]) -> float:
+    """The number of prompts with equal opportunities that say as much as those of a kind (Kish, 1965)."""
+    squares = sums[f"opportunities squared of {kind}/{name}"]
+    return sums[f"opportunities of {kind}/{name}"] ** 2 / squares if squares else 0.0
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:

@@ -196,7 +196,9 @@ def test_sums_by_loops() -> None:
     lava_count = sum(signals["lava"].count[at].item() for at in answers)
     steps = sum(int(rollouts.mask[at].sum()) for at in answers)
     families = ("observed", "violating", "clean", "violations squared", "violations by opportunities")
-    families = (*families, "opportunities squared")
+    families = (*families, "opportunities squared", "most", "most of observed")
+    kinds = ("violating", "clean")
+    families = (*families, *(f"{of} of {kind}" for of in ("opportunities", "opportunities squared") for kind in kinds))
     assert {name: value for name, value in sums.items() if name.partition("/")[0] not in families} == {
         "answers": 12,
         "steps": steps,
@@ -232,10 +234,11 @@ def test_moments_give_the_standard_errors_that_the_rows_give() -> None:
 
 
 def test_agreeing_prompts_have_rates_without_standard_error() -> None:
-    rows = {"violations/x": torch.full((3,), 2.0).double(), "opportunities/x": torch.full((3,), 3.0).double()}
+    values = {"violations": 2.0, "opportunities": 3.0, "most": 5.0}
+    rows = {f"{kind}/x": torch.full((3,), value).double() for kind, value in values.items()}
     added = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
     sums = {name: value.item() for name, value in added.items()}
-    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3)
+    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3, 3.0, 3.0, 5.0)
     none = {name: value * 0 for name, value in sums.items()}
     assert clustered_rates(["x"], none) == {}
 

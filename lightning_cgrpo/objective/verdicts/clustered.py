@@ -21,6 +21,10 @@ class ClusteredRate:
         opportunities: of all prompts.
         violating: prompts with any violation; None takes all to be.
         clean: prompts with any opportunity without a violation.
+        violating_effective: number of prompts with equal opportunities that would say as much as the violating ones,
+            (Σ o)² / Σ o²; None takes their opportunities to be equal.
+        clean_effective: the same of the clean prompts.
+        most: largest number of opportunities that a prompt can have, as declared; None takes all to have as many.
     """
 
     rate: float
@@ -29,6 +33,9 @@ class ClusteredRate:
     opportunities: float
     violating: int | None = None
     clean: int | None = None
+    violating_effective: float | None = None
+    clean_effective: float | None = None
+    most: float | None = None
 
     @property
     def effective(self) -> float:
@@ -47,26 +54,46 @@ class ClusteredRate:
 
         Clopper-Pearson with the effective sample size, reduced because the standard error is an estimate (Korn and
         Graubard, *Confidence intervals for proportions with small expected number of positive counts estimated from
-        survey data*, 1998). Only prompts with violations tell how much of a prompt violates, so their number less one
-        is the degrees of freedom of the upper bound. The upper bound is at most that of copies, whose rate is the share
-        of violating prompts. Approximate: in simulations, a bound of confidence 0.975 misses in up to 3.5 % of
-        evaluations, and one of 0.95 in up to 6 %. Certificates use one answer per prompt, and exact bounds.
+        survey data*, 1998). Only prompts with violations tell how much of a prompt violates, so their effective number
+        less one is the degrees of freedom of the upper bound. The upper bound is at most that of copies: the share of
+        violating prompts, each with the most opportunities. It is at least the rate with all prompts that may be too
+        rare to be sampled, each with the most opportunities. Approximate: in simulations, a bound of confidence 0.975
+        misses in up to 3.5 % of evaluations (`python -m benchmarks.verdicts`). Certificates use one answer per prompt,
+        and exact bounds.
         """
-        return 1 - self._upper(1 - self.rate, self.clean, level), self._upper(self.rate, self.violating, level)
+        least = 1 - self._upper(1 - self.rate, self.clean, self.clean_effective, level)
+        return least, self._upper(self.rate, self.violating, self.violating_effective, level)
 
-    def _upper(self, rate: float, violating: int | None, level: float) -> float:
+    def _upper(self, rate: float, violating: int | None, effective: float | None, level: float) -> float:
         prompts = float(self.prompts)
         affected = prompts if violating is None else min(float(violating), prompts)
-        # Prompts with more opportunities may count more than their share.
+        weight = self._largest_weight
+        # A violating prompt may have the most opportunities; prompts with more may count more than their share.
         copies = max(rate * prompts, affected)
-        of_copies = upper_bound(copies, prompts, level)
-        if affected < 2 and violating is not None:
+        of_copies = min(weight * upper_bound(copies, prompts, level), 1.0)
+        # Kish's number of violating prompts: few with many opportunities say less than their number.
+        alike = affected if effective is None else min(effective, affected)
+        if alike < 2 and violating is not None:
             return of_copies
         size = self.effective
-        if self.standard_error and affected > 1 and size > 1 and self.opportunities > 1:
-            many, few = (stdtrit(freedom, 1 - level) for freedom in (self.opportunities - 1, affected - 1))
+        if self.standard_error and alike > 1 and size > 1 and self.opportunities > 1:
+            many, few = (stdtrit(freedom, 1 - level) for freedom in (self.opportunities - 1, alike - 1))
             size *= float(many / few) ** 2
-        return min(upper_bound(rate * size, size, level), of_copies)
+        # Prompts that are too rare to be sampled may have the most opportunities, all in violation.
+        unseen = upper_bound(0, prompts, level) * (weight - 1)
+        with_unseen = rate + (1 - rate) * unseen / (1 + unseen)
+        return min(max(upper_bound(rate * size, size, level), with_unseen), of_copies)
+
+    def upper_if_clean(self, level: float) -> float:
+        """The upper bound, had no prompt violated."""
+        return min(self._largest_weight * upper_bound(0, self.prompts, level), 1.0)
+
+    @property
+    def _largest_weight(self) -> float:
+        """The largest number of opportunities of a prompt / their mean."""
+        if self.most is None or not self.opportunities:
+            return 1.0
+        return max(self.most * self.prompts / self.opportunities, 1.0)
 
 
 @dataclass(frozen=True)
@@ -83,3 +110,7 @@ class ClusteredMean(ClusteredRate):
             return -math.inf, math.inf
         half = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
         return self.rate - half, self.rate + half
+
+    def upper_if_clean(self, level: float) -> float:
+        """Minus infinity, because a mean has no least value."""
+        return -math.inf

@@ -1,10 +1,13 @@
 """Korn and Graubard's interval: identities, coverage by simulation, and the naive interval that fails."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
+from benchmarks.verdicts import UNEQUAL, of_unequal
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.verdicts.binomial import lower_bound, upper_bound
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -56,3 +59,37 @@ def test_bounds_rarely_miss(rate, correlation, level):
     assert below < allowed and above < allowed
     if correlation == 0.7:
         assert naive > 4 * level
+
+
+@pytest.mark.parametrize("kind", [kind for kind in UNEQUAL if kind != "1 % very long"])
+@pytest.mark.parametrize(("prompts", "rate"), [(20, 0.15), (200, 0.05), (200, 0.5)])
+def test_bounds_rarely_miss_where_opportunities_differ(kind, prompts, rate):
+    """As if opportunities were equal, up to 36 % of the upper bounds miss."""
+    population = UNEQUAL[kind](rate)
+    generator = np.random.default_rng(0)
+    repetitions = 600
+    missed = np.zeros(2)
+    for _ in range(repetitions):
+        found = of_unequal(*population.draw(generator, prompts), population.most)
+        low, high = found.bounds(0.025) if found else (0, 1)
+        missed += low > population.rate, high < population.rate
+    assert (missed / repetitions < 0.035 + 3 * math.sqrt(0.025 / repetitions)).all()
+
+
+def test_too_few_prompts_for_answers_that_are_too_rare_to_be_sampled():
+    """Of 200 answers, 13 % of samples hold none of the 1 % with 1,000 opportunities: the declared length tells."""
+    bound = Bound(threshold=0.05)
+    sampled = partial(ClusteredRate, 0.0, None, 200, 2_000.0, 0, 200, 0.0, 200.0)
+    assert bound.word(sampled(10.0)) == "met"
+    assert bound.word(sampled(1_000.0)) == "too few" and sampled(1_000.0).bounds(0.025)[1] > 0.5
+    # A sample that could have shown it, but did not.
+    assert bound.word(ClusteredRate(0.05, 0.01, 200, 2_000.0, 20, 190, 20.0, 190.0, 10.0)) == "undecided"
+    assert bound.word(ClusteredRate(0.9, 0.01, 20, 20.0, 20, 10)) == "missed"
+
+
+def test_equal_opportunities_keep_their_bounds():
+    for counts in ([8] * 7 + [0] * 93, [3, 0, 8, 1, *[0] * 96], [0] * 100, [8] * 100):
+        before = measured(np.array(counts), 8)
+        opportunities = np.full(100, 8.0)
+        after = of_unequal(np.array(counts, dtype=float), opportunities, 8.0)
+        assert after.bounds(0.025) == before.bounds(0.025)
