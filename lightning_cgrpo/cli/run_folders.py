@@ -224,8 +224,7 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
     if command not in BEGINNINGS:
         return None
     anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
-    text = f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
-    return str(config.environment.hidden(text)) if isinstance(config, Resolved) else text
+    return f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:

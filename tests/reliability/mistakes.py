@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightning_cgrpo.__main__ import run as run_command
+from navsim_score.__main__ import main as run_score
 from tests.forked import forked, run_script
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ LINES = 3
 SHOWN = 15
 
 CLI = ("-m", "lightning_cgrpo")
+SCORE = ("-m", "navsim_score", "score", "--scenes", ".", "--trajectories", ".")
 
 
 @dataclass(frozen=True)
@@ -290,8 +292,8 @@ MISTAKES: list[Mistake] = [
     Mistake("report_without_logs", [*CLI, "report", "runs", "--out", "report"], "Found no run|no 'runs'",
             before=[fit(*GRID, "--trainer.logger=false")]),
     Mistake("misspelled_dialect",
-            [*CLI, "score", "--scenes", ".", "--trajectories", ".", "--dialect", "epdsm"], "epdms_no_ec"),
-    Mistake("headings_in_degrees", [*CLI, "score", "--scenes", ".", "--trajectories", "."], "yaw|heading|radian",
+            [*SCORE, "--dialect", "epdsm"], "epdms_no_ec"),
+    Mistake("headings_in_degrees", [*SCORE], "yaw|heading|radian",
             {"make_scene.py": MAKE_SCENE}, before=[["make_scene.py"]]),
 ]  # fmt: skip
 
@@ -325,6 +327,8 @@ def as_user(folder: Path, command: list[str]) -> None:
     if command[:2] == list(CLI):
         sys.argv = ["lightning_cgrpo", *command[2:]]
         run_command()
+    elif command[:2] == list(SCORE[:2]):
+        sys.exit(run_score(command[2:]))
     elif command[0] == "-c":
         exec(command[1], {"__name__": "__main__"})
     else:
@@ -356,10 +360,11 @@ def answer_lines(output: Sequence[str], status: int | None, mistake: Mistake) ->
     """The error, traceback included unless the user's own script raised it; else the warnings that name the setting."""
     if status == 0:
         return [line for line in output if re.search(mistake.names, line)]
-    starts = r"Traceback \(most recent call last\)|usage: |lightning_cgrpo: error: "
-    if "lightning_cgrpo" not in mistake.command:
+    commands = {"lightning_cgrpo", "navsim_score"} & {*mistake.command}
+    starts = r"Traceback \(most recent call last\)|usage: |(lightning_cgrpo|navsim_score): error: "
+    if not commands:
         starts = r"[A-Za-z_.]+(Error|Exception|Interrupt|Failure): "
     found = [number for number, line in enumerate(output) if re.match(starts, line)]
     if not found:
         return list(output[-SHOWN:])
-    return list(output[found[0] if "lightning_cgrpo" in mistake.command else found[-1] :])
+    return list(output[found[0] if commands else found[-1] :])
