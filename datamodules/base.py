@@ -187,7 +187,13 @@ class GroupDataModule(LightningDataModule, ABC):
 
     def _training(self, source: PromptSource, seed: int | None) -> PromptLoader:
         return PromptLoader(
-            source, self.prompts_per_update, seed, start=self._updates_done, drop_last=True, worker=self.worker
+            source,
+            self.prompts_per_update,
+            seed,
+            start=self._updates_done,
+            drop_last=True,
+            worker=self.worker,
+            limit=None if self.trainer is None else self.trainer.limit_train_batches,
         )
 
     def _evaluation(self, split: Split) -> PromptLoader:

@@ -34,6 +34,7 @@ from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.manifest.settings import Settings, settings_of
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
+BATCH_OPTIONS = ("val_check_interval", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 GRACE = 10.0
 """Seconds in which other processes can report errors after a failure."""
 
@@ -154,6 +155,11 @@ class CommandLine(LightningCLI):
             # Lightning ends with status 1 after Ctrl-C.
             if isinstance(end.__context__, KeyboardInterrupt):
                 raise end.__context__ from None
+            raise
+        except (MisconfigurationException, ValueError) as error:
+            # Lightning's own refusals, of options that do not fit the number of batches.
+            if not isinstance(error, UserError) and any(f"`{name}`" in str(error) for name in BATCH_OPTIONS):
+                raise ConfigError(" ".join(str(error).split())) from error
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.accelerators import MPSAccelerator
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+)
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.loops.progress import _Progress as Progress
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -197,10 +202,20 @@ def check_trainer(trainer: Trainer) -> None:
     """Refuse options of the trainer that have another meaning where an update takes several steps.
 
     Raises:
-        UserError: gradient clipping or accumulation of the trainer.
+        UserError: gradient clipping or accumulation of the trainer, or a model registry.
     """
     if trainer.gradient_clip_val:
         raise UserError("Expected no trainer.gradient_clip_val, try model.optimization.max_grad_norm.")
+    if trainer.gradient_clip_algorithm is not None:
+        raise UserError(
+            "Expected no trainer.gradient_clip_algorithm, because gradients are clipped by their norm alone, try "
+            "model.optimization.max_grad_norm."
+        )
+    if trainer._model_registry is not None:
+        raise UserError(
+            "Expected no trainer.model_registry, because checkpoints are uploaded nowhere, try `export`, and the "
+            "upload of your hub."
+        )
     if trainer.accumulate_grad_batches != 1:
         raise UserError("Expected no trainer.accumulate_grad_batches, try model.optimization.micro_batch_size.")
 
@@ -209,7 +224,8 @@ def check_fit(trainer: Trainer) -> None:
     """Refuse callbacks and options of a fit that assume the loss of a batch.
 
     Raises:
-        UserError: a finder of learning rates or batch sizes, or `overfit_batches`.
+        UserError: a finder of learning rates or batch sizes, a schedule of accumulation, pruning, `overfit_batches`,
+            or no batches at all.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
@@ -217,6 +233,21 @@ def check_fit(trainer: Trainer) -> None:
                 f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
                 "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
             )
+        if isinstance(callback, GradientAccumulationScheduler):
+            raise UserError(
+                "Expected no GradientAccumulationScheduler, because an update takes its own steps, but got one, try "
+                "model.optimization.micro_batch_size."
+            )
+        if isinstance(callback, ModelPruning):
+            raise UserError(
+                "Expected no ModelPruning, because rollouts and updates read a policy's weights by name, but got one, "
+                "try to prune the exported policy."
+            )
+    if trainer.limit_train_batches == 0:
+        raise UserError(
+            "Expected trainer.limit_train_batches to leave updates, but got 0, try the command `validate`, which "
+            "trains nothing."
+        )
     overfit = trainer.overfit_batches  # type: ignore[attr-defined]
     if overfit:
         raise UserError(

@@ -51,6 +51,8 @@ class PromptLoader:
         seed: shuffles every pass anew; None keeps the order.
         start: number of the first batch, counted over all passes.
         worker: make batches ahead in another process, see `made_ahead`; on Linux only.
+        limit: a pass ends after that many batches, or that share of them, as Lightning's ``limit_train_batches`` ends
+            its epochs.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class PromptLoader:
         start: Callable[[], int] = lambda: 0,
         drop_last: bool = False,
         worker: bool = False,
+        limit: float | None = None,
     ) -> None:
         self.source, self.batch_size, self.seed, self.start = source, batch_size, seed, start
         self.worker = worker and AVAILABLE
@@ -73,6 +76,12 @@ class PromptLoader:
                 f"Expected at least {batch_size} training prompts, for one update, but got {len(source)}, try a "
                 "smaller data.prompts_per_update, or more prompts."
             )
+        # Batches of a pass. The length stays the number without the limit, which Lightning itself takes off.
+        self.of_a_pass = self.batches
+        if isinstance(limit, int):
+            self.of_a_pass = min(limit, self.batches)
+        elif limit is not None:
+            self.of_a_pass = int(limit * self.batches)
 
     def __len__(self) -> int:
         return self.batches
@@ -100,12 +109,12 @@ class PromptLoader:
 
     def _shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""
-        epoch, first = divmod(self.start(), self.batches)
+        epoch, first = divmod(self.start(), max(self.of_a_pass, 1))
         order = torch.arange(len(self.source))
         if self.seed is not None:
             order = torch.from_numpy(generator(self.seed, Stream.ORDER, epoch).permutation(len(self.source)))
         rank, size = world()
-        for batch in range(first, self.batches):
+        for batch in range(first, self.of_a_pass):
             index = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield index.tensor_split(size)[rank]
 
