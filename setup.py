@@ -16,6 +16,7 @@ EXTRAS = {
     "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
     "worlds": ["gymnasium[mujoco]>=1.4", "highway-env>=1.12"],
     "wandb": ["wandb>=0.31"],
+    "trl": ["trl>=1.16"],
     "docs": ["latex2mathml>=3.81", "mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
 EXTRAS["dev"] = [
@@ -24,6 +25,7 @@ EXTRAS["dev"] = [
     *EXTRAS["math"],
     *EXTRAS["gymnasium"],
     *EXTRAS["wandb"],
+    *EXTRAS["trl"],  # also the losses' oracle
     *EXTRAS["docs"],
     "build>=1.6",
     "hypothesis>=6.170",
@@ -33,7 +35,6 @@ EXTRAS["dev"] = [
     "pytest-xdist>=3.8",
     "ruff>=0.17",
     "stable-baselines3>=2.9",  # the oracle of a whole PPO update, and a baseline of worlds
-    "trl>=1.16",  # the losses' oracle
 ]
 
 setup(

@@ -18,6 +18,7 @@ _EXPORTS = {
     "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
     "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
     "CISPO": "lightning_cgrpo.grpo.surrogates",
+    "ConstrainedAdvantages": "lightning_cgrpo.grpo.constrained_advantages",
     "ConstrainedGRPO": "lightning_cgrpo.modules.constrained_grpo",
     "Constraint": "lightning_cgrpo.objective.constraint",
     "Controller": "lightning_cgrpo.multipliers.controller",

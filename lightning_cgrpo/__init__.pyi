@@ -14,6 +14,7 @@ from lightning_cgrpo.grpo.advantages import AdvantageEstimator as AdvantageEstim
 from lightning_cgrpo.grpo.advantages import LeaveOneOut as LeaveOneOut
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages as ScalarizedAdvantages
 from lightning_cgrpo.grpo.advantages import ScalarizedRewards as ScalarizedRewards
+from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages as ConstrainedAdvantages
 from lightning_cgrpo.grpo.critic.critic import Critic as Critic
 from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages as CriticAdvantages
 from lightning_cgrpo.grpo.critic.critic_advantages import LagrangianGAE as LagrangianGAE

@@ -81,7 +81,7 @@ class DualRun:
 
     def update(self, violations: list[float], opportunities: list[float]) -> list[float]:
         self.trainer.global_step += 1
-        outputs = {"violations": numbers(*violations), "opportunities": numbers(*opportunities)}
+        outputs = {"violations": numbers(*violations), "opportunities": numbers(*opportunities), "measured": {}}
         self.callback.on_train_batch_end(self.trainer, self.module, outputs, None, 0)
         return self.module.weights.tolist()
 

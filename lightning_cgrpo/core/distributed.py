@@ -5,7 +5,8 @@ A single process communicates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -13,13 +14,26 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+_replicated = False
 
 
 def world() -> tuple[int, int]:
     """This process's rank and the number of processes."""
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_available() and dist.is_initialized() and not _replicated:
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+@contextmanager
+def replicated() -> Iterator[None]:
+    """Communicate nothing within, because every process already holds the values of all processes."""
+    global _replicated
+    before = _replicated
+    _replicated = True
+    try:
+        yield
+    finally:
+        _replicated = before
 
 
 def all_sum(tensor: Tensor) -> Tensor:

@@ -1,0 +1,149 @@
+"""Constrained GRPO for any training loop: measured answers in, advantages out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Signal, Signals
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.dual import Dual
+from lightning_cgrpo.multipliers.guards import StallDetector
+from lightning_cgrpo.objective.group_statistics import group_statistics
+from lightning_cgrpo.objective.objective import Objective, over_prompts
+
+
+class ConstrainedAdvantages:
+    """Advantages of answers, whose rates of violation move the weights of the next call.
+
+    A call is one update of `ConstrainedGRPO` and `LagrangianCallback` without their sampling and their optimizer:
+
+        1. compare the answers of each group by each component, a reward or minus the cost of a constraint
+        2. combine the components by the weights into advantages
+        3. count violations, and let the dual move the weights
+
+    Args:
+        objective: reward and constraints, on signals by name.
+        controller: of the multipliers, by default `DampedAscent`.
+        estimator: by default `ScalarizedAdvantages`.
+        stall: finds likely infeasible constraints; by default with its own defaults.
+
+    Raises:
+        UserError: no constraint to enforce, or a constraint on the policy's own ``kl`` or ``entropy``.
+
+    Example:
+        >>> from lightning_cgrpo import Constraint
+        >>> advantages_of = ConstrainedAdvantages(Objective("speed", {"collision": Constraint(at_most=0.05)}))
+        >>> speed, collision = torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 0.0]])
+        >>> advantages_of({"speed": speed, "collision": collision})  # with equal weights, reward and cost cancel
+        tensor([[0., 0.]])
+        >>> bool(advantages_of({"speed": speed, "collision": collision})[0, 0] < 0)  # after a violation, they do not
+        True
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        controller: Controller | None = None,
+        estimator: AdvantageEstimator | None = None,
+        stall: StallDetector | None = None,
+    ) -> None:
+        for name, signal in objective.policy_signals.items():
+            raise UserError(
+                f"Expected constraints on measured signals, but got '{name}' on the policy's own '{signal}', which "
+                "enters a loss and no advantage, try a KL or entropy term of your loop."
+            )
+        self.objective = objective
+        self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
+        self.dual = Dual(controller, stall)
+        self.dual.declare(objective)
+        self.updates = 0
+        """Steps of the dual so far."""
+        self.dual.targets.enforce(0, self.controller.margin)
+
+    @property
+    def controller(self) -> Controller:
+        return self.dual.controller
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weights of the next call: of ``reward``, then of each enforced constraint; their sum is 1."""
+        return dict(zip(self.objective.weight_names, self.controller.weights.tolist(), strict=True))
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Thresholds of the next call by enforced constraint, in the user's orientation."""
+        return dict(zip(self.dual.constraints, self.dual.targets.thresholds(self.updates), strict=True))
+
+    def __call__(self, measured: Mapping[str, Tensor | Signal]) -> Tensor:
+        """Advantages ``[B, G]`` of G answers to each of B prompts; then the dual's step. Collective.
+
+        Args:
+            measured: signals ``[B, G]`` of this process by name. NaN does not apply, as None of a reward function.
+        """
+        signals = as_signals(measured)
+        advantages_BG = self.estimate(signals)
+        self.step(signals)
+        return advantages_BG
+
+    def estimate(self, signals: Signals) -> Tensor:
+        """Advantages ``[B, G]``. Collective."""
+        components = self.objective.components(signals)
+        weights_J = self.objective.component_weights(self.controller.weights).to(components.values.device)
+        # No estimator without a critic reads rollouts.
+        return self.estimator(None, group_statistics(components), weights_J)  # type: ignore[arg-type]
+
+    def evaluate(self, signals: Signals) -> Tensor:
+        """Advantages ``[B, G]`` of answers that do not train: the estimator's running statistics stay. Collective."""
+        estimator = self.estimator
+        self.estimator = copy.deepcopy(estimator)
+        try:
+            return self.estimate(signals)
+        finally:
+            self.estimator = estimator
+
+    def step(self, signals: Signals) -> None:
+        """Move the multipliers by the rates of violation. Collective."""
+        counts = self.objective.counts(signals)
+        violations_K, opportunities_K = over_prompts(counts, self.objective.constrained)
+        self.dual.rates.to(violations_K.device)
+        # Count the violations and opportunities of all processes' answers.
+        self.dual.count(self.objective, violations_K, opportunities_K, signals)
+        # Measure the rates since the last step.
+        rates_K = self.dual.measure()
+        # Compare the rates with their targets.
+        excess_K = self.dual.compare(rates_K)
+        # Control: the violations move the multipliers.
+        self.dual.control(rates_K, excess_K)
+        # The thresholds in force follow their schedules, and the margin falls.
+        self.updates += 1
+        self.dual.targets.advance(self.updates, self.controller.margin)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint, from which `load_state_dict` continues exactly."""
+        return {"updates": self.updates, "dual": self.dual.state_dict(), "estimator": self.estimator.running_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise a `UserError` if the checkpoint has other constraints or another controller."""
+        self.dual.load_state_dict(state["dual"])
+        self.estimator.load_running_state(state["estimator"])
+        self.updates = state["updates"]
+        self.dual.targets.enforce(self.updates, self.controller.margin)
+
+
+def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:
+    """Signals of tensors ``[B, G]``, in which a value that is not finite does not apply."""
+    signals: dict[str, Signal] = {}
+    for name, value in measured.items():
+        if isinstance(value, Signal):
+            signals[name] = value
+            continue
+        finite = value.isfinite()
+        signals[name] = Signal(torch.where(finite, value, 0), applicable=finite)
+    return signals

@@ -1,0 +1,150 @@
+"""The dual: from counts of violations to the multipliers' next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import UserError, expect_instances
+from lightning_cgrpo.core.rollout import Signals
+from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
+from lightning_cgrpo.multipliers.guards import StallDetector
+from lightning_cgrpo.multipliers.targets import Targets
+from lightning_cgrpo.multipliers.units import Units, within_groups
+from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.objective import Objective
+
+
+class Dual:
+    """Moves the multipliers of an objective's K constraints, from the counts of each update.
+
+        count     violations and opportunities of all answers of all processes
+        measure   p_k = violations / opportunities
+        compare   v_k = (p_k - target_k) / unit_k
+        control   the controller moves the multipliers by v
+
+    The reward takes no part. A subset of the prompts pools counts over updates until there are enough.
+
+    Args:
+        controller: by default `DampedAscent`.
+        stall: finds likely infeasible constraints; by default with its own defaults.
+    """
+
+    def __init__(self, controller: Controller | None = None, stall: StallDetector | None = None) -> None:
+        self.controller: Controller = DampedAscent() if controller is None else controller
+        expect_instances(controller=controller)
+        self.stall = StallDetector() if stall is None else stall
+        self.constraints: dict[str, Constraint] = {}
+
+    def declare(self, objective: Objective) -> None:
+        """Allocate the state for an objective's constraints; a second call with the same constraints keeps it.
+
+        Raises:
+            UserError: no constraint to enforce.
+        """
+        if not objective.constrained:
+            raise UserError(
+                "Expected the objective to have a constraint with role: constrain, but it has none, try adding one, or "
+                f"removing {type(self).__name__} (plain GRPO)."
+            )
+        if self.constraints != objective.constrained:
+            self.constraints = objective.constrained
+            subsets = [constraint.where is not None for constraint in self.constraints.values()]
+            self.rates = BehaviorRate(len(subsets), rare=subsets, sync_on_compute=False)
+            self.targets = Targets(list(self.constraints.values()))
+            self.units = Units(objective, self.controller.standard_units)
+        self.controller.setup(len(self.constraints))
+        self.stall.setup(len(self.constraints))
+
+    # ------------------------------------------------------------------ a step
+
+    def count(self, objective: Objective, violations: Tensor, opportunities: Tensor, measured: Signals) -> None:
+        """Add an update's counts ``[K]``, summed over the processes, so that any process's checkpoint holds them.
+
+        Args:
+            measured: the signals that were counted, for the units of means. Unused without means.
+        """
+        counts = torch.stack([violations, opportunities])  # [2, K]
+        if not self.units.spreads:
+            violations, opportunities = all_sum(counts)
+            self.rates.update(violations, opportunities)
+            return
+        # The unit of a mean is the deviation of answers within their groups.
+        squares = within_groups(objective, measured, self.constraints)  # [2, K]
+        summed = all_sum(torch.cat([counts, squares.to(counts)]))  # one sum over the processes, not two
+        violations, opportunities, squared_deviations, freedom = summed
+        self.rates.update(violations, opportunities)
+        self.units.deviation.update(squared_deviations, freedom)
+
+    def measure(self) -> Tensor:
+        """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
+        violations, opportunities = self.rates.take().cpu()
+        return violations / opportunities
+
+    def compare(self, rates: Tensor) -> Tensor:
+        """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
+        units = self.units.at(self.targets.in_force)
+        return self.units.clamped((rates - self.targets.targets) / units)
+
+    def control(self, rates: Tensor, violations: Tensor) -> None:
+        """Move the controller's multipliers by the violations ``[K]``; NaN, where not observed, moves nothing."""
+        observed = ~violations.isnan()
+        self.detect_stall(rates, observed, self.controller.saturation)
+        self.controller.step(violations, observed)
+
+    def detect_stall(self, rates: Tensor, observed: Tensor, saturation: Tensor) -> None:
+        """Warn of a constraint that has all its weight and does not get better, and lower its cap."""
+        units = self.units.at(self.targets.in_force)
+        # Without the margin, whose fall would look like progress.
+        excess = (rates - self.targets.aimed) / units
+        # A rate that follows a moving threshold would look like no progress.
+        stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
+        self.targets.moved = torch.zeros_like(self.targets.moved)
+        if stalled is not None:
+            name = list(self.constraints)[stalled]
+            relaxed = self.controller.relax(stalled)
+            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _parts(self) -> dict[str, nn.Module]:
+        """The parts with a state, by their key in checkpoints."""
+        parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates, "stall": self.stall}
+        if self.units.spreads:
+            parts["spread"] = self.units.deviation
+        return parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """The multipliers, the pending counts and the detector of stalls."""
+        state: dict[str, Any] = {
+            "names": list(self.constraints),
+            "controller_class": type(self.controller).__name__,
+            "moved": self.targets.moved,
+        }
+        for key, part in self._parts.items():
+            state[key] = part.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise a `UserError` if the checkpoint has other constraints or another controller."""
+        names = list(self.constraints)
+        controller = type(self.controller).__name__
+        if state_dict["names"] != names or state_dict["controller_class"] != controller:
+            raise UserError(
+                f"Expected a checkpoint with multipliers of {names} by {controller}, but got {state_dict['names']} by "
+                f"{state_dict['controller_class']}, try the configuration that it was trained with."
+            )
+        for key, part in self._parts.items():
+            # Versions before November 27, 2026 kept other sums of a stall, and some in the controller: it begins anew.
+            state = {n: value for n, value in state_dict.get(key, {}).items() if not n.startswith("stall.")}
+            if state and (part is not self.stall or "held" in state):
+                part.load_state_dict(state)
+        self.targets.moved = state_dict.get("moved", self.targets.moved)

@@ -1,0 +1,281 @@
+"""Constraints in TRL's trainer: advantages, weights and logs are this package's, and TRL keeps the rest."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+from datasets import Dataset
+from lightning.pytorch import Callback, Trainer, seed_everything
+from trl import GRPOConfig, GRPOTrainer
+
+from lightning_cgrpo import (
+    CausalLMPolicy,
+    ConstrainedAdvantages,
+    ConstrainedGRPO,
+    Constraint,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    ScalarizedAdvantages,
+)
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.grpo.constrained_advantages import as_signals
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.objective.group_statistics import group_statistics
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.trl import Lagrangian
+
+OBJECTIVE = Objective("brief", {"vowels": Constraint(at_least=0.8)})
+PROMPTS = [{"prompt": f"Say {word}.", "kind": kind} for word in ("yes", "no") for kind in ("easy", "hard")]
+
+
+def brief(completions, **columns):
+    return [-len(text) / 100 for text in completions]
+
+
+def vowels(completions, **columns):
+    return [float(sum(letter in "aeiou" for letter in text) >= 2) for text in completions]
+
+
+def vowels_or_none(completions, **columns):
+    """Nothing to say of a third of the texts."""
+    return [None if len(text) % 3 == 0 else value for text, value in zip(completions, vowels(completions), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(make_tiny_model(tmp_path_factory.mktemp("models") / "policy", hidden_size=16))
+
+
+@pytest.fixture
+def trainer_of(model, tmp_path):
+    def make(functions, train_dataset=None, model_or_path=model, eval_dataset=None, folder="out", **settings):
+        settings = {
+            "per_device_train_batch_size": 16,
+            "num_generations": 4,
+            "max_steps": 2,
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "max_completion_length": 6,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "seed": 1,
+        } | settings
+        config = GRPOConfig(
+            output_dir=str(tmp_path / folder),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            report_to="none",
+            disable_tqdm=True,
+            **settings,
+        )
+        return GRPOTrainer(
+            model=model_or_path,
+            reward_funcs=functions,
+            args=config,
+            train_dataset=Dataset.from_list(PROMPTS * 4) if train_dataset is None else train_dataset,
+            eval_dataset=eval_dataset,
+        )
+
+    return make
+
+
+def logged(trainer, key):
+    return [line[key] for line in trainer.state.log_history if key in line]
+
+
+# ---------------------------------------------------------------------- advantages
+
+
+class Watch(Callback):
+    def __init__(self):
+        self.updates = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.before = pl_module.weights.tolist()
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.updates.append((outputs["measured"], outputs["advantages"], self.before))
+
+
+def replay(signal):
+    """A value of each answer as a reward function returned it."""
+    applicable = torch.ones_like(signal.value, dtype=torch.bool) if signal.applicable is None else signal.applicable
+    pairs = zip(signal.value.flatten().tolist(), applicable.flatten().tolist(), strict=True)
+    return [value if there else None for value, there in pairs]
+
+
+@pytest.mark.parametrize("scale", ["group", "pooled"])
+def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of, tmp_path, scale):
+    """Six updates at equal draws, with answers to which a function does not apply."""
+    (tmp_path / "prompts.jsonl").write_text("\n".join(f'{{"prompt": "Say {n}."}}' for n in range(8)), encoding="utf-8")
+    seed_everything(3, verbose=False)
+    watch = Watch()
+    module = ConstrainedGRPO(
+        policy=CausalLMPolicy(model),
+        sampler=GenerationSampler(max_new_tokens=6),
+        task=FunctionTask({"brief": brief, "vowels": vowels_or_none}),
+        objective=OBJECTIVE,
+        estimator=ScalarizedAdvantages(scale),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        group_size=4,
+    )
+    Trainer(
+        max_steps=6, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[LagrangianCallback(), watch],
+    ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=4))  # fmt: skip
+
+    records = {}
+    trainer = trainer_of([named(name, lambda name=name: records[name]) for name in ("brief", "vowels")])
+    lagrangian = Lagrangian(trainer, OBJECTIVE, scale=scale)
+    trainer.model.train()
+    for measured, expected, weights in watch.updates:
+        records.update({name: replay(signal) for name, signal in measured.items()})
+        assert list(lagrangian.advantages.weights.values()) == weights
+        output = trainer._generate_and_score_completions([PROMPTS[0]] * 16)
+        assert torch.equal(output["advantages"], expected.flatten())
+        assert list(trainer._logs["advantages"])[-16:] == output["advantages"].tolist()
+    assert any(None in replay(measured["vowels"]) for measured, _, _ in watch.updates)
+    assert watch.updates[-1][2] != watch.updates[0][2]
+
+
+def named(name, values):
+    def function(completions, **columns):
+        return values()
+
+    function.__name__ = name
+    return function
+
+
+def test_groups_of_one_update_by_the_estimator_itself():
+    """The public class, in a loop of one's own: NaN does not apply, and evaluations leave no trace."""
+    torch.manual_seed(0)
+    values = {"brief": torch.randn(3, 4), "vowels": torch.tensor([[0, torch.nan, 1, 1.0], [0, 1, 0, 0], [1, 1, 0, 1]])}
+    advantages_of, estimator = ConstrainedAdvantages(OBJECTIVE, SoftmaxAdam()), ScalarizedAdvantages()
+    weights = torch.tensor(list(advantages_of.weights.values()), dtype=torch.float64)
+    signals = as_signals(values)
+    evaluated = advantages_of.evaluate(signals)
+    expected = estimator(None, group_statistics(OBJECTIVE.components(signals)), weights)
+    assert torch.equal(advantages_of(values), expected)
+    assert torch.equal(evaluated, expected), "an evaluation does not warm the running deviation up"
+    assert advantages_of.weights["vowels"] > 0.5, "fewer than 0.8 have vowels"
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def test_one_dual_step_a_generation_and_none_in_evaluation(trainer_of):
+    """Two passes over each generation of two batches: 4 optimizer steps are 2 generations."""
+    trainer = trainer_of(
+        [brief, vowels],
+        eval_dataset=Dataset.from_list(PROMPTS),
+        per_device_train_batch_size=8,
+        per_device_eval_batch_size=16,
+        gradient_accumulation_steps=1,
+        steps_per_generation=2,
+        num_iterations=2,
+        max_steps=8,
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    lagrangian = Lagrangian(trainer, OBJECTIVE, SoftmaxAdam())
+    trainer.train()
+    assert lagrangian.advantages.updates == 2
+    weights = logged(trainer, "weight/vowels")
+    assert len(weights) == 2 and weights[0] == 0.5
+    assert lagrangian.advantages.weights["vowels"] != weights[1]
+    assert len(logged(trainer, "eval_rate/vowels")) == 8
+    assert logged(trainer, "eval_weight/vowels") == []
+
+
+def test_logs_have_rates_weights_thresholds_and_raw_rewards(trainer_of):
+    trainer = trainer_of([brief, vowels])
+    Lagrangian(trainer, OBJECTIVE)
+    trainer.train()
+    assert logged(trainer, "rate/vowels") == pytest.approx(logged(trainer, "rewards/vowels/mean"))
+    assert logged(trainer, "reward") == pytest.approx(logged(trainer, "rewards/brief/mean"))
+    assert all(-0.5 < value < 0 for value in logged(trainer, "rewards/brief/mean")), "lengths / 100, unscaled"
+    assert logged(trainer, "threshold/vowels") == [0.8, 0.8]
+    both = zip(logged(trainer, "weight/reward"), logged(trainer, "weight/vowels"), strict=True)
+    assert [sum(pair) for pair in both] == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("controller", [None, SoftmaxAdam])
+def test_a_resume_is_exact_at_a_border_of_generations(trainer_of, tmp_path, controller):
+    def run(folder, checkpoint=None, **settings):
+        trainer = trainer_of([brief, vowels_or_none], folder=folder, num_iterations=2, max_steps=8, **settings)
+        objective = Objective("brief", {"vowels_or_none": Constraint(at_least=0.8, start=0.2, over=3)})
+        lagrangian = Lagrangian(trainer, objective, None if controller is None else controller())
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer, lagrangian.advantages
+
+    through, advantages = run("through", save_strategy="steps", save_steps=4)
+    checkpoint = str(tmp_path / "through" / "checkpoint-4")
+    resumed, continued = run("resumed", checkpoint)
+    assert continued.weights == advantages.weights and continued.thresholds == advantages.thresholds
+    assert continued.updates == advantages.updates == 4
+    for a, b in zip(through.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert logged(resumed, "weight/reward") == logged(through, "weight/reward")
+
+
+def test_a_checkpoint_without_multipliers_is_told(trainer_of, tmp_path):
+    trainer_of([brief, vowels], folder="plain", save_strategy="steps", save_steps=1).train()
+    trainer = trainer_of([brief, vowels])
+    Lagrangian(trainer, OBJECTIVE)
+    with pytest.warns(UserWarning, match="no multipliers"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-1"))
+
+
+def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
+    trainer = trainer_of([brief, vowels])
+    objective = Objective("brief", {"vowels": Constraint(at_least=0.8, by={"kind": ["easy", "hard"]})})
+    Lagrangian(trainer, objective)
+    trainer.train()
+    parts = [logged(trainer, f"rate/vowels{part}") for part in ("", "/kind=easy", "/kind=hard")]
+    assert parts[0] == pytest.approx([(easy + hard) / 2 for easy, hard in zip(*parts[1:], strict=True)])
+    assert logged(trainer, "weight/vowels/kind=hard")
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "objective", "told"),
+    [
+        ({"reward_weights": [1.0, 2.0]}, OBJECTIVE, "reward_weights"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, OBJECTIVE, "normalize_then_sum"),
+        ({"scale_rewards": "batch"}, OBJECTIVE, "scale_rewards"),
+        ({}, Objective("brief", {"vowel": Constraint(at_least=0.8)}), "Did you mean 'vowels'"),
+        ({}, Objective("brief"), "to have a constraint"),
+        ({}, Objective("brief", {"kl": Constraint(mean_at_most=0.1)}), "policy's own 'kl'"),
+    ],
+)
+def test_settings_of_another_method_are_refused(trainer_of, settings, objective, told):
+    with pytest.raises(UserError, match=told):
+        Lagrangian(trainer_of([brief, vowels], **settings), objective)
+
+
+def test_two_functions_of_one_name_and_a_second_lagrangian_are_refused(trainer_of):
+    with pytest.raises(UserError, match="one reward function 'vowels'"):
+        Lagrangian(trainer_of([brief, vowels, vowels]), OBJECTIVE)
+    trainer = trainer_of([brief, vowels])
+    Lagrangian(trainer, OBJECTIVE)
+    with pytest.raises(UserError, match="one Lagrangian"):
+        Lagrangian(trainer, OBJECTIVE)
+
+
+def test_functions_outside_of_the_objective_are_told(trainer_of):
+    with pytest.warns(UserWarning, match="vowels_or_none"):
+        Lagrangian(trainer_of([brief, vowels, vowels_or_none]), OBJECTIVE)
+
+
+def test_without_trl_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "lightning_cgrpo.trl")
+    with pytest.raises(UserError, match="TRL to be installed, but it is not, try pip install"):
+        importlib.import_module("lightning_cgrpo.trl")
