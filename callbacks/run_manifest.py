@@ -15,12 +15,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints, prompt_fingerprints
+from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
+from lightning_cgrpo.core.manifest.settings import Settings, differing
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.manifest.fingerprints import code_fingerprints, file_fingerprints, prompt_fingerprints
-from lightning_cgrpo.manifest.manifest import KEY, Manifest, differences, shown
-from lightning_cgrpo.manifest.settings import Settings, differing
 
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")

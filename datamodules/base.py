@@ -13,11 +13,11 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.manifest.fingerprints import prompt_fingerprints
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.manifest.fingerprints import prompt_fingerprints
 
 Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}

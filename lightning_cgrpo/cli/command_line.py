@@ -30,8 +30,8 @@ from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.manifest.settings import Settings, settings_of
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 BATCH_OPTIONS = ("val_check_interval", "limit_train_batches", "limit_val_batches", "limit_test_batches")

@@ -24,8 +24,8 @@ from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.manifest.manifest import Manifest
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.base_weights import same_base
 from lightning_cgrpo.policies.policy import Policy

@@ -8,7 +8,7 @@ import torch
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.manifest.manifest import Manifest, differences
+from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from tests.quiet import GRIDWORLD
 
 RUN = [*GRIDWORLD, "--trainer.logger.name=mine", "--trainer.max_steps=2"]

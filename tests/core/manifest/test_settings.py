@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED, file_layer, stacked
-from lightning_cgrpo.manifest.settings import NUMBERLESS, SHOWING, UNSET, differing, settings_of
+from lightning_cgrpo.core.manifest.settings import NUMBERLESS, SHOWING, UNSET, differing, settings_of
 
 FILES = sorted(str(file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml") if "studies" not in file.parts)
 

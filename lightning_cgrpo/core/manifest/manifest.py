@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.manifest.settings import UNSET, Settings, differing
+from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing
 
 KEY = "manifest"
 """The manifest's key in a checkpoint."""

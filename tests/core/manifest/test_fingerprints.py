@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.manifest.fingerprints import code_fingerprints, prompt_fingerprints
+from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, prompt_fingerprints
 
 CODE = '"""Rewards."""\n\ndef brief(texts):\n    """Short."""\n    return [-len(t) for t in texts]  # a comment\n'
 
