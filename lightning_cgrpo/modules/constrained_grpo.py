@@ -186,7 +186,6 @@ class ConstrainedGRPO(RolloutModule):
         """One update of Constrained GRPO; the dual's step follows in `LagrangianCallback.on_train_batch_end`."""
         update = self.trainer.global_step
         learning_rate = self.manual_optimization.learning_rate
-        logged = logging_due(self.trainer, update)
         stopwatch = Stopwatch()
 
         # 1. Sample G answers to each of the B prompts.
@@ -212,7 +211,7 @@ class ConstrainedGRPO(RolloutModule):
             # 5. Combine the components by the weights into advantages, [B, G] or [B, G, T].
             advantages = self.estimator(drawn.rollouts, statistics, weights_J)
             # 6. Train the policy by the clipped surrogate, over epochs of minibatches.
-            taken = self._train_policy(drawn.rollouts, advantages, update, logged)
+            taken = self._train_policy(drawn.rollouts, advantages, update)
 
         # 7. Train the critic, if the estimator has one.
         if self.critic_advantages is not None:
@@ -232,12 +231,11 @@ class ConstrainedGRPO(RolloutModule):
             violations_K = torch.zeros_like(violations_K)
             opportunities_K = torch.zeros_like(opportunities_K)
 
-        # 9. Log.
-        if logged:
-            sums = behavior_sums(self.objective, measured, sampled, faults, counts, self.sampler.longest)
-            if self.redraws:
-                sums["redrawn"] = torch.full((), drawn.groups, device=self.device)
-            self._log_update(update, sums, sampled, statistics, taken, task_metrics, learning_rate, stopwatch.seconds)
+        # 9. Report every update, because callbacks and the progress bar read `latest_metrics`; loggers get those due.
+        sums = behavior_sums(self.objective, measured, sampled, faults, counts, self.sampler.longest)
+        if self.redraws:
+            sums["redrawn"] = torch.full((), drawn.groups, device=self.device)
+        self._report_update(update, sums, sampled, statistics, taken, task_metrics, learning_rate, stopwatch.seconds)
         output: UpdateOutput = {
             "prompts": prompts,
             "rollouts": drawn.rollouts,
@@ -266,12 +264,12 @@ class ConstrainedGRPO(RolloutModule):
         self.task_metrics()  # of redrawn answers
         return drawn
 
-    def _train_policy(self, rollouts: Rollouts, advantages: Tensor, update: int, logged: bool) -> StepsTaken:
+    def _train_policy(self, rollouts: Rollouts, advantages: Tensor, update: int) -> StepsTaken:
         """Take the optimizer steps, unless a critic warms up."""
         if self.estimator.trains_policy(update):
             penalties = self.objective.penalties(self.weights)
             return self.policy_steps.take(
-                rollouts, advantages, self.reference, penalties, seed=self.seed, update=update, logged=logged
+                rollouts, advantages, self.reference, penalties, seed=self.seed, update=update
             )
         self.manual_optimization.take_step()  # without gradients: counts the update, and moves no weight
         return StepsTaken()
@@ -287,7 +285,7 @@ class ConstrainedGRPO(RolloutModule):
 
     # ------------------------------------------------------------------ metrics
 
-    def _log_update(
+    def _report_update(
         self,
         update: int,
         sums: dict[str, Tensor],
@@ -298,7 +296,7 @@ class ConstrainedGRPO(RolloutModule):
         learning_rate: float,
         seconds: dict[str, float],
     ) -> None:
-        """Log an update's metrics, and find a run that stands still. Collective.
+        """Keep an update's metrics, log those that are due, and find a run that stands still. Collective.
 
         Args:
             sums: and `sampled` are of the first draw, `statistics` of the trained groups.
@@ -324,5 +322,6 @@ class ConstrainedGRPO(RolloutModule):
         # One call, because `log` per metric is slow.
         values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()
         self.trainer.callback_metrics.update(zip(metrics, values, strict=True))
-        for logger in self.loggers:
-            logger.log_metrics(metrics, step=update)
+        if logging_due(self.trainer, update):
+            for logger in self.loggers:
+                logger.log_metrics(metrics, step=update)

@@ -62,10 +62,10 @@ class StepsTaken:
 
     Attributes:
         signals: the policy's own signals.
-        terms: `POLICY_TERMS` of each minibatch; none in an update that is not logged.
+        terms: `POLICY_TERMS` of each minibatch.
         grad_norms: norms of the gradients, before clipping, of the steps with a finite gradient.
         skipped_steps: steps whose gradient was not finite.
-        sampling: `sampling_sums`; none unless an engine reported log-probabilities, and the update is logged.
+        sampling: `sampling_sums`; none unless an engine reported log-probabilities.
     """
 
     signals: dict[str, Signal] = field(default_factory=dict)
@@ -146,7 +146,6 @@ class PolicySteps:
         *,
         seed: int,
         update: int,
-        logged: bool,
     ) -> StepsTaken:
         """Take all optimizer steps of an update. Collective.
 
@@ -154,7 +153,6 @@ class PolicySteps:
             advantages: ``[B, G]``, or ``[B, G, T]`` of steps.
             reference: of the KL; None if nothing contains it.
             penalties: coefficients of the policy's own signals in the loss, from `Objective.penalties`.
-            logged: also collect the terms of the loss, which are logged.
         """
         options = self.options
         examples, share = self.examples(rollouts, advantages)
@@ -178,7 +176,7 @@ class PolicySteps:
             exact_kl = options.exact_kl or "kl" in recorded or "kl" in penalties
             beside = reference if exact_kl else None
             for rows, scale in minibatches_of_epoch:
-                terms = self._no_terms() if logged else None
+                terms = self._no_terms()
                 loss = partial(self._loss, examples, scale, beside, penalties, recorded, terms)
                 self.manual_optimization.accumulate(self._pieces(examples, rows), loss, beside)
                 norm = self.manual_optimization.clipped_norm(options.max_grad_norm)
@@ -187,13 +185,11 @@ class PolicySteps:
                     taken.skipped_steps += 1
                 else:
                     taken.grad_norms.append(norm)
-                if terms is not None:
-                    taken.terms.append(terms)
+                taken.terms.append(terms)
                 steps_left -= 1
                 self.manual_optimization.take_step(last=steps_left == 0)
 
-        if logged:
-            taken.sampling = sampling_sums(examples, options.sampling)
+        taken.sampling = sampling_sums(examples, options.sampling)
         if self.own_signals:
             recorded_examples = replace(examples, targets={**examples.targets, **recording})
             taken.signals = own_signals(self.own_signals, recorded_examples, rollouts)

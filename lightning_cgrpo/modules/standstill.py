@@ -11,16 +11,16 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.objective.objective import Objective
 
 UPDATES = 20
-"""Least span of logged updates in which a cause must hold."""
+"""Least number of updates in which a cause must hold."""
 UNSTABLE = "no gradient is finite"
 
 
 class StandstillDetector:
-    """Warns, once per cause, if a cause held in every logged update of the last 20 updates.
+    """Warns, once per cause, if a cause held in the last 20 updates.
 
     - No gradient was finite.
     - No two answers to a prompt differ in a reward, and not all answers have a reward of 1. A reward without any
-      difference since the first update is told in the second logged update, because it is usually a mistake.
+      difference since the first update is told in the second update, because it is usually a mistake.
 
     A signal without one finite value among its applicable answers trains nothing, and ends training.
     """
@@ -31,7 +31,7 @@ class StandstillDetector:
         self._told: set[str] = set()
 
     def check(self, update: int, totals: Mapping[str, float], stepped: bool) -> None:
-        """Look at a logged update.
+        """Look at an update.
 
         Args:
             totals: sums of the update over all processes, from `UpdateReport.totals`.

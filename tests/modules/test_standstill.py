@@ -32,12 +32,11 @@ def test_twenty_updates_in_a_row_are_a_standstill(fault, told, every):
         feed(detector, range(6, 2 * UPDATES, every), **fault)
 
 
-@pytest.mark.parametrize("every", [1, 50])
-def test_a_reward_that_never_varied_is_told_by_the_second_logged_update(every):
+def test_a_reward_that_never_varied_is_told_by_the_second_update():
     detector = StandstillDetector(OBJECTIVE)
     feed(detector, range(1), **CONSTANT)
     with pytest.warns(UserWarning, match="The reward 'goal' teaches nothing: since update 0"):
-        feed(detector, [every], **CONSTANT)
+        feed(detector, [1], **CONSTANT)
 
 
 def test_a_policy_that_succeeds_has_nothing_to_learn():
