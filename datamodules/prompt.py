@@ -1,35 +1,38 @@
-"""Prompts from a file or data set."""
+"""Prompts from a file, a data set, or rows in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records
+from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records, records_in_memory
 from lightning_cgrpo.core.prompts.source import PromptSource, identities
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, evenly_spaced
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 
 Rows = list[dict[str, Any]]
+Given = str | Path | Sequence[Mapping[str, Any]]
+"""A path or name; or rows in memory, a `datasets.Dataset` or a list of dictionaries."""
 
 
 class PromptDataModule(GroupDataModule):
-    """Prompts from .jsonl or Parquet files or the `datasets` library. The task gets the other columns.
+    """Prompts from files, the `datasets` library or rows in memory. The task gets the other columns.
 
     A prompt is a text, or a chat: a list of messages ``{"role": …, "content": …}``. Training leaves out copies of
     held-out prompts. Without `val_path` and `val_prompts` there is no validation.
 
     Args:
-        path: a file of training prompts; a folder with ``train.jsonl`` (or .parquet) and perhaps ``test.jsonl``; or a
-            name for `datasets.load_dataset`, with the splits ``train`` and ``test``.
+        path: a file of training prompts (.jsonl, .parquet, .csv, whose values are texts, or .json, an array); a folder
+            with ``train.jsonl`` (or another of these) and perhaps ``test.jsonl``; a name for `datasets.load_dataset`,
+            with the splits ``train`` and ``test``; in Python also a `datasets.Dataset` or a list of dictionaries.
         prompt_column: column with the prompts.
         system_prompt: system message for prompts without one.
         subset: configuration of a `datasets` data set.
@@ -45,13 +48,13 @@ class PromptDataModule(GroupDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: Given,
         prompts_per_update: int = 8,
         prompt_column: str = "prompt",
         system_prompt: str | None = None,
         subset: str | None = None,
-        val_path: str | None = None,
-        test_path: str | None = None,
+        val_path: Given | None = None,
+        test_path: Given | None = None,
         val_prompts: int = 0,
         **options: Any,
     ) -> None:
@@ -65,9 +68,11 @@ class PromptDataModule(GroupDataModule):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        path = self.test_path or ""
-        if stage == "fit" and Path(path).suffix in SUFFIXES and not Path(path).expanduser().exists():
+        path = self.test_path
+        if stage == "fit" and _is_file(path) and not Path(str(path)).expanduser().exists():
             raise UserError(f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()}).")
+        if stage == "fit":
+            self._check_enough()
         if stage == "fit" and not self._has_validation and self.trainer is not None:
             self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
         if stage == "test" and self.test_train_prompts:
@@ -75,7 +80,11 @@ class PromptDataModule(GroupDataModule):
 
     def inventory(self, split: Split) -> list[Pieces]:
         """The split's records, with every malformed record."""
-        paths = {"train": self.path, "val": self.val_path, "test": self.test_path or self.path}
+        paths = {
+            "train": self.path,
+            "val": self.val_path,
+            "test": self.path if self.test_path is None else self.test_path,
+        }
         path = paths[split]
         if path is None or (split == "test" and self.needs_test_path):
             return super().inventory(split) if split == "val" and self._has_validation else []
@@ -101,16 +110,18 @@ class PromptDataModule(GroupDataModule):
     @property
     def needs_test_path(self) -> bool:
         """True if there are no test prompts: `path` is a file, and `test_path` is not given."""
-        return self.test_path is None and Path(self.path).suffix in SUFFIXES
+        return self.test_path is None and (_in_memory(self.path) or _is_file(self.path))
 
     @property
     def _has_validation(self) -> bool:
-        return bool(self.val_path or self.val_prompts)
+        return self.val_path is not None or bool(self.val_prompts)
 
-    def _read(self, path: str, split: str, wrong: list[str] | None = None) -> Rows:
+    def _read(self, path: Given, split: str, wrong: list[str] | None = None) -> Rows:
         """The columns of each record; with `wrong`, errors of malformed records are put there."""
+        name = _name(path)
+        records = records_in_memory(path, name) if _in_memory(path) else read_records(name, split, self.subset, wrong)
         rows = []
-        for record in read_records(path, split, self.subset, wrong):
+        for record in records:
             try:
                 rows.append(self.columns(record))
             except RecordError as error:
@@ -120,20 +131,20 @@ class PromptDataModule(GroupDataModule):
         names = dict.fromkeys(name for row in rows for name in row)
         missing = {name: count for name in names if (count := sum(name not in row for row in rows))}
         if missing:
-            rank_zero_warn(f"Rows of {path} without a column, whose value is None there: {missing} of {len(rows)}.")
+            rank_zero_warn(f"Rows of {name} without a column, whose value is None there: {missing} of {len(rows)}.")
         return rows
 
     @cached_property
     def _train_and_val(self) -> tuple[Rows, Rows]:
         train = self._read(self.path, "train")
-        if self.val_path:
+        if self.val_path is not None:
             val = self._read(self.val_path, "validation")
             trained = {*_keys(train)}
             shared = sum(key in trained for key in _keys(val))
             if shared:
                 rank_zero_warn(
                     f"{shared} of the {len(val)} validation prompts are training prompts, too "
-                    f"(data.val_path={self.val_path}): rates on these say nothing about others."
+                    f"(data.val_path={_name(self.val_path)}): rates on these say nothing about others."
                 )
             return train, val
         if self.val_prompts > len(train):
@@ -143,13 +154,44 @@ class PromptDataModule(GroupDataModule):
             )
         val = [train[index] for index in evenly_spaced(len(train), self.val_prompts)]
         held = {*_keys(val)}
-        return [row for row, key in zip(train, _keys(train), strict=True) if key not in held], val
+        kept = [row for row, key in zip(train, _keys(train), strict=True) if key not in held]
+        repeats = len(train) - len(val) - len(kept)
+        if repeats:
+            rank_zero_warn(
+                f"{repeats} of the {len(train)} training prompts are left out, because they repeat one of the "
+                f"{len(val)} that data.val_prompts holds out."
+            )
+        return kept, val
+
+    def _check_enough(self) -> None:
+        """Refuse to train if the held-out prompts and their repeats leave no update."""
+        train, val = self._train_and_val
+        if self.val_path is None and val and len(train) < self.prompts_per_update:
+            raise UserError(
+                f"Expected data.val_prompts={self.val_prompts} to leave at least {self.prompts_per_update} training "
+                f"prompts, for one update, but it leaves {len(train)}, because held-out prompts and their repeats are "
+                "left out, try fewer data.val_prompts, a file of data.val_path, or more different prompts."
+            )
 
     @cached_property
     def _test(self) -> Rows:
         if self.needs_test_path:
-            raise UserError(f"Expected argument `test_path`, since `path` is a file of training prompts: {self.path}.")
-        return self._read(self.test_path or self.path, "test")
+            raise UserError(
+                f"Expected argument `test_path`, since `path` is a file of training prompts: {_name(self.path)}."
+            )
+        return self._read(self.path if self.test_path is None else self.test_path, "test")
+
+
+def _in_memory(path: Given | None) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return path is not None and not isinstance(path, (str, Path))
+
+
+def _is_file(path: Given | None) -> bool:
+    return isinstance(path, (str, Path)) and Path(path).suffix in SUFFIXES
+
+
+def _name(path: Given) -> str:
+    return f"the given {type(path).__name__}" if _in_memory(path) else str(path)
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> list[float]:

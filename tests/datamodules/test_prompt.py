@@ -174,3 +174,99 @@ class TestCertification:
         assert self.prompts(data.certification(4).source) == drawn
         with pytest.raises(UserError, match=r"Expected 11 different prompts .* but got 10, of 10 test prompts, try"):
             data.certification(11)
+
+
+ROWS = [{"prompt": f"train {n}", "answer": str(n)} for n in range(4)]
+
+
+def dataset(rows):
+    return pytest.importorskip("datasets").Dataset.from_list(rows)
+
+
+@pytest.mark.parametrize("given", [list, tuple, dataset])
+def test_rows_in_memory(given):
+    """Of training, validation and test; a task gets what a file of the same rows gives."""
+    data = PromptDataModule(given(ROWS), prompts_per_update=2, val_path=given(ROWS[:1]), test_path=given(ROWS[1:]))
+    with pytest.warns(UserWarning, match="1 of the 1 validation prompts are training prompts"):
+        data.setup("fit")
+    assert everything(data.source("train")).columns == {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    assert prompts(data.source("val")) == ["train 0"]
+    assert prompts(data.source("test")) == ["train 1", "train 2", "train 3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"train": ROWS}, r"row 1 is a str, try .* one split of a DatasetDict"),
+        (["a"], "row 1 is a str"),
+        ([], "hold rows, but got none"),
+        ([{"prompt": "a"}, {"text": "b"}], "the given list, row 2: Expected a field 'prompt'"),
+    ],
+)
+def test_other_objects_are_refused(given, words):
+    with pytest.raises(RecordError, match=words):
+        PromptDataModule(given).setup("fit")
+
+
+def test_rows_in_memory_have_no_test_split():
+    data = PromptDataModule(ROWS)
+    assert data.needs_test_path
+    with pytest.raises(UserError, match=r"Expected argument `test_path`.*: the given list\."):
+        data.source("test")
+
+
+FILES = {
+    "a.csv": 'prompt,answer\ntrain 0,0\n"train 1",1\ntrain 2,2\n\ntrain 3,3\n',
+    "b.csv": "\ufeffprompt,answer\r\n" + "".join(f"train {n},{n}\r\n" for n in range(4)),
+    "a.json": json.dumps(ROWS),
+    "b.json": "\ufeff" + json.dumps(ROWS, indent=1),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_csv_and_json_arrays(tmp_path, name):
+    (tmp_path / name).write_bytes(FILES[name].encode())
+    columns = everything(PromptDataModule(str(tmp_path / name)).source("train")).columns
+    assert columns == {column: [row[column] for row in ROWS] for column in ROWS[0]}
+
+
+def test_a_csv_text_of_several_lines(tmp_path):
+    (tmp_path / "a.csv").write_text('prompt,answer\n"a, ""b""\nc",1\n' + f"{'x' * 200_000},2\n")
+    assert prompts(PromptDataModule(str(tmp_path / "a.csv")).source("train")) == ['a, "b"\nc', "x" * 200_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "prompt,answer\na,1\nb\n", r"a.csv:3: Expected 2 values, as columns, but got 1"),
+        ("a.csv", "prompt,prompt\na,1\n", r"a.csv:1: Expected different names"),
+        ("a.csv", 'prompt\n"a\n', "to be a CSV file in UTF-8"),
+        ("a.csv", "prompt,answer\n", "to hold records, but got none"),
+        ("a.csv", "", "to hold records, but got none"),
+        ("a.json", '{"prompt": "a"}\n{"prompt": "b"}\n', r"array of JSON objects, but got.*\.jsonl"),
+        ("a.json", '{"prompt": "a"}', "array of JSON objects, but got a dict"),
+        ("a.json", '[{"prompt": "a"}, "b"]', "item 2: Expected a JSON object, but got a str"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecordError, match=words):
+        PromptDataModule(str(tmp_path / name)).source("train")
+
+
+def test_repeats_of_held_out_prompts_are_told(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcadea"])
+    data = PromptDataModule(path, prompts_per_update=2, val_prompts=1)
+    with pytest.warns(UserWarning, match="2 of the 7 training prompts are left out, because they repeat one of the 1"):
+        data.setup("fit")
+    assert prompts(data.source("train")) == ["b", "c", "d", "e"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("texts", "held"), [("a" * 12, 2), ("abcdefghijkl", 12), ("abcdefghijkl", 10)])
+def test_nothing_left_to_train_on_names_the_held_out_prompts(tmp_path, texts, held):
+    """Twelve equal lines; and all lines, or all but too few, held out."""
+    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in texts])
+    data = PromptDataModule(path, prompts_per_update=8, val_prompts=held)
+    with pytest.raises(UserError, match=rf"Expected data.val_prompts={held} to leave at least 8 training prompts"):
+        data.setup("fit")

@@ -1,10 +1,11 @@
-"""Records of a data set, from .jsonl or Parquet files or the library `datasets`."""
+"""Records of a data set, from files, from the library `datasets`, or from rows in memory."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from lightning_cgrpo.core.errors import UserError, installing
 from lightning_cgrpo.core.json_client import hub_answers
 
-SUFFIXES = (".jsonl", ".parquet")
+SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
 
 
 class RecordError(UserError):
@@ -61,7 +62,7 @@ def read_records(
     """All records of a split, in order.
 
     Args:
-        path: a .jsonl or .parquet file; a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
+        path: a .jsonl, .parquet, .csv or .json file; a folder with ``{split}.jsonl`` or another of these, or the shards
             ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
         split: ignored for a file.
         subset: configuration of a named data set (``main``).
@@ -85,6 +86,28 @@ def read_records(
     return records
 
 
+def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
+    """The records of a `datasets.Dataset`, or of a list of dictionaries.
+
+    Args:
+        name: of the rows, for errors.
+
+    Raises:
+        RecordError: a row is no dictionary, or there are no rows.
+    """
+    records = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise RecordError(
+                f"Expected {name} to hold rows, each a dictionary by column, but row {number} is a "
+                f"{type(row).__name__}, try a list of dictionaries, or one split of a DatasetDict, as in data['train']."
+            )
+        records.append(Record(dict(row), f"{name}, row {number}"))
+    if not records:
+        raise RecordError(f"Expected {name} to hold rows, but got none.")
+    return records
+
+
 def _files_of_split(folder: Path, split: str) -> list[Path]:
     files = [file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()]
     if len(files) > 1:
@@ -94,14 +117,20 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     files = files or sorted(folder.glob(f"{split}-*-of-*.parquet"))
     if not files:
         present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
-        raise RecordError(f"Expected {folder} to hold {split}.jsonl or {split}.parquet, but got {present}.")
+        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}.")
     return files
 
 
 def _read_file(file: Path, wrong: list[str] | None) -> Iterator[Record]:
     if file.suffix not in SUFFIXES:
         raise RecordError(f"Expected a file that ends in {' or '.join(SUFFIXES)}, but got {file}.")
-    return _read_jsonl(file, wrong) if file.suffix == ".jsonl" else _read_parquet(file)
+    if file.suffix == ".jsonl":
+        return _read_jsonl(file, wrong)
+    if file.suffix == ".csv":
+        return _read_csv(file)
+    if file.suffix == ".json":
+        return _read_json(file)
+    return _read_parquet(file)
 
 
 def _read_jsonl(file: Path, wrong: list[str] | None) -> Iterator[Record]:
@@ -129,6 +158,43 @@ def _read_line(line: bytes, where: str, first: bool) -> Record:
     if not isinstance(values, dict):
         raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
     return Record(values, where)
+
+
+def _read_csv(file: Path) -> Iterator[Record]:
+    """Rows below a line of column names; all values are texts."""
+    csv.field_size_limit(2**31 - 1)  # the default cuts no row, but refuses texts of 131,072 characters
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.reader(lines, strict=True)
+            names = next(rows, [])
+            if len({*names}) < len(names):
+                raise RecordError(f"{file}:1: Expected different names of columns, but got {', '.join(names)}.")
+            for row in rows:
+                where = f"{file}:{rows.line_num}"
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    raise RecordError(f"{where}: Expected {len(names)} values, as columns, but got {len(row)}.")
+                yield Record(dict(zip(names, row, strict=True)), where)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"Expected {file} to be a CSV file in UTF-8, but got: {error}.") from None
+
+
+def _read_json(file: Path) -> Iterator[Record]:
+    """The objects of one array."""
+    try:
+        rows = json.loads(file.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"Expected {file} to be an array of JSON objects, but got: {error}; for an object on each line, try the "
+            "name's end .jsonl."
+        ) from None
+    if not isinstance(rows, list):
+        raise RecordError(f"Expected {file} to be an array of JSON objects, but got a {type(rows).__name__}.")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise RecordError(f"{file}, item {number}: Expected a JSON object, but got a {type(row).__name__}.")
+        yield Record(row, f"{file}, item {number}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
