@@ -1,4 +1,4 @@
-"""Whether a checkpoint's content is what this run can resume from."""
+"""Checks that a run can resume from a checkpoint's content."""
 
 from __future__ import annotations
 

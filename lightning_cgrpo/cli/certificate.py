@@ -35,12 +35,13 @@ from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewe
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")
 """Callbacks that a look needs: reading checkpoints, and the progress bar."""
+MEANS = {bound for bound in BOUNDS if bound.startswith("mean")}
 STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold yellow"}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a look asks.
+    """The question of a look.
 
     Args:
         prompts: number of prompts; None for as many as there are.
@@ -298,25 +299,42 @@ def show(certificate: dict[str, Any], note: str) -> None:
         f"{certificate['checkpoint']}, update {certificate['update']}: ", (decision.upper(), STYLES[decision])
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    means = any(key.startswith("mean") for of in certificate["constraints"].values() for key in of)
+    means = any(MEANS & found.keys() for found in certificate["constraints"].values())
     measured = "measured" if means else "measured rate"
     for column in ("", "threshold", measured, "true value", "verdict", "prompts that would decide"):
         # Names that are cut off would not tell subsets apart.
         table.add_column(column, justify="left" if column in ("", "verdict") else "right", no_wrap=not column)
-    for name, of in certificate["constraints"].items():
-        word = next(word for word in BOUNDS if word in of)
-        at_least, threshold = word.endswith("at_least"), of[word]
-        # The bound that decided, or failed to.
-        observed = of["rate"] is not None and (of["rate"] >= threshold if at_least else of["rate"] <= threshold)
-        good = observed if of["decision"] == "undecided" else of["decision"] == "certified"
-        upper = good != at_least
-        bound = f"{'at most' if upper else 'at least'} {of['high' if upper else 'low']:.4f}"
-        rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
-        needed = of["prompts_that_would_decide"]
-        asks = "" if of["decision"] != "undecided" else "no number" if needed is None else f"{needed:,}"
-        verdict = Text(of["decision"], style=STYLES[of["decision"]])
-        table.add_row(Text(name), f"{'>=' if at_least else '<='} {threshold:g}", rate, bound, verdict, asks)
+    for name, found in certificate["constraints"].items():
+        table.add_row(*_cells(name, found))
     print_table(table)
     if decision == "undecided":
         print("Prompts that would decide do so with 80 % probability, if the rate is the observed rate.")
     print(note, flush=True)
+
+
+def _cells(name: str, found: Mapping[str, Any]) -> list[Text | str]:
+    """The cells of a constraint's row."""
+    bound_key = next(bound for bound in BOUNDS if bound in found)
+    at_least = bound_key.endswith("at_least")
+    threshold = found[bound_key]
+    rate = found["rate"]
+    decision = found["decision"]
+
+    # The true value is bounded on both sides. The bound toward the threshold decided, or failed to.
+    meets = decision == "certified"
+    if decision == "undecided" and rate is not None:
+        meets = rate >= threshold if at_least else rate <= threshold
+    true_value = f"at least {found['low']:.4f}" if meets == at_least else f"at most {found['high']:.4f}"
+
+    prompts = ""
+    if decision == "undecided":
+        needed = found["prompts_that_would_decide"]
+        prompts = "no number" if needed is None else f"{needed:,}"
+    return [
+        Text(name),
+        f"{'>=' if at_least else '<='} {threshold:g}",
+        "never observed" if rate is None else f"{rate:.4f}",
+        true_value,
+        Text(decision, style=STYLES[decision]),
+        prompts,
+    ]

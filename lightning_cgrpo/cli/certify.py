@@ -78,35 +78,45 @@ def _certificate(
     prepare("certify", config, beginning)
     checkpoint = Path(config["ckpt_path"])
     _check_data(config, checkpoint)
-    folder, first = checkpoint.parent, rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    folder = checkpoint.parent
+    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if first:
         check_writable(folder)
     # A running `fit` may replace the file, whose first content is what counts. One look at a time, because looks share
     # their error and their prompts.
     lock = FileLock(folder / f".{FILE}.lock") if first else nullcontext()
     with lock, held(checkpoint) as kept:
+        # Which policy is asked what.
         update, weights, base = read_checkpoint(kept)
         method = method_of(config)
         parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
-        policy = identity(weights, parts if base is None else {**parts, "base": base})
+        if base is not None:
+            parts["base"] = base
+        policy = identity(weights, parts)
         del weights
-        manifest = read_manifest(kept)
         question = {
             "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
             "data": method.get("data"),
             "confidence": confidence,
             "prompts": prompts,
         }
+        note = f"Recorded in {folder / FILE}: looks at a run share its error, and no look sees another's prompts."
+        not_certified = [name for name in objective.constrained if name not in decided(objective)]
+        if not_certified:
+            note += f" Not certified, because they have no range: {', '.join(not_certified)}."
+
+        # The same question to the same policy has its answer.
+        manifest = read_manifest(kept)
         lineage = () if manifest is None else manifest.lineage
         looks = looks_at(folder, lineage)
-        once = f"Recorded in {folder / FILE}: looks at a run share its error, and no look sees another's prompts."
-        if left := [name for name in objective.constrained if name not in decided(objective)]:
-            once += f" Not certified, because they have no range: {', '.join(left)}."
         earlier = recorded(looks, policy, question)
         if earlier is not None:
-            if first:
-                show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {once}")
-            return earlier if first else None
+            if not first:
+                return None
+            show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
+            return earlier
+
+        # A new look, at prompts that neither trained nor served an earlier look.
         trained = torch.zeros(0, dtype=torch.int64) if manifest is None else manifest.used
         asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used_prompts(looks, trained))
         seen = look({**config, "ckpt_path": str(kept)}, objective, asked)
@@ -124,7 +134,7 @@ def _certificate(
             **seen,
         }
         record(folder, certificate)
-    show(certificate, once)
+    show(certificate, note)
     return certificate
 
 

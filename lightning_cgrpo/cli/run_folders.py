@@ -54,9 +54,10 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     labels: list[str] = []
     before = ""
     for number in range(1, len(layers)):
-        layer, config = layers[number], stacked(layers[: number + 1])
+        layer = layers[number]
+        config = stacked(layers[: number + 1])
         after = json.dumps([_learning(config), seed_of(config)], sort_keys=True, default=str)
-        if any((logger.get("init_args") or logger).get("name") is not None for logger in _loggers(layer.config)):
+        if _names_a_logger(layer.config):
             labels = []
             if layer.is_override:
                 break
@@ -65,14 +66,28 @@ def run_name(layers: Sequence[Layer]) -> Layer:
         before = after
     first = layers[1].label if len(layers) > 1 else "run"
     logger = get(stacked(layers), "trainer.logger")
-    named = [_with_name(one, first, labels) for one in (logger if isinstance(logger, list) else [logger])]
-    return Layer({"trainer": {"logger": named if isinstance(logger, list) else named[0]}}, "")
+    named: Any
+    if isinstance(logger, list):
+        named = [_with_name(one, first, labels) for one in logger]
+    else:
+        named = _with_name(logger, first, labels)
+    return Layer({"trainer": {"logger": named}}, "")
 
 
 def _loggers(config: Config) -> list[Config]:
     """The configured loggers; {} stands for any other value, such as False."""
     loggers = get(config, "trainer.logger")
-    return [one if isinstance(one, dict) else {} for one in (loggers if isinstance(loggers, list) else [loggers])]
+    if not isinstance(loggers, list):
+        loggers = [loggers]
+    return [logger if isinstance(logger, dict) else {} for logger in loggers]
+
+
+def _names_a_logger(config: Config) -> bool:
+    for logger in _loggers(config):
+        arguments = logger.get("init_args") or logger
+        if arguments.get("name") is not None:
+            return True
+    return False
 
 
 def _learning(config: Config) -> Method:
@@ -96,9 +111,13 @@ def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    # The first part may be a name that a user gives, with commas.
-    kept = [r"[^\w.,=+-]+", *[r"[^\w.=+-]+"] * (len(parts) - 1)]
-    name = ",".join(re.sub(others, "-", part).strip("-") for others, part in zip(kept, parts, strict=True))
+    """A folder's name of at most `LONGEST` characters."""
+    cleaned = []
+    for number, part in enumerate(parts):
+        # The first part may be a name that a user gives, with commas.
+        unsuited = r"[^\w.,=+-]+" if number == 0 else r"[^\w.=+-]+"
+        cleaned.append(re.sub(unsuited, "-", part).strip("-"))
+    name = ",".join(cleaned)
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 9]},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -117,24 +136,33 @@ def find_checkpoint(command: str, config: Config) -> str | None:
         UserError: no such checkpoint, or several that could be meant.
     """
     asked = config.get("ckpt_path")
+    if asked not in ("last", "best", AUTO):
+        if asked not in (None, "hpc", "registry"):
+            _check_exists(str(asked))
+        return _beginning(command, config, asked, "")
+
+    # Training and evaluations can begin without a checkpoint.
+    optional = asked == AUTO and command in ("fit", *EVALUATIONS)
+    last = newest(_places(config)) if optional else last_checkpoint(config)
+    # Training goes on from its end, other commands take the best policy.
+    wants_best = asked == "best" or (asked == AUTO and command != "fit")
+    best = best_of(last) if wants_best and last is not None else None
+
+    chosen = last
     reason = ""
-    if asked in ("last", "best", AUTO):
-        starts = asked == AUTO and command in ("fit", *EVALUATIONS)
-        last = newest(_places(config)) if starts else last_checkpoint(config)
-        best = best_of(last) if last is not None and asked != "last" and (asked, command) != (AUTO, "fit") else None
-        if asked == "best" and best is None:
-            raise ConfigError(
-                f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
-                "--ckpt_path=last, or a run with validation and --callbacks.checkpoints.monitor=val/merit, mode=max."
-            )
-        if best is not None:
-            reason = f", the best by {best[1]}"
-        elif last is not None and asked == AUTO:
-            reason = ", the newest" if command == "fit" else ", the newest, because no validation ranked the policies"
-        path = last if best is None else best[0]
-        config["ckpt_path"] = None if path is None else str(path)
-    elif asked is not None and asked not in ("hpc", "registry"):
-        _check_exists(str(asked))
+    if best is not None:
+        chosen, metric = best
+        reason = f", the best by {metric}"
+    elif asked == "best":
+        raise ConfigError(
+            f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
+            "--ckpt_path=last, or a run with validation and --callbacks.checkpoints.monitor=val/merit, mode=max."
+        )
+    elif asked == AUTO and last is not None:
+        reason = ", the newest"
+        if command != "fit":
+            reason += ", because no validation ranked the policies"
+    config["ckpt_path"] = None if chosen is None else str(chosen)
     return _beginning(command, config, asked, reason)
 
 
@@ -146,8 +174,12 @@ def _check_exists(checkpoint: str) -> None:
     if not path.exists():
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     if path.is_dir() and path.suffix != ".ckpt":
-        levels = ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/")
-        if (inside := newest({file.parent for level in levels for file in path.glob(f"{level}{LAST}")})) is not None:
+        # The folder may be of checkpoints, of a run, or of runs.
+        folders: set[Path] = set()
+        for level in ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/"):
+            folders.update(file.parent for file in path.glob(f"{level}{LAST}"))
+        inside = newest(folders)
+        if inside is not None:
             raise ConfigError(
                 f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside}."
             )
@@ -155,13 +187,14 @@ def _check_exists(checkpoint: str) -> None:
 
 def last_checkpoint(config: Config) -> Path:
     """The newest checkpoint of the runs with this configuration's logger, folder and name; see `newest`."""
-    if (last := newest(_places(config))) is not None:
+    last = newest(_places(config))
+    if last is not None:
         return last
     folder = _folder(config)
     others = _nearest(folder)
-    hint = (
-        f", try --ckpt_path={' or '.join(map(str, others))}" if others else "; `fit` without --ckpt_path starts a run"
-    )
+    hint = "; `fit` without --ckpt_path starts a run"
+    if others:
+        hint = f", try --ckpt_path={' or '.join(map(str, others))}"
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/{LAST}, but found none{hint}.")
 
 
@@ -233,18 +266,27 @@ def differences(before: Any, now: Any, path: str = "") -> list[str]:
     Settings missing in `now` are skipped, because `before` holds defaults too; missing
     constraints are differences.
     """
-    before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
+    # A class without arguments may stand for its name alone.
+    before = {"class_path": before} if is_class(before) else before
+    now = {"class_path": now} if is_class(now) else now
     both = isinstance(before, Mapping) and isinstance(now, Mapping)
-    if both and before.get("class_path") == now.get("class_path"):
-        keys = dict.fromkeys([*before, *now] if path.endswith("constraints") else now)
-        keys.pop("class_path", None)
-        parts = {key: path if key == "init_args" else f"{path}.{key}".lstrip(".") for key in keys}
-        return [text for key, part in parts.items() for text in differences(before.get(key), now.get(key), part)]
-    return [] if before == now else [f"{path}: {_short(before)} -> {_short(now)}"]
+    if not both or before.get("class_path") != now.get("class_path"):
+        return [] if before == now else [f"{path}: {_short(before)} -> {_short(now)}"]
+
+    keys = dict.fromkeys([*before, *now] if path.endswith("constraints") else now)
+    keys.pop("class_path", None)
+    texts = []
+    for key in keys:
+        part = path if key == "init_args" else f"{path}.{key}".lstrip(".")
+        texts += differences(before.get(key), now.get(key), part)
+    return texts
 
 
 def _short(value: Any) -> str:
-    text = str(value.get("class_path", "...") if isinstance(value, Mapping) else "none" if value is None else value)
+    if isinstance(value, Mapping):
+        text = str(value.get("class_path", "..."))
+    else:
+        text = "none" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
