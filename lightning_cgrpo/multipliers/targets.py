@@ -40,11 +40,17 @@ class Targets:
     def enforce(self, update: int, margin: float = 0.0) -> None:
         """Set the targets of an update, by the controller's margin (see `Controller.margin`)."""
         thresholds = self.thresholds(update)
-        pairs = zip(self.constraints, thresholds, strict=True)
-        aims = [value if c.aim is None or value != c.bound.threshold else c.aim for c, value in pairs]
-        self.in_force, self.aimed = self._violations(thresholds), self._violations(aims)
-        left = 1 - margin / math.sqrt(1 + update) * ((1 - self.aimed) / self.aimed).clamp(max=1)
-        self.targets = torch.where(self.rates, left * self.aimed, self.aimed)
+        aims = []
+        for constraint, threshold in zip(self.constraints, thresholds, strict=True):
+            # The aim counts from the end of a schedule.
+            at_bound = threshold == constraint.bound.threshold
+            aims.append(constraint.aim if at_bound and constraint.aim is not None else threshold)
+        self.in_force = self._violations(thresholds)
+        self.aimed = self._violations(aims)
+        # The margin leaves a share of min(d, 1 - d) of a rate d unused, less from update to update.
+        unused = margin / math.sqrt(1 + update)
+        factor = 1 - unused * ((1 - self.aimed) / self.aimed).clamp(max=1)
+        self.targets = torch.where(self.rates, factor * self.aimed, self.aimed)
 
     def _violations(self, values: Iterable[float]) -> Tensor:
         pairs = zip(self.constraints, values, strict=True)

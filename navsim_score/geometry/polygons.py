@@ -43,6 +43,7 @@ class Polygons:
         `further` has the polygon's row of each ring. A hole, like a further part, only adds edges: from a point in a
         hole a line crosses an even number of edges, from a point in a part an odd number.
         """
+        # Each corner and the next are an edge; the padding's edges have no length.
         segments = [torch.stack([polygon, polygon.roll(-1, 1)], 2) for polygon in polygons]
         real = [(segment[:, :, 0] != segment[:, :, 1]).any(-1) for segment in segments]
         outline = torch.cat([segment[keep] for segment, keep in zip(segments, real, strict=True)])
@@ -64,6 +65,7 @@ class Polygons:
             outline = torch.cat(segments_of_all)[order]
             counts = torch.bincount(of_edge, minlength=len(counts))
 
+        # Slabs of equal width along the longer side.
         width, height = (box[:, 2:] - box[:, :2]).unbind(1)
         upright = height > width
         extent = torch.maximum(width, height)
@@ -72,6 +74,7 @@ class Polygons:
         scale = slabs / extent.clamp(min=SLACK)
         first_slab = starts(slabs)
 
+        # Edges in u and w, once for each slab that they meet, sorted by slab.
         edges = torch.where(upright[of_edge, None, None], outline.flip(-1), outline)
         slab = ((edges[..., 0] - low[of_edge, None]) * scale[of_edge, None]).long()
         slab = torch.minimum(slab, slabs[of_edge, None] - 1)
@@ -80,6 +83,8 @@ class Polygons:
         edge = edge[order]
         step = step[order]
         edges = edges[edge].flatten(1)
+
+        # For each slab: where along w a point is outside, and where inside.
         first_edge = starts(torch.bincount(slab, minlength=int(first_slab[-1])))
         begin = low[of_edge[edge]] + step / scale[of_edge[edge]]
         ranges = _ranges(edges, first_edge, slab, begin, begin + 1 / scale[of_edge[edge]])
@@ -101,10 +106,12 @@ class Polygons:
 
         The boundary is outside, as in shapely's ``contains``.
         """
+        # Points outside of the bounds are outside.
         x, y = points.unbind(-1)
         low_x, low_y, high_x, high_y = self.bounds[row][:, None].unbind(-1)
         inside = (x > low_x) & (x < high_x) & (y > low_y) & (y < high_y)
         pair, point = inside.nonzero().unbind(1)
+        # The slab of each of the other points.
         upright = self.upright[row][pair]
         x = x[inside]
         y = y[inside]
@@ -112,6 +119,7 @@ class Polygons:
         w = torch.where(upright, x, y)
         slab = ((u - self.low[row][pair]) * self.scale[row][pair]).long() + self.first_slab[row][pair]
         slab = torch.minimum(slab, (self.first_slab[row + 1] - 1)[pair])
+        # The slab's ranges decide, or else its edges.
         low, core_low, core_high, high = self.ranges[slab].unbind(1)
         unclear = ((w > low) & (w < high) & ((w <= core_low) | (w >= core_high))).nonzero()[:, 0]
         odd = (w > core_low) & (w < core_high)
@@ -121,6 +129,7 @@ class Polygons:
 
     def touch_boxes(self, boxes: Tensor, row: Tensor) -> Tensor:
         """Return ``[M]`` bool for rectangles ``[M, 4, 2]``, corners in order, and polygons ``row [M]``."""
+        # A rectangle touches a polygon that has its first corner inside, or whose outline touches the rectangle.
         touching = self.contain(boxes[:, :1], row)[:, 0]
         begin = self.first_outline[row]
         box, edge = expand(self.first_outline[row + 1] - begin, begin)
@@ -139,13 +148,15 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
     start_u, start_w, end_u, end_w = edges.index_select(0, edge).unbind(1)
     to_u = u[point]
     to_w = w[point]
+    # Positive left of the edge, 0 on its line.
     side = (end_u - start_u) * (to_w - start_w) - (end_w - start_w) * (to_u - start_u)
     up = end_u > to_u
     crossed = ((start_u > to_u) != up) & (torch.where(up, side, -side) > 0)
     odd = torch.bincount(point[crossed], minlength=len(u)) % 2 == 1
-    on = (side == 0).nonzero()[:, 0]
+    # Points on an edge are outside.
     between = ((start_u - to_u) * (end_u - to_u) <= 0) & ((start_w - to_w) * (end_w - to_w) <= 0)
-    odd[point[on[between[on]]]] = False
+    on_edge = ((side == 0) & between).nonzero()[:, 0]
+    odd[point[on_edge]] = False
     return odd
 
 
@@ -182,6 +193,11 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
 
 
 def _running_max(values: Tensor, group: Tensor) -> Tensor:
+    """Largest value so far in the same group ``[E]``, of values in the order of ascending groups.
+
+    Each value is replaced by its rank. Ranks of a later group are made larger than all before, so that one cumulative
+    maximum begins anew in each group, exactly.
+    """
     rank = torch.empty_like(group)
     rank[values.argsort()] = torch.arange(len(values), device=values.device)
     most = (group * len(values) + rank).cummax(0).values - group * len(values)

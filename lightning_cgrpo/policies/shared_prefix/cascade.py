@@ -91,14 +91,17 @@ class _Cascade(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         n, answers, steps, heads, _ = query.shape
-        kinds = key.shape[3]
+        # Each answer attends to itself.
         q = query.flatten(0, 1).transpose(1, 2)  # [n G, H, C, D]
         own, own_norm = _flash(q, _repeated(key, heads), _repeated(value, heads), 0.0, True, scale=scale)
-        folded = _fold(query, kinds)  # [n, K, G C R, D]
-        keys, values = prompt_key.transpose(1, 2), prompt_value.transpose(1, 2)
+        own_norm = own_norm.transpose(1, 2).reshape(n, answers, steps, heads)
+        # All answers attend to their prompt in one call.
+        folded = _fold(query, key.shape[3])
+        keys = prompt_key.transpose(1, 2)  # [n, K, P, D]
+        values = prompt_value.transpose(1, 2)
         shared, shared_norm = _flash(folded, keys, values, attn_mask=_spread(bias, folded), scale=scale)
         shared_norm = _unfold(shared_norm[..., None], query.shape)[..., 0]  # [n, G, C, H]
-        own_norm = own_norm.transpose(1, 2).reshape(n, answers, steps, heads)
+        # Both are merged by their normalizers.
         norm = torch.logaddexp(own_norm, shared_norm)
         attended: Tensor = own.transpose(1, 2).reshape(query.shape) * (own_norm - norm).exp()[..., None].to(own.dtype)
         attended += _unfold(shared, query.shape) * (shared_norm - norm).exp()[..., None].to(own.dtype)
@@ -110,15 +113,17 @@ class _Cascade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, prompt_key, prompt_value, bias, attended, norm = ctx.saved_tensors
-        heads, kinds = query.shape[3], key.shape[3]
+        heads = query.shape[3]
+        key_heads = key.shape[3]
 
-        def rows(tensor: Tensor) -> Tensor:
+        def rows(tensor: Tensor) -> Tensor:  # [n, G, C, H, D] -> [n G, H, C, D]
             return tensor.flatten(0, 1).transpose(1, 2).contiguous()
 
-        def of_kinds(gradient: Tensor) -> Tensor:  # [n G, H, C, D] -> [n, G, C, K, D], summed over the R heads
-            by_kind: Tensor = gradient.transpose(1, 2).unflatten(2, (kinds, -1))
-            return by_kind.sum(3).reshape(key.shape)
+        def of_key_heads(gradient: Tensor) -> Tensor:  # [n G, H, C, D] -> [n, G, C, K, D], summed over the R heads
+            by_key_head: Tensor = gradient.transpose(1, 2).unflatten(2, (key_heads, -1))
+            return by_key_head.sum(3).reshape(key.shape)
 
+        # The answers' attention to themselves.
         of_query, of_key, of_value = _flash_backward(
             rows(grad),
             rows(query),
@@ -130,14 +135,15 @@ class _Cascade(torch.autograd.Function):
             True,
             scale=ctx.scale,
         )
-        folded = _fold(query, kinds)
+        # Their attention to the prompt.
+        folded = _fold(query, key_heads)
         of_folded, of_prompt_key, of_prompt_value = _flash_backward(
-            _fold(grad, kinds),
+            _fold(grad, key_heads),
             folded,
             prompt_key.transpose(1, 2),
             prompt_value.transpose(1, 2),
-            _fold(attended, kinds),
-            _fold(norm[..., None], kinds)[..., 0],
+            _fold(attended, key_heads),
+            _fold(norm[..., None], key_heads)[..., 0],
             0.0,
             False,
             attn_mask=_spread(bias, folded),
@@ -146,8 +152,8 @@ class _Cascade(torch.autograd.Function):
         of_query = of_query.transpose(1, 2).reshape(query.shape) + _unfold(of_folded, query.shape)
         return (
             of_query,
-            of_kinds(of_key),
-            of_kinds(of_value),
+            of_key_heads(of_key),
+            of_key_heads(of_value),
             of_prompt_key.transpose(1, 2),
             of_prompt_value.transpose(1, 2),
             None,
@@ -155,19 +161,22 @@ class _Cascade(torch.autograd.Function):
         )
 
 
-def _fold(tensor: Tensor, kinds: int) -> Tensor:
-    parts: Tensor = tensor.flatten(1, 2).unflatten(2, (kinds, -1))
+def _fold(tensor: Tensor, key_heads: int) -> Tensor:
+    """``[n, K, G C R, D]`` from ``[n, G, C, H, D]``: all queries of a prompt and a key's head, as one sequence."""
+    parts: Tensor = tensor.flatten(1, 2).unflatten(2, (key_heads, -1))  # [n, G C, K, R, D]
     return parts.permute(0, 2, 1, 3, 4).flatten(2, 3)
 
 
 def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_fold` for queries of this shape; D may be another width."""
     n, answers, steps, heads, _ = shape
-    kinds = tensor.shape[1]
-    parts: Tensor = tensor.unflatten(2, (answers * steps, heads // kinds)).permute(0, 2, 1, 3, 4)
+    key_heads = tensor.shape[1]
+    parts: Tensor = tensor.unflatten(2, (answers * steps, heads // key_heads)).permute(0, 2, 1, 3, 4)
     return parts.reshape(n, answers, steps, heads, tensor.shape[-1])
 
 
 def _repeated(own: Tensor, heads: int) -> Tensor:
+    """Keys or values ``[n G, H, C, D]`` from ``[n, G, C, K, D]``."""
     return repeated_heads(own.flatten(0, 1).transpose(1, 2), heads)
 
 
@@ -177,4 +186,5 @@ def repeated_heads(rows: Tensor, heads: int) -> Tensor:
 
 
 def _spread(bias: Tensor | None, queries: Tensor) -> Tensor | None:
+    """The bias ``[n, 1, S, P]`` of S folded queries, without a copy."""
     return None if bias is None else bias.expand(-1, -1, queries.shape[2], -1)

@@ -112,7 +112,10 @@ def packed_attention(
 
 
 class _Packed(torch.autograd.Function):
-    """An answer's two parts are merged and differentiated as in `cascade.shared_attention`."""
+    """An answer's two parts are merged and differentiated as in `cascade.shared_attention`.
+
+    Below, q, k and v are of the prompts; `own_q`, `own_k` and `own_v` are of the answers.
+    """
 
     @staticmethod
     def forward(
@@ -167,4 +170,5 @@ def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends, Attends]
 
 
 def _cut(tensor: Tensor, spans: PackedSpans) -> tuple[Tensor, Tensor]:
+    """The prompts' part and the answers' part of a packed row."""
     return tensor[: spans.prompt_tokens], tensor[spans.prompt_tokens :]
