@@ -83,7 +83,7 @@ def test_one_checkpoint_is_the_default_of_all_commands(capsys):
         main([command, *VALIDATED])
         assert f"{best}, the best by val/merit." in first_line(capsys)
     with pytest.raises(SystemExit):
-        main(["certify", *VALIDATED, "--prompts=400"])
+        main(["certify", *VALIDATED, "--prompts=600"])
     assert f"Certifying {best}, the best by val/merit." in first_line(capsys)
     with pytest.raises(UserError, match="language model"):
         main(["export", *VALIDATED, "--out=exported"])
