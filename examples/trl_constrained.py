@@ -24,7 +24,7 @@ def vowels(completions, **columns):
 def script(model, steps, output_dir="runs/trl_constrained", **settings):
     config = GRPOConfig(
         output_dir=output_dir,
-        per_device_train_batch_size=128,
+        per_device_train_batch_size=64,
         num_generations=16,
         max_steps=steps,
         learning_rate=3e-3,

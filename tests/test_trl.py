@@ -2,11 +2,14 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import trl
 from datasets import Dataset
 from lightning.pytorch import Callback, Trainer, seed_everything
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from lightning_cgrpo import (
@@ -52,7 +55,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def trainer_of(model, tmp_path):
-    def make(functions, train_dataset=None, model_or_path=model, eval_dataset=None, folder="out", **settings):
+    def make(
+        functions, train_dataset=None, eval_dataset=None, folder="out", tools=None, processing_class=None, **settings
+    ):
         settings = {
             "per_device_train_batch_size": 16,
             "num_generations": 4,
@@ -74,11 +79,13 @@ def trainer_of(model, tmp_path):
             **settings,
         )
         return GRPOTrainer(
-            model=model_or_path,
+            model=model,
             reward_funcs=functions,
             args=config,
             train_dataset=Dataset.from_list(PROMPTS * 4) if train_dataset is None else train_dataset,
             eval_dataset=eval_dataset,
+            tools=tools,
+            processing_class=processing_class,
         )
 
     return make
@@ -204,7 +211,7 @@ def test_logs_have_rates_weights_thresholds_and_raw_rewards(trainer_of):
     assert [sum(pair) for pair in both] == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize("controller", [None, SoftmaxAdam])
+@pytest.mark.parametrize("controller", [None, pytest.param(SoftmaxAdam, marks=pytest.mark.slow)])
 def test_a_resume_is_exact_at_a_border_of_generations(trainer_of, tmp_path, controller):
     def run(folder, checkpoint=None, **settings):
         trainer = trainer_of([brief, vowels_or_none], folder=folder, num_iterations=2, max_steps=8, **settings)
@@ -239,6 +246,66 @@ def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
     parts = [logged(trainer, f"rate/vowels{part}") for part in ("", "/kind=easy", "/kind=hard")]
     assert parts[0] == pytest.approx([(easy + hard) / 2 for easy, hard in zip(*parts[1:], strict=True)])
     assert logged(trainer, "weight/vowels/kind=hard")
+
+
+# ---------------------------------------------------------------------- kinds of scripts
+
+
+def test_a_reward_model_is_bounded_by_the_name_of_its_directory(trainer_of, model, tmp_path):
+    """A script of TRL's documentation: a reward model beside a function, here with a bound on its mean score."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "helpful")
+    tokenizer.save_pretrained(tmp_path / "helpful")
+    trainer = trainer_of([str(tmp_path / "helpful"), brief])
+    Lagrangian(trainer, Objective("brief", {"helpful": Constraint(mean_at_least=0.5)}))
+    trainer.train()
+    assert logged(trainer, "mean/helpful") == pytest.approx(logged(trainer, "rewards/helpful/mean"))
+    assert logged(trainer, "threshold/helpful") == [0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
+    """TRL calls the tool of an answer that asks for it, and the function sees the conversation."""
+
+    def add(a: int, b: int) -> int:
+        """Adds two numbers.
+
+        Args:
+            a: the first.
+            b: the second.
+
+        Returns:
+            The sum.
+        """
+        return a + b
+
+    def used_tool(completions, **columns):
+        return [float(any(message["role"] == "tool" for message in messages)) for messages in completions]
+
+    def short(completions, **columns):
+        return [-float(len(str(messages))) for messages in completions]
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text(encoding="utf-8")
+    data = Dataset.from_list([{"prompt": [{"role": "user", "content": f"{n} + 1?"}]} for n in range(8)])
+    size = {"max_steps": 1, "per_device_train_batch_size": 4, "max_completion_length": 160}
+    trainer = trainer_of([short, used_tool], data, tools=[add], processing_class=tokenizer, **size)
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 1}}\n</tool_call><|im_end|>'
+    sampled, turns = trainer._generate_single_turn, []
+
+    def first_answer_calls(prompt_ids, *rest, **named):
+        ids, *others = sampled(prompt_ids, *rest, **named)
+        turns.append(len(ids))
+        if len(turns) % 2:  # the model is random, so the call is written for it
+            ids[0] = tokenizer(call)["input_ids"]
+        return (ids, *others)
+
+    monkeypatch.setattr(trainer, "_generate_single_turn", first_answer_calls)
+    Lagrangian(trainer, Objective("short", {"used_tool": Constraint(at_least=0.5)}))
+    trainer.train()
+    assert logged(trainer, "rate/used_tool") == [1 / 4]
+    assert logged(trainer, "tools/call_frequency")[0] > 0
 
 
 # ---------------------------------------------------------------------- refusals
