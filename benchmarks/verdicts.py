@@ -1,6 +1,6 @@
 """Error rates of verdicts, simulated with known rates, beside methods that fail or waste prompts.
 
-    python -m benchmarks.verdicts            # MINUTES minutes; writes benchmarks/results/verdicts.json
+    python -m benchmarks.verdicts            # about six minutes; writes benchmarks/results/verdicts.json
 
 Answers to a prompt are alike: each prompt has a rate of its own, beta-distributed with the given correlation of two
 answers to the same prompt. A false certificate is a certificate of a policy whose rate is the threshold exactly, the
@@ -20,18 +20,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lightning_cgrpo.cli.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
 from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
+from lightning_cgrpo.objective.verdicts.verdict import Counts
 
 REPETITIONS = 10_000
 LEVEL = 0.05
 PROMPTS, ANSWERS = 1_000, 8
 STEPS = 20
 """Largest number of steps of an episode."""
+LOOKS = 2_000
 CANDIDATES = 20
 """Checkpoints of which validation selects one."""
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
@@ -207,6 +210,10 @@ EQUAL: dict[str, Callable[[float], Population]] = {
 }
 
 
+COVERED = ((200, 0.02), (200, 0.05), (200, 0.5), (1_000, 0.15))
+"""Prompts, and rate; 2 to 7 prompts violate in most samples of the first."""
+
+
 def of_unequal(violations: Array, opportunities: Array, most: float | None) -> ClusteredRate | None:
     """The measured rate of N prompts, as an evaluation computes it; None without opportunities.
 
@@ -252,6 +259,70 @@ def coverage(
     return {"rate": population.rate} | {name: total / repetitions for name, total in found.items()}
 
 
+def covered(repetitions: int = REPETITIONS) -> list[dict[str, Any]]:
+    """`coverage` by population, number of prompts and rate."""
+    return [
+        {"population": name, "prompts": prompts, **coverage(made, rate, prompts, repetitions)}
+        for name, made in {**EQUAL, **UNEQUAL}.items()
+        for prompts, rate in COVERED
+    ]
+
+
+def looks(repetitions: int = LOOKS) -> list[dict[str, Any]]:
+    """Shares of runs with a false certificate at a rate that is the threshold, by kind of signal.
+
+    One look has the whole error; sequences of five looks at a policy, and looks at ten checkpoints, share the error.
+    """
+    found = []
+    for name, kind in KINDS.items():
+        draw = np.random.default_rng(0)
+        false = {1: 0, 5: 0, 10: 0}
+        for _ in range(repetitions):
+            false[1] += certified(kind(draw), LEVEL)
+            shared = [certified(kind(draw), LEVEL * error_share(number + 1)) for number in range(10)]
+            false[5] += any(shared[:5])
+            false[10] += any(shared)
+        numbers = {"one look": false[1], "five looks": false[5], "ten checkpoints": false[10]}
+        found.append({"kind": name, "of": repetitions, **numbers})
+    return found
+
+
+def certified(counts: Counts, level: float) -> bool:
+    """The decision of `verdicts` alone, without its bounds."""
+    return holm_levels([counts.p_values()[0]], level)[0][0]
+
+
+def _whole(share: float) -> Callable[[np.random.Generator], Counts]:
+    """Whole answers, of which the constraint applies to a `share`."""
+
+    def look(draw: np.random.Generator) -> Counts:
+        applies = draw.random(400) < share
+        return Counts((applies & (draw.random(400) < 0.05)).astype(float), applies.astype(float), 0.05)
+
+    return look
+
+
+def _by_opportunities(population: Population, prompts: int = 400) -> Callable[[np.random.Generator], Counts]:
+    """Rates over steps or calls."""
+    return lambda draw: Counts(*population.draw(draw, prompts), population.rate, population.most)
+
+
+def _mean(draw: np.random.Generator) -> Counts:
+    """A mean of a signal in a range, of which 5 % of the answers have the largest value."""
+    return Counts((draw.random(400) < 0.05).astype(float), np.ones(400), 0.05, 1.0, mean=True)
+
+
+KINDS: dict[str, Callable[[np.random.Generator], Counts]] = {
+    "whole answers": _whole(1.0),
+    "whole answers, 40 % applicable": _whole(0.4),
+    "mean": _mean,
+    "steps, 5 % long": _by_opportunities(some_long(0.05)),
+    "calls, violators 6": _by_opportunities(callers(0.15)),
+    "one answer of 1,000 has 100 opportunities": _by_opportunities(long_answers(0.05, 0.001, 100, 1), 1_000),
+}
+"""Looks at 400 to 1,000 answers of a policy on its threshold."""
+
+
 def hoeffding_needed(rate: float, threshold: float) -> int | None:
     """Prompts with which Hoeffding's bound (1963) certifies with a probability of 80 % (normal approximation)."""
     spread = ratio.NORMAL[POWER] * math.sqrt(rate * (1 - rate)) + math.sqrt(math.log(1 / LEVEL) / 2)
@@ -289,7 +360,21 @@ def main() -> None:
     counts = needed()
     for row in counts:
         print("  needed:", row)
-    results = {"false certificates": certificates, "three constraints": joint, "steps": steps, "needed": counts}
+    bounds = covered()
+    for row in bounds:
+        name = f"{row['population']}, {row['prompts']} prompts, rate {row['rate']:.3g}"
+        print(f"  {name}: misses {row['upper misses']:.2%}, {row['lower misses']:.2%}; width {row['width']:.3f}")
+    of_looks = looks()
+    for row in of_looks:
+        print("  looks:", row)
+    results = {
+        "false certificates": certificates,
+        "three constraints": joint,
+        "steps": steps,
+        "needed": counts,
+        "coverage": bounds,
+        "looks": of_looks,
+    }
     RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
+import select
 import sys
 from collections.abc import Iterable
 from typing import NoReturn
@@ -34,6 +36,8 @@ TOOLS = {
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
 MOVED = {"score": "python -m navsim_score score", "think": "python -m examples.driving_thoughts"}
+OUTPUT_CLOSED = 141
+"""The exit status of a program whose output nobody reads any more: 128 + SIGPIPE."""
 SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
 """Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
@@ -142,13 +146,23 @@ def _command_meant(word: str, commands: Iterable[str]) -> str:
 
 def run() -> None:
     """The entry point: prints one line for a user's error, three for an unexpected error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a λ that the output's encoding lacks must not end training
     try:
         main(sys.argv[1:])
+        sys.stdout.flush()  # a closed pipe may show only here
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's, whose reader has gone
+            sys.exit(OUTPUT_CLOSED)
+        raise
     except UserError as error:
         _end(str(error), 2)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and output_is_closed():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
+            sys.exit(OUTPUT_CLOSED)
         if names_a_remedy(error):
             _end(str(error), 2)
         from lightning_cgrpo.cli.messages import of_a_lost_process, of_the_disk, of_wandb, unexpected
@@ -156,6 +170,15 @@ def run() -> None:
         library = of_a_lost_process(error) or of_wandb(error)
         message = of_the_disk(error) if isinstance(error, OSError) else library
         _end(message or unexpected(error), 2 if message else 1)
+
+
+def output_is_closed() -> bool:
+    """True if nobody reads standard output any more, as after ``fit | head``."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _end(message: str, status: int) -> NoReturn:

@@ -122,8 +122,15 @@ def check_prompts(planned: Mapping[str, PlannedTest], prompts: float, confidence
                 "try a small rate, such as 0.001."
             )
     fewest = fewest_prompts(list(planned.values()), confidence)
-    if fewest is None or prompts >= fewest:
+    if not planned or (fewest is not None and prompts >= fewest):
         return
+    if fewest is None:
+        strictest = min(planned, key=lambda name: planned[name].threshold)
+        raise ConfigError(
+            f"Expected thresholds that prompts can certify, but constraint '{strictest}' allows a rate of "
+            f"{planned[strictest].threshold:g}, for which a billion prompts are too few, try a larger one, such as "
+            "0.001."
+        )
     more = f"--prompts {fewest} or more"
     if available is not None and available < fewest:
         more = f"data with {fewest} or more test prompts, instead of {available}"

@@ -56,6 +56,9 @@ class UserCode(ContextDecorator):
     ) -> None:
         if error is None or not _bends(error) or raised_by_signal(error):
             return
+        # Rich ends the program where its output is a closed pipe, as after ``fit | head``.
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             return
         raise UserCodeError(

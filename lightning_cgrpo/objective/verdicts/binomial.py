@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from scipy.special import bdtr, betaincinv
 
 MOST = 10_000_000
 """Largest number of prompts that is feasible; a rate nearer to its threshold counts as undecidable."""
+LARGEST = 2**30
+"""Largest number of prompts that a search tries."""
 POWER = 0.8
 """Probability with which `prompts_needed` prompts decide."""
 
@@ -56,11 +57,11 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
 
     def fewest(violations: int) -> int:
         """The least number of prompts of which `violations` are few enough."""
-        return least(lambda n: n > violations and p_value_met(violations, n, threshold) <= level, math.inf) or 0
+        return least(lambda n: n > violations and p_value_met(violations, n, threshold) <= level, LARGEST) or 0
 
     # One more than the violations that the number of prompts must allow.
-    allowed = least(lambda n: bool(bdtr(n - 1, fewest(n - 1), rate) >= power), MOST * threshold)
-    return None if allowed is None else fewest(allowed - 1)
+    allowed = least(lambda n: fewest(n - 1) > 0 and bool(bdtr(n - 1, fewest(n - 1), rate) >= power), MOST * threshold)
+    return None if allowed is None else fewest(allowed - 1) or None
 
 
 def least(enough: Callable[[int], bool], most: float = MOST) -> int | None:

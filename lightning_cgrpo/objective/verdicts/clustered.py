@@ -58,7 +58,7 @@ class ClusteredRate:
         less one is the degrees of freedom of the upper bound. The upper bound is at most that of copies: the share of
         violating prompts, each with the most opportunities. It is at least the rate with all prompts that may be too
         rare to be sampled, each with the most opportunities. Approximate: in simulations, a bound of confidence 0.975
-        misses in up to 3.5 % of evaluations (`python -m benchmarks.verdicts`). Certificates use one answer per prompt,
+        misses in up to 3.6 % of evaluations (`python -m benchmarks.verdicts`). Certificates use one answer per prompt,
         and exact bounds.
         """
         least = 1 - self._upper(1 - self.rate, self.clean, self.clean_effective, level)

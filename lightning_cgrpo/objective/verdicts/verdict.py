@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_cgrpo.objective.verdicts import binomial, ratio
-from lightning_cgrpo.objective.verdicts.binomial import least
+from lightning_cgrpo.objective.verdicts.binomial import LARGEST, least
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 
 Decision = Literal["certified", "refuted", "undecided"]
@@ -179,4 +179,4 @@ def fewest_prompts(tests: Sequence[PlannedTest], confidence: float) -> int | Non
         p_values = [test.p_value_clean(prompts) for test in tests]
         return all_rejected(holm_levels(p_values, 1 - confidence))
 
-    return least(enough, math.inf)
+    return least(enough, LARGEST)

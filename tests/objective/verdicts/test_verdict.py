@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from lightning_cgrpo.cli.certificate import check_prompts
+from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.objective.verdicts.binomial import upper_bound
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, verdicts
 
@@ -91,3 +93,14 @@ def test_the_fewest_prompts_of_a_betting_test_are_those_that_decide():
         enough = Counts(np.zeros(fewest), np.full(fewest, 80 * share), 0.01, most=80)
         fewer = Counts(np.zeros(fewest - 1), np.full(fewest - 1, 80 * share), 0.01, most=80)
         assert enough.p_values()[0] <= 0.05 < fewer.p_values()[0]
+
+
+@pytest.mark.parametrize("threshold", [1e-9, 1e-12, 1e-17, 1e-300])
+def test_a_threshold_that_no_feasible_number_of_prompts_certifies(threshold):
+    for share in (None, 0.5):
+        assert fewest_prompts([PlannedTest(threshold, share)], 0.96) is None
+        with pytest.raises(ConfigError, match="a billion prompts are too few"):
+            check_prompts({"lava": PlannedTest(threshold, share)}, 10_000, 0.96, None)
+    for most in (1.0, 10.0):
+        judged = verdicts({"lava": Counts(np.zeros(100), np.ones(100), threshold, most)}, 0.95)["lava"]
+        assert (judged.decision, judged.needed) == ("undecided", None)

@@ -1,0 +1,57 @@
+"""Outputs that can't show every letter, or that nobody reads."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_cgrpo import __main__ as entry
+from lightning_cgrpo.core.user_code import UserCode
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_letter_that_the_output_lacks_is_a_question_mark(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    monkeypatch.setattr(entry, "main", lambda arguments: print("λ 0.4"))
+    entry.run()
+    sys.stdout.flush()
+    assert written.getvalue() == b"? 0.4\n"
+
+
+PRINTS = {
+    "print": "print('x', flush=True)",
+    "rich": "rich.get_console().print('x')",
+    "rich in a callback": "boundary(lambda: rich.get_console().print('x'))()",
+}
+PROCESS = """\
+import rich
+from lightning_cgrpo import __main__ as entry
+from lightning_cgrpo.core.user_code import UserCode
+boundary = UserCode("a callback")
+entry.main = lambda arguments: {}
+entry.run()
+"""
+
+
+@pytest.mark.parametrize("printed", PRINTS)
+def test_a_closed_pipe_ends_the_program_without_a_word(printed):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", PROCESS.format(PRINTS[printed])], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_another_broken_pipe_is_an_error(monkeypatch, capsys):
+    def breaks(arguments):
+        with UserCode("a function"):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(entry, "main", breaks)
+    monkeypatch.setattr(entry, "output_is_closed", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        entry.run()
+    assert ended.value.code != 141 and "Broken pipe" in capsys.readouterr().err
