@@ -110,7 +110,8 @@ class Bound:
     def interval_text(self, low: float, high: float) -> str:
         """An interval in the user's orientation, as text: ``0.912-0.963``."""
         if self.of_mean:
-            return f"{low:.4g} to {high:.4g}"
+            # Without any variation, the width of the interval is not known.
+            return "all equal" if low == high else f"{low:.4g} to {high:.4g}"
         # A rate near 0 or 1 needs more digits.
         digits = 4 if min(high, 1 - low) < 0.01 else 3
         return f"{low:.{digits}f}-{high:.{digits}f}"

@@ -188,3 +188,19 @@ def test_validation_that_can_say_nothing_is_announced(caplog):
     with caplog.at_level("INFO"):
         trained(Checkpoints(**MERIT, every_n_train_steps=2), max_steps=1)
     assert "8 validation prompts are too few to show lava <= 0.01 (299 needed)" in caplog.text
+
+
+@pytest.mark.parametrize("monitor", ["val/accuracy", "val_loss", "reward/meen"])
+def test_a_metric_that_never_comes_is_refused_after_the_first_update(monitor):
+    with pytest.raises(UserError, match=f"monitor a metric of this run, but got '{monitor}'"):
+        trained(Checkpoints(monitor=monitor, every_n_train_steps=5), val_check_interval=6, max_steps=4)
+
+
+def test_a_metric_of_the_users_own_callback_may_come_later():
+    class Own(Callback):
+        def on_validation_epoch_end(self, trainer, module):
+            module.log("val/accuracy", 1.0)
+
+    checkpoints = Checkpoints(monitor="val/accuracy", every_n_train_steps=4)
+    trained(checkpoints, Own(), val_check_interval=2, max_steps=4)
+    assert checkpoints.best_model_score == 1.0
