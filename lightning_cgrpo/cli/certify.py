@@ -61,12 +61,11 @@ def _certificate(
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.cli.certificate import Asked, decided, look, show
-    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
+    from lightning_cgrpo.cli.loading import held, read_manifest
     from lightning_cgrpo.cli.looks import (
         FILE,
         check_writable,
         error_share,
-        identity,
         looks_at,
         record,
         recorded,
@@ -87,29 +86,20 @@ def _certificate(
     lock = FileLock(folder / f".{FILE}.lock") if first else nullcontext()
     with lock, held(checkpoint) as kept:
         # Which policy is asked what.
-        update, weights, base = read_checkpoint(kept)
-        method = method_of(config)
-        parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
-        if base is not None:
-            parts["base"] = base
-        policy = identity(weights, parts)
-        del weights
+        update, policy = _policy(kept, config)
         question = {
             "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
-            "data": method.get("data"),
+            "data": method_of(config).get("data"),
             "confidence": confidence,
             "prompts": prompts,
         }
-        note = f"Recorded in {folder / FILE}: looks at a run share its error, and no look sees another's prompts."
-        not_certified = [name for name in objective.constrained if name not in decided(objective)]
-        if not_certified:
-            note += f" Not certified, because they have no range: {', '.join(not_certified)}."
 
         # The same question to the same policy has its answer.
         manifest = read_manifest(kept)
         lineage = () if manifest is None else manifest.lineage
         looks = looks_at(folder, lineage)
         earlier = recorded(looks, policy, question)
+        note = _note(folder / FILE, objective)
         if earlier is not None:
             if not first:
                 return None
@@ -136,6 +126,31 @@ def _certificate(
         record(folder, certificate)
     show(certificate, note)
     return certificate
+
+
+def _policy(checkpoint: Path, config: Config) -> tuple[int, str]:
+    """The checkpoint's update, and the identity of its policy: the weights, and what else makes answers and signals."""
+    from lightning_cgrpo.cli.loading import read_checkpoint
+    from lightning_cgrpo.cli.looks import identity
+    from lightning_cgrpo.cli.method import method_of
+
+    update, weights, base = read_checkpoint(checkpoint)
+    method = method_of(config)
+    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
+    if base is not None:
+        parts["base"] = base
+    return update, identity(weights, parts)
+
+
+def _note(file: Path, objective: Objective) -> str:
+    """The line below a certificate."""
+    from lightning_cgrpo.cli.certificate import decided
+
+    note = f"Recorded in {file}: looks at a run share its error, and no look sees another's prompts."
+    not_certified = [name for name in objective.constrained if name not in decided(objective)]
+    if not_certified:
+        note += f" Not certified, because they have no range: {', '.join(not_certified)}."
+    return note
 
 
 def _objective(config: Config) -> Objective:
