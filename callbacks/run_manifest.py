@@ -41,6 +41,8 @@ class RunManifest(Callback):
         settings: of the configuration, from `settings_of`; None for a run from Python.
     """
 
+    changes_learning = False
+
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings
         self.manifest: Manifest | None = None

@@ -175,13 +175,16 @@ class RolloutModule(LightningModule):
     def on_train_start(self) -> None:
         self.manual_optimization.start()
         self.trainer.callback_metrics.update(self._metrics)
+        self._first_update = self.trainer.global_step
 
     def on_train_epoch_end(self) -> None:
         loop = self.trainer.fit_loop.epoch_loop
         check_finished(loop.batch_progress, loop.done)
 
     def on_train_end(self) -> None:
-        check_finished(self.trainer.fit_loop.epoch_progress)
+        # A resumed run that has nothing left to train keeps the counts of its checkpoint, in the middle of an epoch.
+        if self.trainer.global_step > self._first_update:
+            check_finished(self.trainer.fit_loop.epoch_progress)
 
     # ------------------------------------------------------------------ sampling and measuring
 

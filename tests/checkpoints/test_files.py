@@ -381,7 +381,12 @@ def test_logs_are_on_the_disk_before_a_checkpoint_is(folder, monkeypatch):
 def test_a_disk_that_fills_up_while_logs_are_written_ends_the_run_in_one_line(folder, monkeypatch, capsys):
     """TensorBoard's writer is a thread, whose error the next metrics meet."""
     given = [a for a in ARGUMENTS if "logger=" not in a and "max_steps" not in a]
-    given += ["--trainer.max_steps=400", "--callbacks.checkpoints.every_n_train_steps=1000"]
+    # No checkpoint before the logs have filled the room.
+    given += [
+        "--trainer.max_steps=400",
+        "--callbacks.checkpoints.every_n_train_steps=1000",
+        "--trainer.limit_val_batches=0",
+    ]
     monkeypatch.setattr("sys.argv", ["lightning_cgrpo", "fit", *given, "--trainer.logger.name=full"])
     with little_room(30_000), pytest.raises(SystemExit, match="2"):
         command_line.run()
