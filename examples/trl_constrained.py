@@ -1,9 +1,9 @@
 """A TRL script, and five lines that hold a rate at its threshold: short answers, of which 80 % have six vowels.
 
-    python -m lightning_cgrpo tiny-model models/tiny-qwen2
-    python examples/trl_constrained.py models/tiny-qwen2 300
+    python -c "from lightning_cgrpo.policies.tiny.text import make_tiny_model as make; make('models/tiny', hidden_size=16)"
+    python examples/trl_constrained.py models/tiny 300
 
-Half a minute on one CPU core. docs/trl.md explains.
+Less than a CPU minute. docs/trl.md explains.
 """
 
 import sys
