@@ -1,6 +1,6 @@
 """A TRL script, and five lines that hold a rate at its threshold: short answers, of which 80 % have six vowels.
 
-    python -c "from lightning_cgrpo.policies.tiny.text import make_tiny_model as make; make('models/tiny', hidden_size=16)"
+    python -c "from lightning_cgrpo.policies.tiny.text import make_tiny_model as m; m('models/tiny', hidden_size=16)"
     python examples/trl_constrained.py models/tiny 300
 
 Less than a CPU minute. docs/trl.md explains.
