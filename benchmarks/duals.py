@@ -292,8 +292,14 @@ def answered(problem: Problem, costs: Tensor, rows: Tensor, arms: Tensor, draw: 
     return signals
 
 
-def train(problem: Problem, controller: Controller, seed: int, estimator: ScalarizedAdvantages | None = None) -> Array:
-    """The policies ``[T / 4, X, A]`` of the last quarter."""
+def train(
+    problem: Problem,
+    controller: Controller,
+    seed: int,
+    estimator: ScalarizedAdvantages | None = None,
+    share: float = 1 / 4,
+) -> Array:
+    """The policies ``[share * T, X, A]`` of the last share of the updates."""
     draw = torch.Generator().manual_seed(seed)
     start = np.zeros_like(problem.rewards) if problem.start is None else problem.start
     logits = torch.from_numpy(start.copy()).requires_grad_()
@@ -314,7 +320,7 @@ def train(problem: Problem, controller: Controller, seed: int, estimator: Scalar
         optimizer.zero_grad()
         (-(advantages * log_probs[rows, arms]).mean() - ENTROPY * entropy).backward()
         optimizer.step()
-    return np.stack(policies[-(problem.updates // 4) :])
+    return np.stack(policies[-int(share * problem.updates) :])
 
 
 def judged(name: str, controller: str, seed: int) -> dict[str, float]:

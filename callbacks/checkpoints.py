@@ -9,6 +9,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
@@ -35,6 +36,7 @@ from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
+from lightning_cgrpo.objective.selection import Selection, Standing
 
 FOLDER = "checkpoints"
 VALIDATION = "val/"
@@ -60,8 +62,10 @@ class Checkpoints(ModelCheckpoint):
     - A resumed run repeats a due or interrupted validation.
     - With `monitor`, checkpoints are ranked after the same update's validation. A resumed run knows earlier runs' best
       checkpoints.
-    - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
-      ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
+    - With `monitor` of validation, every validation ranks its policy, and no other policy gets its rank.
+      A run without validation keeps the newest checkpoint.
+    - ``val/merit`` stands for a rule (`Selection`): the best is the latest policy that misses no threshold, with nearly
+      the highest reward. A policy's rank is the update at which the rule chose it, or 0.
     - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
 
     Args:
@@ -84,7 +88,8 @@ class Checkpoints(ModelCheckpoint):
         self._validation_due = False
         """True from the end of an update until the validation that follows it has ended."""
         self._ranked_by = ""
-        """The objective whose merit ranks checkpoints."""
+        """The rule and the objective that rank checkpoints by ``val/merit``."""
+        self._selection = Selection()
 
     # ------------------------------------------------------------------ start and resume
 
@@ -95,7 +100,7 @@ class Checkpoints(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
-            self._ranked_by = repr(pl_module.objective)
+            self._ranked_by = f"selection: {pl_module.objective!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
@@ -118,15 +123,20 @@ class Checkpoints(ModelCheckpoint):
         raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "ranked_by": self._ranked_by}
+        ranking = {"ranked_by": self._ranked_by, "selection": self._selection.state_dict()}
+        return {**super().state_dict(), **ranking}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.current_score = state_dict.get("current_score")
         if state_dict.get("ranked_by", self._ranked_by) == self._ranked_by:
             # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
             super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+            if "selection" in state_dict:
+                self._selection.load_state_dict(state_dict["selection"])
         elif path := state_dict["best_model_path"]:
-            rank_zero_info(f"The objective has changed, so {path}, the best before, is not compared with what follows.")
+            rank_zero_info(
+                f"The objective or the rule has changed, so {path}, the best before, is not compared with what follows."
+            )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -258,6 +268,8 @@ class Checkpoints(ModelCheckpoint):
         if self.monitor == VALIDATION_MERIT and not any(trainer.num_val_batches):
             if self.save_top_k:
                 self._save_none_monitor_checkpoint(trainer, monitor_candidates)
+        elif self.monitor == VALIDATION_MERIT and VALIDATION_MERIT in monitor_candidates and self.save_top_k:
+            self._save_if_chosen(trainer, monitor_candidates)
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
         elif self._never_comes(self.monitor, trainer, monitor_candidates):
@@ -282,6 +294,15 @@ class Checkpoints(ModelCheckpoint):
             known = [VALIDATION_MERIT, *metrics, *(f"{VALIDATION}{name}" for name in metrics)]
             hint = did_you_mean(self.monitor, known) or f" Try {VALIDATION_MERIT}, or a tag of docs/tensorboard.md."
             raise UserError(f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'.{hint}")
+
+    def _save_if_chosen(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        """Rank the validated policy by its update if the rule chooses it, else by 0, below all that it has chosen."""
+        module: Any = trainer.lightning_module
+        policy = Standing.of(module.objective, module.evaluations["val"])
+        chosen = policy is not None and self._selection.chooses(policy)
+        rank = torch.tensor(trainer.global_step if chosen else 0, dtype=torch.float64)
+        if self.check_monitor_top_k(trainer, rank):
+            self._update_best_and_save(rank, trainer, monitor_candidates)
 
     @staticmethod
     def _never_comes(monitor: str, trainer: Trainer, metrics: Mapping[str, Tensor]) -> bool:

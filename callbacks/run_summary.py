@@ -19,6 +19,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_cgrpo.callbacks.checkpoints import VALIDATION_MERIT
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
@@ -57,7 +58,7 @@ class RunSummary(Callback):
         self._began, self._written = time.monotonic(), 0.0
         self.record: Record = {"method": {}, "length": {}, **(identity or {})}
         self._scored: dict[float, Record] = {}
-        """Validations by the metric that ranks checkpoints."""
+        """Validations by the number that ranks checkpoints, with the monitored metric as their score."""
         self._before: Record = {}
         """The measurements of the run up to the checkpoint that it resumes from."""
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
@@ -120,9 +121,13 @@ class RunSummary(Callback):
         if trainer.state.fn == "fit" and "val" in pl_module.evaluations and not trainer.sanity_checking:
             last = measured(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
             self.record["measured"]["last"] = last
-            score = trainer.callback_metrics.get(getattr(trainer.checkpoint_callback, "monitor", None) or "")
+            monitor = getattr(trainer.checkpoint_callback, "monitor", None) or ""
+            score = trainer.callback_metrics.get(monitor)
             if score is not None:
-                self._scored.setdefault(float(score), last)  # of equal validations, the first has the checkpoint
+                # By merit, `Checkpoints` ranks a policy by its update.
+                rank = float(trainer.global_step if monitor == VALIDATION_MERIT else score)
+                # Of equal validations, the first has the checkpoint.
+                self._scored.setdefault(rank, {**last, "score": float(score)})
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         self.write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
@@ -146,7 +151,8 @@ class RunSummary(Callback):
         callback: Any = trainer.checkpoint_callback
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:
-            shown["best"] = self._scored[float(score)]
+            shown["best"] = dict(self._scored[float(score)])
+            score = shown["best"].pop("score", score)  # Versions before November 27, 2026 kept the rank alone.
             checkpoint = os.path.relpath(_found(callback.best_model_path, trainer.ckpt_path), self.path.parent)
             self.record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

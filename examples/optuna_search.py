@@ -3,8 +3,8 @@
     pip install optuna
     python examples/optuna_search.py 20
 
-Merit ranks policies as checkpoints are ranked: at least 0 if validation shows that all thresholds are met, then rising
-with the reward; below 0 the distance to the thresholds. The winner is chosen on validation prompts, so `test` or
+Merit is at least 0 if validation's estimates meet all thresholds, then rising with the reward; below 0 it is the
+distance to the thresholds. The winner is chosen on validation prompts, so `test` or
 `certify` it on other prompts.
 """
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.core.output import SUMMARY, print_table
+from lightning_cgrpo.objective.bound import Bound
 
 Record = dict[str, Any]
 
@@ -56,6 +57,24 @@ def closing_table(record: Record) -> Table:
     return table
 
 
+def _why_best(record: Record) -> list[str]:
+    """Why validation's rule chose this checkpoint, and which thresholds it leaves open."""
+    best = record["measured"]["best"]
+    sides: dict[str, str] = {}
+    for name, declared in record["constraints"].items():
+        measured = best["constraints"].get(name)
+        if declared["role"] == "constrain" and measured is not None:
+            bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
+            sides[name] = bound.side(measured["low"], measured["high"])
+    if "missed" in sides.values():
+        return ["It is the latest, because every validated policy missed a threshold."]
+    lines = ["It is the latest that missed no threshold, with nearly the highest reward."]
+    undecided = [name for name, side in sides.items() if side != "met"]
+    if undecided:
+        lines.append(f"{best['prompts']:,} validation prompts leave {', '.join(undecided)} undecided.")
+    return lines
+
+
 def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record['asked']:,}" if record["asked"] else ""
@@ -65,8 +84,8 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
         at = record["measured"]["best"]["update"]
         path = os.path.normpath(folder / best["checkpoint"])  # relative, as in the commands below
         lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
-        if best["score"] < 0 and str(best["monitor"]).endswith("merit"):
-            lines.append("No validation shows that all thresholds are met; the best checkpoint is the nearest to that.")
+        if str(best["monitor"]).endswith("merit"):
+            lines.extend(_why_best(record))
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.
         return lines

@@ -10,34 +10,32 @@ from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import standard_units
-from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts
 
 MERIT = "merit"
 WORST = -1e3
 """Merit of a policy of which a mean was never observed, because an infinite metric can't be logged."""
 CONFIDENCE = 0.95
-"""Confidence of the bound on each rate."""
+"""Confidence with which a threshold counts as shown."""
 
 
 def merit(objective: Objective, evaluation: Evaluation) -> float | None:
-    """At least 0 if the upper confidence bounds of all violation rates are within their thresholds, else below 0.
+    """At least 0 if each estimated rate of violation is within its threshold, else the worst slack, below 0.
 
-    Below 0, the merit is the worst lower bound of slack (threshold - rate), in the bound's `unit`. At least 0, merit
-    rises with the reward. None without a reward.
+    Slack is (threshold - rate) in the bound's `unit`. At least 0, merit rises with the reward, and keeps as many of its
+    digits as the metric's type has. None without a reward.
     """
     reward = evaluation.metrics.get("reward/mean")
     if reward is None:
         return None
     slack = math.inf
     for name, constraint in objective.constrained.items():
-        # A rate that was never observed may be anything.
-        unknown = (ClusteredMean if constraint.bound.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
-        rate = evaluation.rates.get(name, unknown)
-        excess = rate.bounds(1 - CONFIDENCE)[1] - constraint.bound.target
-        slack = max(min(slack, -excess / unit(constraint.bound)), WORST)
-    # From 0 to 2, and float32 keeps four digits of rewards up to hundreds.
-    return slack if slack < 0 else 1 + reward / (1 + abs(reward))
+        if name not in evaluation.rates:
+            return WORST  # A rate that was never observed may be anything.
+        slack = min(slack, (constraint.bound.target - evaluation.rates[name].rate) / unit(constraint.bound))
+    if slack < 0:
+        return max(slack, WORST)
+    return 1 + reward if reward >= 0 else 1 / (1 - reward)
 
 
 def unit(bound: Bound) -> float:
@@ -59,6 +57,6 @@ def too_few(objective: Objective, prompts: int) -> str | None:
         for name, count in unshown.items()
     ]
     return (
-        f"{prompts} validation prompts are too few to show {', '.join(texts)}. The best checkpoint is then the nearest "
-        "to the thresholds, not the feasible one with the highest reward."
+        f"{prompts} validation prompts are too few to show {', '.join(texts)}. Of undecided policies, the latest is "
+        "the best checkpoint."
     )

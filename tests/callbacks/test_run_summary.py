@@ -112,8 +112,9 @@ def test_a_resumed_run_adds_up(fit):
 
 
 def test_of_equal_validations_the_first_has_the_best_checkpoint_also_after_a_resume(fit):
-    """A policy that learns nothing: every validation has the same score."""
+    """A policy that learns nothing: every validation has the same score. By merit, the latest would be the best."""
     still = ["--model.optimizer.lr=0", "--callbacks.multipliers=FixedWeights"]
+    still += ["--callbacks.checkpoints.monitor=val/rate/lava", "--callbacks.checkpoints.mode=min"]
     still += ["--callbacks.multipliers.weights={lava: 1, battery: 1}", "--callbacks.checkpoints.save_top_k=-1"]
     whole = fit(*still, name="whole")
     assert whole["measured"]["best"]["update"] == 4 and whole["measured"]["last"]["update"] == 8

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_closing_card
@@ -11,7 +12,7 @@ from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_
 
 def measured(update, low, high, value, reward):
     constraints = {"safe": {"value": value, "low": low, "high": high}}
-    return {"update": update, "constraints": constraints, "reward": {"value": reward, "error": 0.01}}
+    return {"update": update, "prompts": 9, "constraints": constraints, "reward": {"value": reward, "error": 0.01}}
 
 
 RECORD = {
@@ -73,12 +74,12 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
     show_closing_card(folder)
     sentences, _, commands = screen.export_text().partition("Next:")
     assert max(map(len, sentences.splitlines())) <= 80
-    assert "by val/merit -1.125." in " ".join(sentences.split()) and "nearest" in sentences
+    assert "by val/merit -1.125. It is the latest that missed no" in " ".join(sentences.split())
     assert "export -c runs/a_run_with_a_long_name/version_0/config.yaml --out model\n" in commands
 
 
 def test_next_commands(tmp_path):
-    assert len(closing_lines(RECORD, tmp_path)) == 2, "a run from Python"
+    assert len(closing_lines(RECORD, tmp_path)) == 3, "a run from Python"
     (tmp_path / "config.yaml").touch()
     lines = closing_lines(RECORD, tmp_path)
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
@@ -89,6 +90,26 @@ def test_next_commands(tmp_path):
     assert closing_lines(unbounded, tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."
     lines = closing_lines(RECORD, tmp_path, " --data.test_path=FILE")
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
-    assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 2, "the error says what to do"
-    infeasible = {**RECORD, "best": {**RECORD["best"], "score": -0.2}}
-    assert any("No validation shows" in line for line in closing_lines(infeasible, tmp_path))
+    assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 3, "the error says what to do"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.91, 0.97, ["It is the latest that missed no threshold, with nearly the highest reward."]),
+        (0.1, 0.8, ["It is the latest, because every validated policy missed a threshold."]),
+        (
+            0.1,
+            1.0,
+            [
+                "It is the latest that missed no threshold, with nearly the highest reward.",
+                "9 validation prompts leave safe undecided.",
+            ],
+        ),
+    ],
+)
+def test_why_a_checkpoint_is_the_best(tmp_path, low, high, said):
+    record = {**RECORD, "measured": {"best": measured(20, low, high, 0.5, 0.2)}}
+    assert closing_lines(record, tmp_path)[2:] == said
+    ranked = {**record, "best": {**RECORD["best"], "monitor": "val/reward/mean"}}
+    assert len(closing_lines(ranked, tmp_path)) == 2, "by a metric that the user chose"

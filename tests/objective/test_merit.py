@@ -1,6 +1,7 @@
 """The order of policies."""
 
 import pytest
+import torch
 
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
@@ -22,21 +23,23 @@ def test_feasible_policies_come_first_and_then_the_reward_decides():
     order = [
         of(9.0, lava=0.5, impolite=0.5),
         of(9.0, lava=0.02),
-        of(9.0, lava=0.01),
-        of(9.0, lava=0.004),  # within the threshold, but 400 prompts don't show it
-        of(-1e3),
-        of(-1e3, prompts=1_000, lava=0.001) + 1e-5,
-        of(0.2, impolite=0.02),
+        of(9.0, lava=0.011),
+        of(-1e3, lava=0.01),
+        of(-9.0, lava=0.004),
+        of(0.0),
+        of(0.2, impolite=0.05),
         of(0.9),
         of(0.901),
         of(1e3),
     ]
     assert order == sorted(order) and len(set(order)) == len(order)
-    assert order[3] < 0 <= order[4]
+    assert order[2] < 0 <= order[3]
 
 
-def test_298_prompts_without_violation_show_nothing_of_1_percent_and_299_do():
-    assert of(1.0, prompts=298) < 0 <= of(1.0, prompts=299)
+@pytest.mark.parametrize("reward", [1e6, -1e6])
+def test_large_rewards_keep_their_order_in_the_type_of_logged_metrics(reward):
+    merits = torch.tensor([of(reward), of(reward + 1), of(reward + 2)], dtype=torch.float32).tolist()
+    assert 0 < merits[0] < merits[1] < merits[2]
 
 
 def test_the_worst_constraint_counts_in_standard_units():
@@ -47,10 +50,9 @@ def test_the_worst_constraint_counts_in_standard_units():
 
 def test_what_was_never_observed():
     unseen = Evaluation({"reward/mean": 1.0}, {}, 400, 400, {"lava": ClusteredRate(0.0, None, 400, 400)})
-    assert merit(OBJECTIVE, unseen) < 0
+    assert merit(OBJECTIVE, unseen) < of(1.0, lava=1.0) < 0
     assert merit(OBJECTIVE, Evaluation()) is None
-    assert merit(Objective("goal"), Evaluation({"reward/mean": 1.0})) == pytest.approx(1.5)
-    assert merit(Objective("goal", {"lava": Constraint(at_most=0.0)}), unseen) < 0
+    assert merit(Objective("goal"), Evaluation({"reward/mean": 1.0})) == pytest.approx(2)
 
 
 def test_how_many_validation_prompts_can_say_something():
