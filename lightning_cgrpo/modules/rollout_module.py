@@ -182,8 +182,9 @@ class RolloutModule(LightningModule):
         check_finished(loop.batch_progress, loop.done)
 
     def on_train_end(self) -> None:
-        # A resumed run that has nothing left to train keeps the counts of its checkpoint, in the middle of an epoch.
-        if self.trainer.global_step > self._first_update:
+        # A resumed run that a callback ends before its first update keeps the counts of its checkpoint.
+        nothing_left = self.trainer.should_stop and self.trainer.global_step == self._first_update
+        if not nothing_left:
             check_finished(self.trainer.fit_loop.epoch_progress)
 
     # ------------------------------------------------------------------ sampling and measuring

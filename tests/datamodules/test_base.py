@@ -118,7 +118,7 @@ class TestGroupDataModule:
 
     def test_training_goes_on_after_the_updates_done(self) -> None:
         module = self.made()
-        module.trainer = SimpleNamespace(global_step=7)
+        module.trainer = SimpleNamespace(global_step=7, limit_train_batches=1.0)
         got = [groups.index.tolist() for groups in module.train_dataloader()]
         assert got == batches(22, 4, start=7, seed=5, drop_last=True)
         assert len(got) == 3
@@ -126,7 +126,7 @@ class TestGroupDataModule:
     @pytest.mark.parametrize(("split", "size"), SIZES[1:])
     def test_evaluation_sees_every_prompt_in_order(self, split: str, size: int) -> None:
         module = self.made()
-        module.trainer = SimpleNamespace(global_step=7)
+        module.trainer = SimpleNamespace(global_step=7, limit_train_batches=1.0)
         got = [groups.index.tolist() for groups in getattr(module, f"{split}_dataloader")()]
         assert got == batches(size, 3) and module.asked == [split]
         assert module.predict_dataloader().source.size == 5, "the test prompts"
