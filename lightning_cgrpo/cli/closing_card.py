@@ -46,7 +46,12 @@ def closing_table(record: Record) -> Table:
     title = f"Run {record['status']}" + (f": {record['error']}" if record["error"] else "")
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     rows = measured_rows(record["constraints"], measured.values())
-    rows = [[row[0].replace(" (monitored)", "\n(monitored)"), *row[1:]] for row in rows]
+    broken = [(" (monitored)", "\n(monitored)"), (") too few", ")\ntoo few")]
+    for row in rows:
+        for number, cell in enumerate(row):
+            for together, apart in broken:
+                cell = cell.replace(together, apart)
+            row[number] = cell
     # A short name stays beside its threshold; a longer one leaves room for intervals at 80 columns.
     longest = max(len(line) for row in rows for line in row[0].split("\n"))
     table.add_column("", overflow="fold", no_wrap=longest <= 24)
