@@ -198,7 +198,7 @@ def test_limited_epochs_begin_new_passes():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("first", [3, 4])  # within an epoch, and at its end
+@pytest.mark.parametrize("first", [pytest.param(3, marks=pytest.mark.slow), 4])  # within an epoch, and at its end
 def test_a_limited_run_resumes_to_the_bit(tmp_path, monkeypatch, first):
     monkeypatch.chdir(tmp_path)
     limits = {"limit_train_batches": 2, "max_epochs": 4}

@@ -230,6 +230,7 @@ def test_a_resume_is_exact_at_a_border_of_generations(trainer_of, tmp_path, cont
     assert logged(resumed, "weight/reward") == logged(through, "weight/reward")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_multipliers_is_told(trainer_of, tmp_path):
     trainer_of([brief, vowels], folder="plain", save_strategy="steps", save_steps=1).train()
     trainer = trainer_of([brief, vowels])
@@ -238,6 +239,7 @@ def test_a_checkpoint_without_multipliers_is_told(trainer_of, tmp_path):
         trainer.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-1"))
 
 
+@pytest.mark.slow
 def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
     trainer = trainer_of([brief, vowels])
     objective = Objective("brief", {"vowels": Constraint(at_least=0.8, by={"kind": ["easy", "hard"]})})
@@ -251,6 +253,7 @@ def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
 # ---------------------------------------------------------------------- kinds of scripts
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_bounded_by_the_name_of_its_directory(trainer_of, model, tmp_path):
     """A script of TRL's documentation: a reward model beside a function, here with a bound on its mean score."""
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -218,6 +218,7 @@ class Spoils(Callback):
     on_validation_batch_end = on_train_batch_end
 
 
+@pytest.mark.slow
 def test_a_task_and_callbacks_that_work_in_place_change_no_run():
     def trained(spoils):
         torch.manual_seed(0)
