@@ -38,6 +38,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli.preparation
 from lightning_cgrpo.checkpoints.header import SHARDED_LAST
+from lightning_cgrpo.core.manifest.manifest import PLACE
 
 PATIENCE = 600.0
 """Timeout of every step, in seconds."""
@@ -251,11 +252,13 @@ def differences(run: Path, whole: Path) -> Iterator[str]:
 
 
 def final(run: Path) -> dict[str, Any]:
-    """The last checkpoint, without the state of callbacks that remember paths."""
+    """The last checkpoint, without the state of callbacks that remember paths, and without the run's place."""
     path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
+    for place in PLACE:  # runs on other numbers of nodes are compared, too
+        checkpoint["manifest"]["settings"].pop(place, None)
     return checkpoint
 
 

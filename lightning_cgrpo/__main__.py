@@ -9,6 +9,7 @@ import os
 import select
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
@@ -147,7 +148,8 @@ def _command_meant(word: str, commands: Iterable[str]) -> str:
 def run() -> None:
     """The entry point: prints one line for a user's error, three for an unexpected error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a λ that the output's encoding lacks must not end training
+        with suppress(OSError):  # an output that was replaced by a terminal
+            sys.stdout.reconfigure(errors="replace")  # a λ that the output's encoding lacks must not end training
     try:
         main(sys.argv[1:])
         sys.stdout.flush()  # a closed pipe may show only here

@@ -175,16 +175,14 @@ class RolloutModule(LightningModule):
     def on_train_start(self) -> None:
         self.manual_optimization.start()
         self.trainer.callback_metrics.update(self._metrics)
-        self._first_update = self.trainer.global_step
 
     def on_train_epoch_end(self) -> None:
         loop = self.trainer.fit_loop.epoch_loop
         check_finished(loop.batch_progress, loop.done)
 
     def on_train_end(self) -> None:
-        # A resumed run that a callback ends before its first update keeps the counts of its checkpoint.
-        nothing_left = self.trainer.should_stop and self.trainer.global_step == self._first_update
-        if not nothing_left:
+        # Lightning's counts of epochs are off by one after some resumes, so they tell of whole runs alone.
+        if self.trainer.ckpt_path is None:
             check_finished(self.trainer.fit_loop.epoch_progress)
 
     # ------------------------------------------------------------------ sampling and measuring

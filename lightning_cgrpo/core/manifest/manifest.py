@@ -18,6 +18,8 @@ KEY = "manifest"
 """The manifest's key in a checkpoint."""
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.min_steps", "trainer.min_epochs")
 """Settings of a run's length: a longer run is the same run."""
+PLACE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
+"""Settings of where a run computes: the same run on other machines."""
 SHOWN = 60
 """Characters of a value in a line."""
 NAMES = {"train": "training prompts", "val": "validation prompts"}
@@ -50,8 +52,8 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """16 hexadecimal digits, equal for runs that differ in their length and versions alone."""
-        settings = {key: value for key, value in (self.settings or {}).items() if key not in LENGTH}
+        """16 hexadecimal digits, equal for runs that differ in their length, place and versions alone."""
+        settings = {key: value for key, value in (self.settings or {}).items() if key not in (*LENGTH, *PLACE)}
         content = json.dumps([settings, self.sizes, self.code, self.start], sort_keys=True, default=str)
         digest = blake2b(content.encode(), digest_size=8)
         for split in sorted(self.prompts):
