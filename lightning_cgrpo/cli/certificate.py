@@ -310,7 +310,9 @@ def show(certificate: dict[str, Any], note: str) -> None:
     measured = "measured" if means else "measured rate"
     for column in ("", "threshold", measured, "true value", "verdict", "prompts that would decide"):
         # Names that are cut off would not tell subsets apart.
-        table.add_column(column, justify="left" if column in ("", "verdict") else "right", no_wrap=not column)
+        table.add_column(
+            column, justify="left" if column in ("", "verdict") else "right", no_wrap=column in ("", "true value")
+        )
     for name, found in certificate["constraints"].items():
         table.add_row(*_cells(name, found))
     print_table(table)
