@@ -111,9 +111,8 @@ def check_continuable(before: Settings, now: Settings) -> None:
     Raises:
         UserError: names the setting, and what to do.
     """
-    changed = differing(before, now)
-    for key, (old, new) in changed.items():
-        kept = f"{key}={old}"
+    for key, (old, new) in differing(before, now).items():
+        kept = f"{key}={shown(old)}"
         if key == "model.optimizer":
             raise UserError(
                 f"Expected the optimizer of the checkpoint, {old}, because another optimizer cannot continue from its "
@@ -122,8 +121,8 @@ def check_continuable(before: Settings, now: Settings) -> None:
         # A removed schedule leaves the configured learning rate, and is told.
         if key.startswith("model.lr_scheduler") and now.get("model.lr_scheduler") is not None:
             raise UserError(
-                f"Expected the schedule of the checkpoint, because a schedule continues with its first settings, "
-                f"but got {key} {old} -> {new}, try {kept}, or --ckpt_path=null for a new run."
+                "Expected the schedule of the checkpoint, because a schedule continues with its first settings, "
+                f"but got {key} {shown(old)} -> {shown(new)}, try {kept}, or --ckpt_path=null for a new run."
             )
     # Fixed weights have no state, from which new multipliers may begin.
     if _adapts(before) and not _adapts(now):

@@ -193,7 +193,7 @@ class _Look(CommandLine):
         self.longest = model.sampler.longest
         for name, constraint in decided(self.objective).items():
             _range(name, constraint, self.longest)
-        endless = datamodule.source("test").endless
+        endless = getattr(datamodule.source("test"), "endless", False)  # a user's own source may be any class
         whole = datamodule.certification(None, self.asked.used)
         available = None if endless else len(whole.source)
         prompts = self.asked.prompts or len(whole.source)

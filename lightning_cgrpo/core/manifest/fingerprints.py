@@ -82,17 +82,18 @@ def _module_of(path: str) -> tuple[str, Path | None]:
     spec = PathFinder.find_spec(parts[0])
     if spec is None or not spec.origin or spec.origin.startswith(LIBRARIES) or "site-packages" in spec.origin:
         return "", None
-    file, name = Path(spec.origin), parts[0]
+    file = Path(spec.origin)
+    name = parts[0]
     for part in parts[1:]:
-        folder = file.parent if file.name == "__init__.py" else None
-        inner = (
-            None
-            if folder is None
-            else next((one for one in (folder / part / "__init__.py", folder / f"{part}.py") if one.is_file()), None)
-        )
-        if inner is None:
+        if file.name != "__init__.py":  # the rest names a class or function in the module
             break
-        file, name = inner, f"{name}.{part}"
+        inner = file.parent / part / "__init__.py"
+        if not inner.is_file():
+            inner = file.parent / f"{part}.py"
+        if not inner.is_file():
+            break
+        file = inner
+        name = f"{name}.{part}"
     return (name, file) if file.suffix == ".py" and file.is_file() else ("", None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -68,13 +68,13 @@ class Manifest:
 
     def continuing(self, before: Manifest) -> Manifest:
         """This manifest, of a run that resumes from a checkpoint of the run `before`."""
-        lineage = before.lineage if self.name in before.lineage else (*before.lineage, self.name)
-        gone = torch.tensor(sorted({*before.used.tolist()} - {*replace(self, seen=before.seen[:0]).used.tolist()}))
-        return replace(self, lineage=lineage, seen=gone.to(torch.int64))
+        name = self.name
+        lineage = before.lineage if name in before.lineage else (*before.lineage, name)
+        earlier = before.used
+        return replace(self, lineage=lineage, seen=earlier[~torch.isin(earlier, self.used)])
 
     def state(self) -> dict[str, Any]:
         """Plain containers and tensors, for a checkpoint."""
-        # By field, because `asdict` would copy the tensors.
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"lineage": list(self.lineage)}
 
     @classmethod
@@ -88,9 +88,8 @@ class Manifest:
 
     def readable(self) -> dict[str, Any]:
         """The manifest as JSON, without the prompts' fingerprints."""
-        plain = replace(self, prompts={}, seen=self.seen[:0])
-        content = asdict(plain)
-        return {key: value for key, value in content.items() if key not in ("prompts", "seen")}
+        state = self.state()
+        return {key: value for key, value in state.items() if key not in ("prompts", "seen")}
 
 
 def differences(before: Manifest, now: Manifest) -> list[str]:
