@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli.preparation
 from lightning_cgrpo.checkpoints.header import SHARDED_LAST
-from lightning_cgrpo.core.manifest.manifest import PLACE
+from lightning_cgrpo.core.manifest.manifest import KEY, PLACE
 
 PATIENCE = 600.0
 """Timeout of every step, in seconds."""
@@ -257,8 +257,9 @@ def final(run: Path) -> dict[str, Any]:
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
+    settings = checkpoint.get(KEY, {}).get("settings") or {}  # none of runs from Python
     for place in PLACE:  # runs on other numbers of nodes are compared, too
-        checkpoint["manifest"]["settings"].pop(place, None)
+        settings.pop(place, None)
     return checkpoint
 
 
