@@ -1,4 +1,4 @@
-"""Rules that choose a checkpoint, on the policies of the 26 bandits of `benchmarks.duals`.
+"""Rules that choose a checkpoint, on the policies of the 26 bandits (`benchmarks.bandits`).
 
     python -m benchmarks.checkpoints                       # two sizes of the validation: two minutes of CPU time
     python -m benchmarks.checkpoints --prompts 1000 --problems 1 9
@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from benchmarks.duals import TOLERANCE, Array, Problem, answered, by_name, train
+from benchmarks.bandits import Array, Problem, answered, problems_by_name
+from benchmarks.duals import TOLERANCE, train
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.multipliers import DampedAscent
 from lightning_cgrpo.objective.measurement import Evaluation, clustered_rates, moments, prompt_sums
@@ -89,7 +90,8 @@ def chosen(problem: Problem, evaluations: Sequence[Evaluation]) -> dict[str, int
 
 def certified(problem: Problem, excess: Array) -> float:
     """The probability that `CERTIFYING` prompts certify all counted rates, whose excess is ``[K]``."""
-    probability, counted = 1.0, len(excess)
+    probability = 1.0
+    counted = len(excess)
     for d, unit, above in zip(problem.thresholds, problem.units, excess, strict=False):
         most = np.searchsorted(binom.cdf(np.arange(CERTIFYING + 1), CERTIFYING, d), 0.05 / counted, "right") - 1
         probability *= float(binom.cdf(most, CERTIFYING, d + above * unit)) if most >= 0 else 0.0
@@ -100,7 +102,7 @@ def judged(name: str, prompts: Sequence[int], seed: int) -> dict[int, dict[str, 
     """The measures of each rule by number of prompts, means over `REPEATS` validations of one run."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    problem = by_name()[name]
+    problem = problems_by_name()[name]
     safest, best, prices = problem.bounds()
     policies = train(problem, DampedAscent(), seed, share=1.0)
     policies = policies[np.arange(1, CHECKS + 1) * len(policies) // CHECKS - 1]
@@ -127,7 +129,7 @@ def judged(name: str, prompts: Sequence[int], seed: int) -> dict[int, dict[str, 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    problems = by_name()
+    problems = problems_by_name()
     names = list(problems)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", type=int, default=range(1, 27), metavar="N", help="by number, from 1")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.duals import CONTROLLERS, Problem, by_name, judged, train
+from benchmarks.bandits import Problem, problems_by_name
+from benchmarks.duals import CONTROLLERS, judged, train
 from lightning_cgrpo.multipliers import DampedAscent
 
 TWO_ARMS = Problem(np.array([[0.2, 1.0]]), np.array([[[0.1, 0.5]]]), (0.3,), updates=400)
@@ -24,7 +25,7 @@ def test_rates_over_steps_pool_the_steps():
 
 
 def test_all_problems_have_a_gain_within_their_thresholds():
-    problems = by_name()
+    problems = problems_by_name()
     assert len(problems) == 26
     for problem in problems.values():
         safest, best, prices = problem.bounds()
