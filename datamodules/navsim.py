@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from functools import cached_property
 from typing import Any
 
@@ -92,7 +91,8 @@ class NavsimDataModule(GeneratedDataModule):
             )
 
     def inventory(self, split: Split) -> list[Pieces]:
-        pieces = [Pieces(*astuple(kind)) for kind in self.scenes.inventory(split)]
+        found = self.scenes.inventory(split)
+        pieces = [Pieces(kind.kind, kind.expected, kind.faults, needed=kind.needed) for kind in found]
         return pieces or super().inventory(split)
 
     def prepare_data(self) -> None:

@@ -92,7 +92,7 @@ class PromptDataModule(GroupDataModule):
         rows = self._read(path, "validation" if split == "val" else split, wrong)
         names = list(dict.fromkeys(name for row in rows for name in row))
         repeats = f"; {count:,} repeat an earlier prompt" if (count := len(rows) - len({*_keys(rows)})) else ""
-        return [Pieces("records", len(rows) + len(wrong), tuple(wrong), f"columns {', '.join(names)}{repeats}", 1)]
+        return [Pieces("records", len(rows) + len(wrong), tuple(wrong), f"columns {', '.join(names)}{repeats}")]
 
     def source(self, split: Split) -> Prompts:
         if split == "val" and not self._has_validation:

@@ -1,4 +1,4 @@
-"""Counts of the pieces of a data set: expected, and missing or corrupt."""
+"""Counts of the files and scenes that a split is read from: expected, and missing or corrupt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ class Pieces:
         kind: plural, such as ``logs``.
         expected: number of pieces.
         faults: a line for each missing or corrupt piece, which begins with its path.
-        note: further facts, for a line of their own.
         needed: share without which a run doesn't start.
     """
 
     kind: str
     expected: int
     faults: tuple[str, ...] = ()
-    note: str = ""
     needed: float = ENOUGH
 
     @property
@@ -39,7 +37,7 @@ class Pieces:
 
 
 def check_enough(pieces: Iterable[Pieces], name: str, allowing: str) -> None:
-    """Raise a `InputError` if of one kind less than `ENOUGH` is there.
+    """Raise an `InputError` if too few pieces of one kind are there.
 
     Args:
         name: the data set.

@@ -103,7 +103,7 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
         inputs = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
         lengths += inputs["prompt_mask"].sum(-1).tolist()
     long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
-    return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}", 1)]
+    return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}")]
 
 
 def _show(every: dict[str, list[Pieces]]) -> None:

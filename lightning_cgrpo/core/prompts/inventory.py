@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENOUGH = 0.99
-"""Share of pieces that a run needs, because downloads have gaps."""
-
 
 @dataclass(frozen=True)
 class Pieces:
@@ -24,7 +21,7 @@ class Pieces:
     expected: int
     faults: tuple[str, ...] = ()
     note: str = ""
-    needed: float = ENOUGH
+    needed: float = 1.0
 
     @property
     def present(self) -> int:
