@@ -10,16 +10,9 @@ import pytest
 from driving_scenes.errors import InputError
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
-from tests.driving_scenes.fake_devkit import (
-    TOWN,
-    install,
-    synthetic,
-    write_caches,
-    write_image,
-    write_log,
-    write_maps,
-    write_split,
-)
+from tests.driving_scenes.devkit_files import write_caches, write_image, write_log, write_maps, write_split
+from tests.driving_scenes.fake_devkit import install
+from tests.driving_scenes.made_up_drive import TOWN, synthetic
 
 PAPER = ["-c", "configs/paper/navsim_qwen2_5_vl_3b.yaml", "--data.scenes.allow_pickles=true"]
 WHOLE = ["--data.scenes.train_part=[0, 1]", "--data.scenes.val_share=0.1", "--data.scenes.metric_caches=true"]

@@ -1,6 +1,6 @@
 """NAVSIM's own data through its devkit: on fakes of its classes here, and on the devkit itself where it is installed.
 
-The drive of fake_devkit.py is written as an OpenScene log and a nuPlan map, from which the source must make its scene.
+made_up_drive.py is written as an OpenScene log and a nuPlan map, from which the source must make its scene.
 """
 
 import pickle
@@ -25,21 +25,16 @@ from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.__main__ import main as run
 from navsim_score.columns import MULTIPLIERS
 from navsim_score.command.submission import Authors, read_submission
-from tests.driving_scenes.fake_devkit import (
-    LOGS,
-    TOWN,
-    FakeScenario,
-    expected,
-    frames,
-    install,
+from tests.driving_scenes.devkit_files import (
     set_variables,
-    synthetic,
     write_caches,
     write_image,
     write_log,
     write_maps,
     write_split,
 )
+from tests.driving_scenes.fake_devkit import FakeScenario, install
+from tests.driving_scenes.made_up_drive import LOGS, TOWN, expected, frames, synthetic
 
 FOLLOW_UP, BEFORE_IT = "1234567890abcdefg", "1234567890abcdefh"
 CAMERAS = ("CAM_F0", "CAM_L0")

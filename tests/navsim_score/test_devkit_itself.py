@@ -1,4 +1,4 @@
-"""The devkit's own scripts, where it is installed, on the drive of fake_devkit.py as log and nuPlan map."""
+"""The devkit's own scripts, where it is installed, on the drive of made_up_drive.py as log and nuPlan map."""
 
 import csv
 import json
@@ -16,7 +16,8 @@ from driving_scenes.scene_file import write_scene
 from navsim_score.columns import COLUMNS, EXTENDED_COMFORT
 from navsim_score.command import main
 from navsim_score.command.submission import Authors, read_submission, write_submission
-from tests.driving_scenes.fake_devkit import MAP, frames, set_variables, write_log
+from tests.driving_scenes.devkit_files import set_variables, write_log
+from tests.driving_scenes.made_up_drive import MAP, frames
 from tests.driving_scenes.scenes import straight
 
 pytest.importorskip("navsim", reason="NAVSIM's devkit isn't installed")
