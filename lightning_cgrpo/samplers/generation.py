@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
-CHECKED_AT_ONCE = 1_000
+CHECKED = 1_000
+"""Prompts whose tokens are counted before training: the longest texts, since a million would take minutes."""
 ENDLESS = 20
 """Rollouts without any end token before a warning."""
 
@@ -65,22 +67,24 @@ class GenerationSampler(Sampler):
         self._endless = 0
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
-        """Raise a `UserError` unless all prompts of `source.rows` fit, before a long run meets the first that does not.
+        """Raise a `UserError` unless the longest prompts of `source.rows` fit, before a long run meets the first.
 
-        Policies that read images are not checked. Collective.
+        All others are checked when they are read. Policies that read images are not checked. Collective.
         """
         rows = source.rows
         if rows is None or policy.room(0) == math.inf or policy.reads_images:
             return
+        longest = nlargest(CHECKED, range(len(rows)), key=lambda row: _size(rows[row]["prompt"]))
         rank, processes = world()
+        index = torch.tensor(longest[rank::processes], dtype=torch.int64)
         too_long: dict[int, int] = {}
-        for start in range(rank, len(rows), processes * CHECKED_AT_ONCE):
-            index = torch.arange(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
+        if len(index):
             inputs = policy.read_prompts([rows[row]["prompt"] for row in index.tolist()], index, self.tools)
-            too_long |= self._too_long(policy, index, inputs)
+            too_long = self._too_long(policy, index, inputs)
         # Every process raises, also one whose own prompts fit.
         if total := sum(gather_counts(len(too_long), policy.device)):
-            raise self._no_room(policy, total, len(rows), too_long)
+            among = f"{len(rows)} prompts" if len(rows) <= CHECKED else f"the {CHECKED:,} longest prompts"
+            raise self._no_room(policy, total, among, too_long)
 
     def _too_long(self, policy: CausalLMPolicy, index: Tensor, inputs: dict[str, Tensor]) -> dict[int, int]:
         """Lengths of the prompts that leave no room for `max_new_tokens`, by number."""
@@ -90,7 +94,7 @@ class GenerationSampler(Sampler):
         lengths = inputs["prompt_mask"].sum(-1).tolist()
         return {row: length for row, length in zip(index.tolist(), lengths, strict=True) if length > room}
 
-    def _no_room(self, policy: CausalLMPolicy, total: int, of: int, too_long: dict[int, int]) -> UserError:
+    def _no_room(self, policy: CausalLMPolicy, total: int, among: str, too_long: dict[int, int]) -> UserError:
         first = next((f" (such as prompt {row}, of {length} tokens)" for row, length in too_long.items()), "")
         longest = self.sampling.max_new_tokens
         if policy.room(longest) < 1:
@@ -101,7 +105,7 @@ class GenerationSampler(Sampler):
         return UserError(
             f"Expected prompts of at most {policy.room(longest):g} tokens, by max_prompt_tokens and the "
             f"{policy.context_length} positions of '{policy.name}' without max_new_tokens {longest}, but got "
-            f"{total} of {of} prompts too long{first}, try leaving them out, or a smaller max_new_tokens."
+            f"{total} of {among} too long{first}, try leaving them out, or a smaller max_new_tokens."
         )
 
     def _warn_of_endless(self, policy: CausalLMPolicy, truncated: Tensor) -> None:
@@ -132,7 +136,7 @@ class GenerationSampler(Sampler):
         asked = prompts.column("prompt", "GenerationSampler")
         inputs = policy.read_prompts(asked, prompts.index, self.tools)
         if too_long := self._too_long(policy, prompts.index, inputs):
-            raise self._no_room(policy, len(too_long), len(prompts), too_long)
+            raise self._no_room(policy, len(too_long), f"{len(prompts)} prompts", too_long)
         return inputs
 
     def _with_texts(self, policy: CausalLMPolicy, rollouts: Rollouts) -> Rollouts:
@@ -143,3 +147,8 @@ class GenerationSampler(Sampler):
         group_size = rollouts.actions.shape[1]
         rollouts.info["text"] = [texts[i : i + group_size] for i in range(0, len(texts), group_size)]
         return rollouts
+
+
+def _size(prompt: Any) -> int:
+    """Bytes of a prompt's texts: more bytes are more tokens, as a rule."""
+    return len(str(prompt).encode())

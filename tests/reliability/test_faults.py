@@ -193,11 +193,14 @@ def test_whatever_a_function_returns_no_dual_and_no_weight_takes_a_number_that_i
     assert torch.stack(memory.weights).isfinite().all() and memory.parameters[-1].isfinite().all()
 
 
-def test_prompts_that_are_too_long_are_found_before_training(folder):
-    rows = [{"prompt": "short"}, {"prompt": "Long. " * 3000}, {"prompt": "also short"}]
+@pytest.mark.parametrize(("short", "among"), [(2, "3 prompts"), (1200, "the 1,000 longest prompts")])
+def test_prompts_that_are_too_long_are_found_before_training(folder, short, among):
+    """Of many prompts only the longest are read at the start, because a million would take minutes."""
+    rows = [{"prompt": f"short {number}"} for number in range(short)]
+    rows.insert(1, {"prompt": "Long. " * 3000})
     (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     called = []
-    with pytest.raises(UserError, match=r"1 of 3 prompts too long \(such as prompt 1, of \d+ tokens\)"):
+    with pytest.raises(UserError, match=rf"1 of {among} too long \(such as prompt 1, of \d+ tokens\)"):
         train(folder, lambda completions: called.append(1), prompts="long.jsonl")
     assert not called
 
