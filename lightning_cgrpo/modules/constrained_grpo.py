@@ -204,6 +204,7 @@ class ConstrainedGRPO(RolloutModule):
             with stopwatch.time("redraw"):
                 drawn = self._redraw(prompts, sampled, measured, weights_J, update)
 
+        self.sampler.release(self.policy)
         with stopwatch.time("optimize"):
             # 4. Compare the answers of each group by each component, a reward or minus the cost of a constraint.
             components = self.objective.components(drawn.signals)

@@ -50,6 +50,9 @@ class RolloutEngine(ABC):
         """
         return nullcontext()
 
+    def release(self, policy: CausalLMPolicy) -> None:  # noqa: B027 (most engines hold no memory of their own)
+        """Give back memory that training needs; called before each update's training passes. Collective."""
+
     @abstractmethod
     def generate(
         self,

@@ -127,6 +127,9 @@ class GenerationSampler(Sampler):
             rollouts = self.engine.generate(policy, inputs, group_size, self.sampling, draws)
         return self._with_texts(policy, rollouts)
 
+    def release(self, policy: CausalLMPolicy) -> None:
+        self.engine.release(policy)
+
     def _read(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
         """Inputs of the prompts, on the CPU.
 

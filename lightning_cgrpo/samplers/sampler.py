@@ -45,5 +45,8 @@ class Sampler(ABC):
         """Signals of what happened in the sampler's own rollouts, besides the task's signals."""
         return {}
 
+    def release(self, policy: Any) -> None:  # noqa: B027 (most samplers hold none)
+        """Give back memory that training needs; called before each update's training passes. Collective."""
+
     def check(self, policy: Any, source: PromptSource) -> None:  # noqa: B027 (most samplers can answer any prompt)
         """Raise a `UserError` unless all prompts can be answered; called before training."""

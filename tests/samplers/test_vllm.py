@@ -157,12 +157,14 @@ def long(completions, **_):
     return [float(len(text)) for text in completions]
 
 
-def test_training(directory, served, tmp_path):
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_training(directory, serve, sleeps, tmp_path):
     """Two updates: each one's answers come from the weights that the one before made."""
+    served = serve(directory, sleep_mode=sleeps)
     (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
     module = ConstrainedGRPO(
         policy=make_policy(directory),
-        sampler=GenerationSampler(LENGTH, engine=VLLMServer(served.address)),
+        sampler=GenerationSampler(LENGTH, engine=VLLMServer(served.address, sleeps=sleeps)),
         task=FunctionTask({"long": long}),
         objective=Objective("long", {"truncated": Constraint(at_most=0.5, role="monitor")}),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
@@ -174,3 +176,4 @@ def test_training(directory, served, tmp_path):
     gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
+    assert bool(served.engine.asleep) is sleeps

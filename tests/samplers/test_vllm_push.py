@@ -214,7 +214,7 @@ def test_two_workers_in_other_processes_receive_equal_weights(directory, policy,
 
 
 @every_way
-def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, serve, served, policy, way, monkeypatch):
+def test_a_server_on_the_same_gpu_sleeps_before_training(directory, serve, served, policy, way, monkeypatch):
     backend, push = WAYS[way]
     fake, emptied = serve(directory, sleep_mode=True, backend=backend), []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.engine.log)))
@@ -225,6 +225,9 @@ def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, serve, serv
         assert torch.equal(made.actions, expected.actions) and torch.equal(
             made.sampling_log_probs, expected.sampling_log_probs
         )
+        assert not fake.engine.asleep  # the next batch of a validation needs no push
+        engine.release(policy)
+        engine.release(policy)  # nothing was awake
         assert fake.engine.asleep == {"weights", "kv_cache"} and fake.version == "incomplete"
     first = ["wake weights", "reload", "reset", "wake kv_cache", "sleep"]
     assert fake.engine.log == [*first, first[0], "zero", *first[1:]]
@@ -233,7 +236,9 @@ def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, serve, serv
 
 def test_a_server_that_can_t_sleep(served, policy):
     with pytest.raises(UserError, match=r"to sleep while the policy trains, .* --enable-sleep-mode\.$"):
-        generate(VLLMServer(served.address, sleeps=True), policy)
+        engine = VLLMServer(served.address, sleeps=True)
+        generate(engine, policy)
+        engine.release(policy)
 
 
 def test_the_first_process_pushes(served, policy, monkeypatch):

@@ -55,8 +55,8 @@ class VLLMServer(RolloutEngine):
     Args:
         push: way of the weights, `FolderPush` (the default), `NCCLPush` or `IPCPush`.
         timeout: seconds until a request fails.
-        sleeps: the server shares the GPUs of training, and gives its memory back after each rollout (needs
-            ``--enable-sleep-mode``). Weights are then pushed before each rollout.
+        sleeps: the server shares the GPUs of training, and gives its memory back before each update trains
+            (needs ``--enable-sleep-mode``). Weights are then pushed before each update's rollout.
     """
 
     def __init__(
@@ -89,7 +89,9 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
                 f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
             )
-        if self.sleeps:
+
+    def release(self, policy: CausalLMPolicy) -> None:
+        if self.sleeps and self._version:
             self._sleep(policy)
 
     @torch.no_grad()
