@@ -71,10 +71,11 @@ class Problem:
         d = np.array(self.thresholds)
         return d if self.heavy else np.minimum(d, 1 - d)
 
-    def violations(self) -> Array:
+    def violations(self, thresholds: Array | None = None) -> Array:
         """Expected violations beyond the threshold's share ``[K, X, A]``: rates hold where their mean is at most 0."""
         lengths = np.ones_like(self.rewards) if self.lengths is None else self.lengths
-        return (self.costs - np.array(self.thresholds)[:, None, None]) * lengths
+        d = np.array(self.thresholds) if thresholds is None else thresholds
+        return (self.costs - d[:, None, None]) * lengths
 
     def excesses(self, policies: Array) -> Array:
         """Rate above the threshold, in `units`, of policies ``[T, X, A]``: ``[T, K]``."""
@@ -86,13 +87,7 @@ class Problem:
         """Least reward of the safest policies (the least sum of excesses), the greatest within the thresholds, and the
         rewards ``[K]`` that one violation less costs there.
         """
-        contexts, arms = self.rewards.shape
-        rewards = self.rewards.ravel() / contexts
-        counted = self.violations()[: self.counted] / self.units[: self.counted, None, None] / contexts
-        rows = counted.reshape(len(counted), -1)
-        # The probabilities of a context's arms sum to 1.
-        shares = np.kron(np.eye(contexts), np.ones(arms))
-        ones = np.ones(contexts)
+        rewards, rows, shares, ones = self._program(np.array(self.thresholds))
         best = linprog(-rewards, rows, np.zeros(len(rows)), shares, ones)
         assert best.success, "no policy meets the thresholds"
         total = rows.sum(0)
@@ -101,6 +96,23 @@ class Problem:
         prices = np.zeros(len(self.thresholds))
         prices[: len(rows)] = -best.ineqlin.marginals / self.units[: len(rows)]
         return float(safest.fun), float(-best.fun), prices
+
+    def best_at_rates_of(self, policy: Array) -> float:
+        """The greatest reward within the counted rates of a policy ``[X, A]``."""
+        reached = np.array(self.thresholds) + self.excesses(policy[None])[0] * self.units
+        rewards, rows, shares, ones = self._program(reached)
+        best = linprog(-rewards, rows, np.full(len(rows), 1e-9), shares, ones)
+        assert best.success, "the policy keeps its own rates"
+        return float(-best.fun)
+
+    def _program(self, thresholds: Array) -> tuple[Array, Array, Array, Array]:
+        """Linear program of the arms' probabilities: rewards ``[X A]``, the counted constraints' excesses in units
+        ``[K, X A]``, the sums of probabilities ``[X, X A]``, which are ones ``[X]``.
+        """
+        contexts, arms = self.rewards.shape
+        counted = self.violations(thresholds)[: self.counted] / self.units[: self.counted, None, None] / contexts
+        shares = np.kron(np.eye(contexts), np.ones(arms))
+        return self.rewards.ravel() / contexts, counted.reshape(len(counted), -1), shares, np.ones(contexts)
 
 
 def drawn(seed: int, *shares: float, contexts: int = 8, arms: int = 6, constraints: int = 2, **others: Any) -> Problem:

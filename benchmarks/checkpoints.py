@@ -8,10 +8,10 @@ chooses among the ten: ``best`` is `Selection`; ``by bounds`` is the rule before
 of which all 95 % bounds meet their thresholds; ``point`` is the latest whose estimates meet them; ``last`` is the last.
 Problems whose costs change are left out.
 
-A choice is judged by exact expectations: the regret and the inefficiency (`benchmarks.duals`), the share of choices of
-which a rate exceeds its threshold by more than 10 % of min(d, 1 - d), and the probability that 5,000 prompts certify
-the choice (rates only). The table has means over validations and seeds, then medians over problems for regret and
-inefficiency, and means for the other two.
+A choice is judged by exact expectations: the regret (`benchmarks.duals`), the inefficiency (the regret without the
+worth of unused rates at the linear program's prices), the share of choices of which a rate exceeds its threshold by
+more than 10 % of min(d, 1 - d), and the probability that 5,000 prompts certify the choice (rates only). The table has
+means over validations and seeds, then medians over problems for regret and inefficiency, and means for the other two.
 """
 
 from __future__ import annotations

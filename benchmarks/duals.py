@@ -1,24 +1,25 @@
-"""Controllers of the multipliers on 26 bandits whose constrained optimum a linear program knows.
+"""Controllers of the multipliers on 38 bandits whose constrained optimum a linear program knows.
 
-    python -m benchmarks.duals                 # all problems and controllers, three seeds: 15 minutes of CPU time
+    python -m benchmarks.duals                 # all problems and controllers, three seeds: 22 minutes of CPU time
     python -m benchmarks.duals --controllers DampedAscent --seeds 10 --problems 2 3
 
 A tabular softmax policy learns by `ConstrainedAdvantages`, as in a loop of a user's own, with every default. The
-problems are those of `benchmarks.bandits`. Letters: X contexts, A arms, K constraints, T updates.
+problems are the 26 of `benchmarks.bandits`, then the twelve of `benchmarks.fresh_bandits`. Letters: X contexts, A arms,
+K constraints, T updates.
 
 Excess: the largest rate above its threshold d_k in the last quarter, relative to min(d_k, 1 - d_k) (d_k of a mean).
 Feasible: an excess of at most 10 %. Regret: the share of the gain over the safest policy that the last quarter's policy
-misses; below 0, the policy gains from its excess. Inefficiency: the regret without the worth of unused rates at the
-program's prices; at least 0. Rates are exact expectations; the table has medians over seeds. ``Prices`` keeps the
-program's prices instead of a dual: its inefficiency is the policy gradient's own. Where costs change, these prices
-begin with the change; ``Prices-times=10`` has tenfold prices.
+misses; below 0, the policy gains from its excess. Own regret: the missed share of the most that a policy could gain at
+the same rates; at least 0. The larger of both charges for unused rates, and pays nothing for an excess. Rates are exact
+expectations; the table has medians over seeds. ``Prices`` keeps the program's prices instead of a dual: its own regret
+is the policy gradient's. Where costs change, these prices begin with the change; ``Prices-times=10`` has tenfold
+prices.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +34,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bandits import Array, Problem, answered, problems_by_name
+from benchmarks.fresh_bandits import fresh_problems
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from examples.controllers.nupi import NuPI
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
@@ -44,7 +46,7 @@ CLASSES = (DampedAscent, SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PI
 CONTROLLERS = {controller.__name__: controller for controller in CLASSES}
 """``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller; see `Prices`."""
 RESULTS = Path(__file__).parent / "results" / "duals.json"
-MEASURES = ("excess", "regret", "inefficiency")
+MEASURES = ("excess", "regret", "own regret")
 ENTROPY = 0.001
 """Weight of the policy's entropy in the loss."""
 TOLERANCE = 0.1
@@ -105,11 +107,15 @@ def train(
     return np.stack(policies[-int(share * problem.updates) :])
 
 
+def all_problems() -> dict[str, Problem]:
+    return problems_by_name() | fresh_problems()
+
+
 def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     """Excess and regret of one run."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    problem = problems_by_name()[name]
+    problem = all_problems()[name]
     kind, *options = controller.split("-")
     settings: dict[str, float] = {}
     for option in options:
@@ -122,10 +128,10 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     fixed_prices = settings.get("times", 1.0) * prices / (problem.applies or 1.0)
     fixed = Prices(fixed_prices, estimator, 0 if problem.before is None else problem.updates // 2)
     policies = train(problem, fixed if kind == "Prices" else CONTROLLERS[kind](**settings), seed, estimator)
-    reward = float((policies * problem.rewards).sum(-1).mean())
+    policy = policies.mean(0)  # rewards and violations are linear in the probabilities
+    reward = float((policy * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()
-    beyond = np.einsum("xa,kxa->k", policies.mean(0), problem.violations()) / len(problem.rewards)
-    missed = np.array([best - reward, best - reward + prices @ beyond]) / (best - safest)
+    missed = np.array([best - reward, problem.best_at_rates_of(policy) - reward]) / (best - safest)
     return dict(zip(MEASURES, np.round([excess, *missed], 4).tolist(), strict=True))
 
 
@@ -139,18 +145,30 @@ def table(results: dict[str, dict[str, dict[str, Any]]], controllers: Sequence[s
             first = f"**{excess:+g}**" if scores[name]["feasible"] else f"{excess:+g}"
             cells.append(", ".join([first, *(f"{share:g}" for share in missed)]))
         lines.append(f"| {problem} | " + " | ".join(cells) + " |")
-    sums = []
-    for name in controllers:
-        regrets = [scores[name]["regret"] for scores in results.values() if scores[name]["feasible"]]
-        middle = 100 * median(regrets) if regrets else math.nan
-        sums.append(f"{len(regrets)} of {len(results)}, {middle:.1f}")
-    return "\n".join([*lines, "| feasible, their median regret | " + " | ".join(sums) + " |"])
+    fresh = fresh_problems()
+    for title, counted in (("the 26", results.keys() - fresh.keys()), ("the fresh", results.keys() & fresh.keys())):
+        if counted:
+            rows = {name: results[name] for name in counted}
+            sums = [summary(rows, name) for name in controllers]
+            lines.append(f"| {title}: feasible, medians of these | " + " | ".join(sums) + " |")
+    return "\n".join(lines)
+
+
+def summary(results: dict[str, dict[str, dict[str, Any]]], controller: str) -> str:
+    """The number of feasible problems, and their medians in percent: regret, own regret, the larger of both."""
+    feasible = [scores[controller] for scores in results.values() if scores[controller]["feasible"]]
+    count = f"{len(feasible)} of {len(results)}"
+    if not feasible:
+        return count
+    pairs = [(score["regret"], score["own regret"]) for score in feasible]
+    columns = [*zip(*pairs, strict=True), [max(pair) for pair in pairs]]
+    return ", ".join([count, *(f"{100 * median(column):.1f}" for column in columns)])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    names = list(problems_by_name())
+    names = list(all_problems())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", type=int, default=range(1, 27), metavar="N", help="by number, from 1")
+    parser.add_argument("--problems", nargs="+", type=int, default=range(1, 39), metavar="N", help="by number, from 1")
     parser.add_argument("--controllers", nargs="+", default=list(CONTROLLERS))
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--processes", type=int, default=2)

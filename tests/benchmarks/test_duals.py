@@ -1,10 +1,10 @@
-"""The 26 bandits: their optimum, their measures, and a policy that learns beside its dual."""
+"""The 38 bandits: their optimum, their measures, and a policy that learns beside its dual."""
 
 import numpy as np
 import pytest
 
-from benchmarks.bandits import Problem, problems_by_name
-from benchmarks.duals import CONTROLLERS, judged, train
+from benchmarks.bandits import Problem
+from benchmarks.duals import CONTROLLERS, all_problems, judged, train
 from lightning_cgrpo.multipliers import DampedAscent
 
 TWO_ARMS = Problem(np.array([[0.2, 1.0]]), np.array([[[0.1, 0.5]]]), (0.3,), updates=400)
@@ -17,6 +17,20 @@ def test_the_optimum_of_two_arms_by_hand():
     assert TWO_ARMS.excesses(np.array([[[0.5, 0.5]], [[0.0, 1.0]]])) == pytest.approx(np.array([[0], [0.2 / 0.3]]))
 
 
+def test_the_best_at_the_rates_of_a_policy():
+    """A quarter of dear answers has the rate .2; beside two equal contexts, a policy may move them to one."""
+    assert TWO_ARMS.best_at_rates_of(np.array([[0.75, 0.25]])) == pytest.approx(0.75 * 0.2 + 0.25)
+    dearer = Problem(np.array([[0.2, 1.0], [0.2, 0.4]]), np.array([[[0.1, 0.5], [0.1, 0.5]]]), (0.3,))
+    assert dearer.best_at_rates_of(np.array([[0.5, 0.5], [0.5, 0.5]])) == pytest.approx((1 + 0.2) / 2)
+    assert dearer.best_at_rates_of(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx((1 + 0.2) / 2)
+
+
+def test_the_best_at_the_rates_of_steps():
+    """The dear arm's answers are three times as long: a quarter of dear answers gives half of the steps."""
+    long = Problem(TWO_ARMS.rewards, TWO_ARMS.costs, (0.2,), lengths=np.array([[1.0, 3.0]]))
+    assert long.best_at_rates_of(np.array([[0.75, 0.25]])) == pytest.approx(0.75 * 0.2 + 0.25)
+
+
 def test_rates_over_steps_pool_the_steps():
     """The dear arm's answers are three times as long, so a quarter of them gives half of the steps."""
     long = Problem(TWO_ARMS.rewards, TWO_ARMS.costs, (0.3,), lengths=np.array([[1.0, 3.0]]))
@@ -25,8 +39,8 @@ def test_rates_over_steps_pool_the_steps():
 
 
 def test_all_problems_have_a_gain_within_their_thresholds():
-    problems = problems_by_name()
-    assert len(problems) == 26
+    problems = all_problems()
+    assert len(problems) == 26 + 12
     for problem in problems.values():
         safest, best, prices = problem.bounds()
         assert best > 1.005 * safest > 0 and prices.max() > 0
