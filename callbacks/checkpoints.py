@@ -83,7 +83,6 @@ class Checkpoints(ModelCheckpoint):
         expect(every_n_minutes is None or every_n_minutes >= 0, "every_n_minutes", "at least 0", every_n_minutes)
         self.every_n_minutes = every_n_minutes
         self._began = 0.0
-        self._checked = False
         self._written_at = 0.0
         self._validation_due = False
         """True from the end of an update until the validation that follows it has ended."""
@@ -167,7 +166,6 @@ class Checkpoints(ModelCheckpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._check_monitor(trainer)
         self._validation_due = validation_follows(trainer)
         # Lightning resumes no finished run, so a run that is killed in its last validation needs an earlier checkpoint.
         if not (self._validation_due and _at_end(trainer)):
@@ -275,24 +273,6 @@ class Checkpoints(ModelCheckpoint):
         elif self._never_comes(self.monitor, trainer, monitor_candidates):
             similar = did_you_mean(self.monitor, monitor_candidates)
             hint = similar or f" Try one of {', '.join(sorted(monitor_candidates))}."
-            raise UserError(f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'.{hint}")
-
-    def _check_monitor(self, trainer: Trainer) -> None:
-        """Refuse a metric after the first update, if code of the user's own cannot log it later."""
-        module, metrics = trainer.lightning_module, trainer.callback_metrics
-        if self.monitor is None or self._checked or not isinstance(module, RolloutModule):
-            return
-        self._checked = True
-        parts = [module, *trainer.callbacks]  # type: ignore[attr-defined]
-        if not all(type(part).__module__.startswith(("lightning_cgrpo.", "lightning.")) for part in parts):
-            return
-        # A validation measures the behaviors of updates.
-        name = self.monitor.removeprefix(VALIDATION)
-        behavior = name.partition("/")[2]
-        comes = self.monitor in metrics or name in metrics or name.startswith(("functions/", "faults/"))
-        if not (comes or self.monitor == VALIDATION_MERIT or behavior in module.objective.constraints):
-            known = [VALIDATION_MERIT, *metrics, *(f"{VALIDATION}{name}" for name in metrics)]
-            hint = did_you_mean(self.monitor, known) or f" Try {VALIDATION_MERIT}, or a tag of docs/tensorboard.md."
             raise UserError(f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'.{hint}")
 
     def _save_if_chosen(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:

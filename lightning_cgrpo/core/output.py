@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,19 +51,34 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def quiet() -> None:
-    """Silence Lightning's advertisements, and warnings about intended settings; messages come without paths."""
+    """Silence Lightning's advertisements, and warnings about intended settings.
+
+    Messages come without paths, in lines of the terminal's width.
+    """
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: wrapped(f"Warning: {message}\n")
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             if type(handler) is logging.StreamHandler:  # not a subclass, which keeps what it gets
                 handler.setStream(_Screen())
                 handler.addFilter(_informs)
+
+
+def wrapped(text: str) -> str:
+    """A message in lines as wide as the terminal, or of 80 columns in a file; words, such as paths, stay whole."""
+    width = shutil.get_terminal_size().columns
+    lines = text.splitlines(keepends=True)
+    return "".join(line if len(line.rstrip()) <= width else _wrapped_line(line, width) for line in lines)
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    end = "\n" if line.endswith("\n") else ""
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + end
 
 
 def _informs(record: logging.LogRecord) -> bool:
@@ -72,7 +89,7 @@ class _Screen:
     """Whatever is standard error now, because the live progress bar replaces it."""
 
     def write(self, text: str) -> None:
-        sys.stderr.write(text)
+        sys.stderr.write(wrapped(text))
 
     def flush(self) -> None:
         sys.stderr.flush()

@@ -27,6 +27,7 @@ from lightning_cgrpo.modules.manual_optimization import (
     check_precision,
     check_trainer,
 )
+from lightning_cgrpo.modules.monitored import check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
@@ -100,6 +101,7 @@ class RolloutModule(LightningModule):
         self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
         self._measured = 0
+        self._monitors_checked = False
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Monitoring callbacks may read metrics before the next log. Times would differ between equal runs.
@@ -175,6 +177,12 @@ class RolloutModule(LightningModule):
     def on_train_start(self) -> None:
         self.manual_optimization.start()
         self.trainer.callback_metrics.update(self._metrics)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # After all callbacks, which may log metrics, too.
+        if not self._monitors_checked:
+            self._monitors_checked = True
+            check_monitors(self.trainer, self, self.objective)
 
     def on_train_epoch_end(self) -> None:
         loop = self.trainer.fit_loop.epoch_loop

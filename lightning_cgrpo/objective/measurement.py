@@ -213,6 +213,11 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
     return metrics
 
 
+def evaluation_tags(objective: Objective) -> list[str]:
+    """The tags of `behavior_metrics` that do not depend on faults."""
+    return list(_ratios(objective))
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Metrics of a policy on a set of prompts.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.callbacks import Checkpoints
@@ -191,10 +191,29 @@ def test_validation_that_can_say_nothing_is_announced(caplog):
     assert "8 validation prompts are too few to show lava <= 0.01 (299 needed)" in caplog.text
 
 
-@pytest.mark.parametrize("monitor", ["val/accuracy", "val_loss", "reward/meen"])
-def test_a_metric_that_never_comes_is_refused_after_the_first_update(monitor):
+@pytest.mark.parametrize("monitor", ["val/accuracy", "val_loss", "reward/meen", "val/multiplier/lava"])
+@pytest.mark.parametrize(
+    "monitoring",
+    [
+        lambda name: Checkpoints(monitor=name, every_n_train_steps=5),
+        lambda name: EarlyStopping(name, min_delta=10.0, patience=1),
+        lambda name: ModelCheckpoint(monitor=name, every_n_train_steps=5),
+    ],
+)
+def test_a_metric_that_never_comes_is_refused_after_the_first_update(monitoring, monitor):
+    seen = []
+    count = LambdaCallback(on_train_batch_start=lambda *_: seen.append(0))
     with pytest.raises(UserError, match=f"monitor a metric of this run, but got '{monitor}'"):
-        trained(Checkpoints(monitor=monitor, every_n_train_steps=5), val_check_interval=6, max_steps=4)
+        trained(
+            monitoring(monitor), LambdaCallback(on_train_batch_start=lambda *_: seen.append(0)), val_check_interval=6
+        )
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("monitor", ["val/rate/lava", "val/reward/mean", "val/merit", "rate/lava", "val/faults/reward"])
+def test_a_metric_that_comes_later_is_awaited(monitor):
+    strict = not monitor.startswith("val/faults")
+    trained(EarlyStopping(monitor, patience=3, strict=strict, verbose=False), val_check_interval=2, max_steps=2)
 
 
 def test_a_metric_of_the_users_own_callback_may_come_later():

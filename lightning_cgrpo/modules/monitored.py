@@ -1,0 +1,47 @@
+"""Metrics that callbacks monitor: a name that the run never logs is an error after the first update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.objective.measurement import evaluation_tags
+from lightning_cgrpo.objective.merit import MERIT
+from lightning_cgrpo.objective.objective import Objective
+
+OURS = "lightning_cgrpo.", "lightning."
+LATER = "faults/", "functions/", "inapplicable/"
+"""Tags that first come with a fault, or when a task has something to say."""
+
+
+def check_monitors(trainer: Trainer, module: LightningModule, objective: Objective) -> None:
+    """Refuse monitored metrics that the run does not log, instead of Lightning after hours, or never.
+
+    Code of the user's own may log any metric later, so nothing is checked beside it.
+
+    Raises:
+        UserError: names the callback, the metric, and the most similar metric of the run.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if not all(type(part).__module__.startswith(OURS) for part in (module, *callbacks)):
+        return
+    of_validation = [f"val/{tag}" for tag in (*evaluation_tags(objective), MERIT)]
+    # A constraint without an opportunity so far has no rate yet.
+    known = {*trainer.callback_metrics, *of_validation, *evaluation_tags(objective)}
+    for callback, monitor in _monitors(callbacks):
+        if monitor in known or monitor.removeprefix("val/").startswith(LATER):
+            continue
+        hint = did_you_mean(monitor, sorted(known)) or f" Try val/{MERIT}, or a tag of docs/tensorboard.md."
+        raise UserError(
+            f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{monitor}'.{hint}"
+        )
+
+
+def _monitors(callbacks: list[Callback]) -> Iterator[tuple[Callback, str]]:
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        # `EarlyStopping(strict=False)` asks for a metric that may be missing.
+        if isinstance(monitor, str) and getattr(callback, "strict", True):
+            yield callback, monitor
