@@ -205,9 +205,7 @@ def test_a_metric_that_never_comes_is_refused_after_the_first_update(monitoring,
     seen = []
     count = LambdaCallback(on_train_batch_start=lambda *_: seen.append(0))
     with pytest.raises(UserError, match=re.escape(f"monitor a metric of this run, but got '{monitor}'")):
-        trained(
-            monitoring(monitor), LambdaCallback(on_train_batch_start=lambda *_: seen.append(0)), val_check_interval=6
-        )
+        trained(monitoring(monitor), count, val_check_interval=6)
     assert len(seen) == 1
 
 
