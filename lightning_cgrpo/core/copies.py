@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import UserDict
+from collections import UserDict, deque
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -16,7 +17,9 @@ _D = TypeVar("_D", bound=Mapping[str, Any])
 
 
 def copied(value: Any) -> Any:
-    """The value with copies of its lists, dicts, tensors, arrays and PIL images, also inside rollouts and signals.
+    """The value with copies of its containers, tensors, arrays and PIL images, also inside rollouts and signals.
+
+    Containers are lists, deques, tuples, dicts, sets and bytearrays, with their subclasses, and arrays of objects.
 
     One rule for all code of the user (worlds, tasks, functions, tools, callbacks): it gets copies, so that what it
     changes in place is neither recorded nor trained on. Objects of other classes, such as environments, are passed on.
@@ -52,15 +55,34 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
         return {key: _copied(item, copies) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_copied(item, copies) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_copied(item, copies) for item in value)
+    if isinstance(value, (dict, list, deque, set, bytearray)):
+        return _copied_container(value, copies)
     if isinstance(value, (PromptGroups, Rollouts, Signal)):
         return replace(value, **{f.name: _copied(getattr(value, f.name), copies) for f in fields(value)})
     if id(value) not in copies:
-        copies[id(value)] = _copied_array(value)
+        copies[id(value)] = _copied_array(value, copies)
     return copies[id(value)]
 
 
-def _copied_array(value: Any) -> Any:
+def _copied_container(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy of the same class, such as `OrderedDict`, whose items are copies."""
+    made = copy(value)
+    places = list(value) if isinstance(value, dict) else range(len(value))
+    if not isinstance(value, (set, bytearray)):  # their items cannot be changed
+        for place in places:
+            made[place] = _copied(value[place], copies)
+    return made
+
+
+def _copied_array(value: Any, copies: dict[int, Any]) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        made = value.copy()
+        for place, item in np.ndenumerate(value):
+            made[place] = _copied(item, copies)
+        return made
     is_image = type(value).__module__.startswith("PIL.")  # without an import of PIL
     return value.copy() if is_image or isinstance(value, np.ndarray) else value

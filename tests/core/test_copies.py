@@ -1,5 +1,7 @@
 """What code of the user changes in place is neither recorded nor trained on."""
 
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+
 import gymnasium
 import numpy as np
 import pytest
@@ -63,6 +65,41 @@ def test_copies_share_nothing_that_can_be_written():
     assert kept["array"].tolist() == [1, 1] and kept["pair"] == ([1], [2]) and kept["signal"].value.sum() == 6
     assert kept["groups"].index.tolist() == [1, 1] and kept["groups"].columns["chat"] == [[{"content": "a"}], []]
     assert kept["groups"].columns["image"][0].getpixel((0, 0)) == 0
+
+
+Pair = namedtuple("Pair", "numbers name")
+
+
+class Own(list):
+    pass
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"a": [1]},
+        OrderedDict(a=[1]),
+        defaultdict(list, a=[1]),
+        Counter(a=2),
+        deque([[1]]),
+        {1, 2},
+        bytearray(b"1"),
+        Pair([1], "name"),
+        Own([[1]]),
+        np.array([{"a": 1}, [2]], dtype=object),
+    ],
+    ids=lambda container: type(container).__name__,
+)
+def test_every_container_is_copied_with_its_items(container):
+    before = repr(container)
+    copy = copied({"columns": [container]})["columns"][0]
+    assert type(copy) is type(container) and repr(copy) == before
+    for item in copy.values() if isinstance(copy, dict) else copy:
+        if isinstance(item, (list, dict)):
+            item.clear()
+    if not isinstance(copy, (tuple, np.ndarray)):
+        copy.clear()
+    assert repr(copy) != before and repr(container) == before
 
 
 class Walk:
@@ -175,6 +212,37 @@ def test_a_gymnasium_world_that_works_in_place(processes):
     spoiled, prompts = played(Gymnasium(id, {"in_place": True, "limits": [0.2]}, processes=processes), policy)
     assert_equal(spoiled, clean)
     assert prompts.columns["options"] == [{"a": [1]}, {"a": [1]}]
+
+
+class Shared(gymnasium.Env):
+    """All worlds write their observations into one array."""
+
+    observation_space = Box(0, np.inf, (1,), np.float32)
+    action_space = Box(-np.inf, np.inf, (2,), np.float32)
+    written = np.zeros(1, np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = seed
+        return self.observed(), {}
+
+    def observed(self):
+        self.written[:] = self.at
+        return self.written
+
+    def step(self, action):
+        self.at += 10
+        return self.observed(), 0.0, False, False, {}
+
+
+gymnasium.register("Shared-v0", Shared, max_episode_steps=2)
+
+
+def test_gymnasium_worlds_that_share_an_array():
+    prompts = PromptGroups(torch.arange(2), {"seed": torch.tensor([3, 4])})
+    sampler = EnvironmentSampler(Gymnasium(f"{__name__}:Shared-v0"))
+    rollouts = sampler.rollout(GaussianMLP(1, 2), prompts, 1, lambda *shape: torch.full((2, *shape), 0.5))
+    assert rollouts.inputs["observations"].flatten().tolist() == [3, 13, 4, 14]
 
 
 def test_functions_and_tools_that_work_in_place():

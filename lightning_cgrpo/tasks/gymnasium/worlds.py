@@ -72,15 +72,15 @@ class Worlds(ABC):
 
 
 def reset_world(world: World, infos: Sequence[str], seed: int, options: dict[str, Any] | None) -> Moment:
-    """The first moment, whose observation the world may overwrite in its next step."""
+    """The first moment, with a copy of the observation, because worlds may share the array that they write into."""
     observation, info = world.reset(seed=seed, options=options)
-    return Moment(np.asarray(observation), 0.0, False, False, _kept(info, infos))
+    return Moment(np.array(observation), 0.0, False, False, _kept(info, infos))
 
 
 def step_world(world: World, infos: Sequence[str], action: Any) -> Moment:
-    """The moment after an action, whose observation the world may overwrite in its next step."""
+    """The moment after an action, with a copy of the observation as in `reset_world`."""
     observation, reward, terminated, truncated, info = world.step(action)
-    return Moment(np.asarray(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
+    return Moment(np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
 
 
 def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
