@@ -149,7 +149,8 @@ class Measured(NamedTuple):
     enforced: bool
 
 
-def _measured(objective: Objective, latest: dict[str, float]) -> Iterator[Measured]:
+def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iterator[Measured]:
+    """The constraints that the last update measured, in the objective's order."""
     for name, constraint in objective.constraints.items():
         if (tag := constraint.bound.tag(name)) in latest:
             bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
@@ -162,12 +163,12 @@ def _measured(objective: Objective, latest: dict[str, float]) -> Iterator[Measur
 def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
     """``2/3 met``, the constraint furthest beyond its threshold, and the reward."""
     parts = []
-    enforced = [measured for measured in _measured(objective, latest) if measured.enforced]
+    enforced = [measured for measured in measured_constraints(objective, latest) if measured.enforced]
     if enforced:
         worst = max(enforced, key=lambda measured: measured.excess)
         met = worst.bound.met(worst.value)
         parts.append(f"{sum(m.bound.met(m.value) for m in enforced)}/{len(enforced)} met")
-        parts.append(f"{'closest' if met else 'worst'} {_short(worst.name)} {_compared(worst.bound, worst.value)}")
+        parts.append(f"{'closest' if met else 'worst'} {short_name(worst.name)} {compared(worst.bound, worst.value)}")
     if "reward/mean" in latest:
         parts.append(f"reward {latest['reward/mean']:.3g}")
     return parts
@@ -177,7 +178,7 @@ def progress_table(module: RolloutModule) -> Table:
     """The last update's rates with thresholds, intervals and multipliers."""
     objective, latest = module.objective, module.latest_metrics
     table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
-    shown = list(_measured(objective, latest))
+    shown = list(measured_constraints(objective, latest))
     least = sorted((measured.excess for measured in shown), reverse=True)[:ROWS]
     for name, bound, value, excess, _ in shown:
         if excess < least[-1]:
@@ -185,21 +186,23 @@ def progress_table(module: RolloutModule) -> Table:
         interval = side = ""
         if (rate := module.latest_rates.get(name)) is not None:
             interval, side = bound.interval_text(*bound.interval(rate)), bound.word(rate)
-        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", interval, side, _weight(latest, name))))
+        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", interval, side, weight_text(latest, name))))
     if "reward/mean" in latest:
-        table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", _weight(latest, "reward"))
+        table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", weight_text(latest, "reward"))
     return table
 
 
-def _weight(latest: dict[str, float], name: str) -> str:
+def weight_text(latest: dict[str, float], name: str) -> str:
+    """``λ 0.4``; empty for a monitored constraint."""
     return f"λ {latest[f'multiplier/{name}']:.2g}" if f"multiplier/{name}" in latest else ""
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """The name in at most `LONGEST` characters."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
-def _compared(bound: Bound, value: float) -> str:
+def compared(bound: Bound, value: float) -> str:
     """``0.88 < 0.95``, with as many digits as tell the numbers apart."""
     sign = bound.sign if bound.met(value) else {">=": "<", "<=": ">"}[bound.sign]
     shown = f"{value:.4g}" if bound.of_mean else f"{value:.2f}"

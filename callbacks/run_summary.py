@@ -20,6 +20,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.checkpoints import VALIDATION_MERIT
+from lightning_cgrpo.callbacks.closing_card import show_closing_card
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
@@ -43,7 +44,7 @@ Record = dict[str, Any]
 
 
 class RunSummary(Callback):
-    """Writes ``summary.json`` into the run's folder (docs/reporting.md lists its keys), for `report` and `study`.
+    """Writes ``summary.json`` into the run's folder (docs/reporting.md lists its keys), and prints the closing card.
 
     The status is ``running``; at the end ``finished``, ``interrupted`` (by a signal, or before the asked updates
     without early stopping) or ``failed``. A resumed run adds to the counts of its earlier part.
@@ -90,7 +91,6 @@ class RunSummary(Callback):
             "measured": dict(self._before),
             "best": None,
         }
-        here.mkdir(parents=True, exist_ok=True)
         self.write(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,9 +138,24 @@ class RunSummary(Callback):
         wanted = raised_by_signal(exception)
         self.record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
         self.write(trainer, pl_module, "interrupted" if wanted else "failed")
+        self.show(trainer, pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
+        # Not in `on_train_end`, which precedes the last checkpoint.
+        if stage == "fit":
+            self.show(trainer, pl_module)
+
+    def show(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        """Print the closing card of a run that began."""
+        if not trainer.is_global_zero or self.path is None:
+            return
+        data = getattr(trainer, "datamodule", None)
+        lacking = " --data.test_path=FILE" if getattr(data, "needs_test_path", False) else ""
+        exports = hasattr(pl_module.policy, "save_pretrained")
+        show_closing_card(self.record, self.path.parent, lacking, exports)
 
     def write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
-        """Write the file, and keep what it holds in `record`."""
+        """Bring `record` up to date, and write the file."""
         if not trainer.is_global_zero or self.path is None:
             return
         shown = self.record["measured"]
@@ -169,10 +184,15 @@ class RunSummary(Callback):
             "faults": dict(self._faults),
         }
         self._written = time.monotonic()
+        self.save(self.path)
+
+    def save(self, path: Path) -> None:
+        """Write `record`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_whole(self.path, json.dumps(self.record, indent=1) + "\n")
+            write_whole(path, json.dumps(self.record, indent=1) + "\n")
         except OSError as error:  # of a full disk, whose error in a checkpoint says more
-            rank_zero_warn(f"The summary '{self.path}' can't be written: {first_line(error)}.")
+            rank_zero_warn(f"The summary '{path}' can't be written: {first_line(error)}.")
 
 
 def declared(objective: Objective) -> Record:

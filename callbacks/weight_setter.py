@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from lightning.pytorch import Callback, Trainer
 
+from lightning_cgrpo.callbacks.update_lines import shown_by_default
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class WeightSetter(Callback):
     """Sets the module's `weights` when training starts, and may change them after updates.
+
+    With a plain `Trainer`, what it measures is printed (`UpdateLines`).
 
     Raises:
         UserError: (at setup) two such callbacks.
@@ -24,3 +27,5 @@ class WeightSetter(Callback):
                 "give them the same name in the configuration, so that one replaces the other."
             )
         pl_module.has_weight_setter = True
+        if stage == "fit":
+            callbacks.extend(shown_by_default(trainer))

@@ -70,12 +70,12 @@ def port(model, prompts, updates, constrained=False):
         ScalarizedAdvantages,
         ScalarizedRewards,
     )
-    from lightning_cgrpo.callbacks import LagrangianCallback, SampleAnswers
+    from lightning_cgrpo.callbacks import LagrangianCallback, SampleAnswers, default_callbacks
     from lightning_cgrpo.datamodules import PromptDataModule
     from lightning_cgrpo.multipliers import SoftmaxAdam
 
     objective, estimator = Objective({"brief": 1.0, "says_it": 0.5}), ScalarizedRewards()
-    callbacks = [SampleAnswers(every_n_updates=10)]
+    callbacks = [SampleAnswers(every_n_updates=10), *default_callbacks()]
     if constrained:
         objective = Objective("brief", {"says_it": Constraint(at_least=0.9)})
         estimator = ScalarizedAdvantages()

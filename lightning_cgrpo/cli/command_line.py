@@ -23,7 +23,6 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
-from lightning_cgrpo.cli.closing_card import show_closing_card
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Environment, Resolved
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
@@ -135,13 +134,6 @@ class CommandLine(LightningCLI):
             if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.
                 end(launcher.procs)
             raise
-        finally:
-            # Not by `run_folder`, in which all processes take part; and not an earlier run's summary.
-            lacking = " --data.test_path=FILE" if getattr(self.datamodule, "needs_test_path", False) else ""
-            for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, RunSummary) and callback.path is not None and self.trainer.is_global_zero:
-                    exports = hasattr(getattr(self.model, "policy", None), "save_pretrained")
-                    show_closing_card(callback.path.parent, lacking, exports)
 
     def _settings(self) -> Settings:
         """Every setting with its default; values of environment variables stay interpolations."""

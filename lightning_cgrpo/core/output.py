@@ -57,7 +57,6 @@ def quiet() -> None:
     """
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
-        "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)

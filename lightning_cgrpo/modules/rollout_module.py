@@ -133,6 +133,7 @@ class RolloutModule(LightningModule):
         for message in (
             "Found \\d+ module\\(s\\) in eval mode",  # references and language models
             "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
+            "`isinstance\\(treespec, LeafSpec\\)` is deprecated",  # a call of Lightning's
         ):
             warnings.filterwarnings("ignore", message=message)
         if stage == "fit":

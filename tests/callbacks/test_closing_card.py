@@ -1,13 +1,12 @@
 """The card at the end of ``fit``: before, at the end and best, with the next commands."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_closing_card
+from lightning_cgrpo.callbacks.closing_card import closing_lines, closing_table, show_closing_card
 
 
 def measured(update, low, high, value, reward):
@@ -68,10 +67,9 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
     folder = Path("runs/a_run_with_a_long_name/version_0")
     folder.mkdir(parents=True)
     (folder / "config.yaml").touch()
-    (folder / "summary.json").write_text(json.dumps({**RECORD, "best": {**RECORD["best"], "score": -1.125}}))
     screen = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
-    monkeypatch.setattr("lightning_cgrpo.cli.closing_card.get_console", lambda: screen)
-    show_closing_card(folder)
+    monkeypatch.setattr("lightning_cgrpo.callbacks.closing_card.get_console", lambda: screen)
+    show_closing_card({**RECORD, "best": {**RECORD["best"], "score": -1.125}}, folder)
     sentences, _, commands = screen.export_text().partition("Next:")
     assert max(map(len, sentences.splitlines())) <= 80
     assert "by val/merit -1.125. It is the latest that missed no" in " ".join(sentences.split())

@@ -1,8 +1,7 @@
-"""The closing card of ``fit``: whether the run worked, and the next commands, from its ``summary.json``."""
+"""The closing card of a run: whether the run worked, and the next commands."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
-from lightning_cgrpo.core.output import SUMMARY, print_table
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.objective.bound import Bound
 
 Record = dict[str, Any]
 
 
-def show_closing_card(folder: Path, test_prompts: str = "", exports: bool = True) -> None:
-    """Print the card of the run in `folder`; nothing if the run wrote no summary.
+def show_closing_card(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> None:
+    """Print the card of the run in `folder`.
 
     Args:
+        record: the run's summary (`RunSummary`).
         test_prompts: the setting that names test prompts, if the configuration has none.
         exports: whether `export` knows the policy's kind.
     """
-    try:
-        record: Record = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
     print_table(closing_table(record))
     console = get_console()
     for line in closing_lines(record, folder, test_prompts, exports):
