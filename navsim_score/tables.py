@@ -7,58 +7,56 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich import get_console
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
-from rich.markup import escape
-from rich.table import Table
 
 from navsim_score.columns import SHORT
 from navsim_score.dialects import same_dialect
-from navsim_score.two_stage import Result, StageMeans
+from navsim_score.two_stage import Result
 
 MOST_LINES = 40
 MOST_ERRORS = 10
 NUMBER_WIDTH = len(" 0.123")
-NAME_WIDTH = 11
-"""Of a driver's name beside the numbers of two stages; a longer name has several lines."""
-SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
+STAGE_WIDTH = len("both")
+SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "TTC", "LK", "HC", "EC", "EPDMS", "ADE@4s")
 
 
-def print_table(table: Table) -> None:
-    """Print a table without truncated columns; a narrower terminal wraps the lines."""
-    console = get_console()
-    needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    if needed > console.width:
-        table.width = needed  # a width given to `print` is limited to that of the terminal
-    console.print(table, crop=False)
-
-
-def scores_table(results: Mapping[str, Result]) -> Table:
-    """Per driver, a row for each stage, and the EPDMS over both.
+def show_stages(results: Mapping[str, Result]) -> None:
+    """Print per driver a line with its name, a line for each stage, and the EPDMS over both.
 
     Raises:
         InputError: results of several dialects.
     """
-    dialect = same_dialect(result.dialect for result in results.values()) if results else "no scores"
+    console = get_console()
+    for line in _stage_lines(results):
+        # As it is, because a name must neither be cut nor read as markup.
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _stage_lines(results: Mapping[str, Result]) -> Iterator[str]:
     stages = [stage for result in results.values() for stage in (result.first, result.second) if stage is not None]
     shown = [name for name in SHOWN if any(stage.columns[name] is not None for stage in stages)]
 
-    def cells(stage: StageMeans) -> list[str]:
-        return [str(stage.scenes), f"{stage.malformed:.3f}", *(number(stage.columns[name]) for name in shown)]
+    def line(stage: str, cells: Sequence[str]) -> str:
+        widths = [max(len(name) + 1, NUMBER_WIDTH) for name in shown]
+        return stage.ljust(STAGE_WIDTH) + "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
-    caption = "means over answers, malformed ones as 0; stage 2 is weighted by how near it starts to where plans end"
-    table = Table(title=f"Driving: {dialect}", caption=caption, box=SIMPLE_HEAD, padding=0)
-    table.title_justify = table.caption_justify = "left"
-    table.add_column(overflow="fold", min_width=NAME_WIDTH, max_width=NAME_WIDTH)
-    for head in ("", "scenes", "mal-\nformed", *shown):
-        table.add_column(head.replace("@", "\n@"), justify="right", no_wrap=True)
+    head = line("", shown)
+    yield f"Driving: {same_dialect(result.dialect for result in results.values()) if results else 'no scores'}"
+    yield head
+    yield "─" * len(head)
     for name, result in results.items():
-        table.add_row(escape(name), "S1", *cells(result.first))
+        counts, malformed = f"{result.first.scenes:,} scenes", number(result.first.malformed)
         if result.second is not None:
-            table.add_row("", "S2", *cells(result.second))
-            both = (number(result.epdms) if column == "EPDMS" else "" for column in shown)
-            table.add_row("", "both", str(result.scenes), "", *both)
-    return table
+            counts += f", {result.second.scenes:,} follow-ups of {result.scenes:,}"
+            malformed += f", {number(result.second.malformed)}"
+        yield f"{name}: {counts}; malformed {malformed}"
+        yield line("S1", [number(result.first.columns[column]) for column in shown])
+        if result.second is not None:
+            yield line("S2", [number(result.second.columns[column]) for column in shown])
+            yield line("both", [number(result.epdms) if column == "EPDMS" else "" for column in shown])
+    yield "Means over answers; malformed answers count as 0."
+    if any(result.second for result in results.values()):
+        yield "S2 weighs follow-ups by how near they start to where plans end."
 
 
 def number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from lightning_cgrpo import GenerationSampler, VisionLanguagePolicy
 from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.modules.rollout_module import TEST_SPLITS
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)
@@ -40,8 +41,8 @@ class Driver:
         self.answers, self.sampler = answers, GenerationSampler(max_new_tokens=80)
 
     @torch.no_grad()
-    def __call__(self, prompts: PromptGroups) -> Rollouts:
+    def __call__(self, prompts: PromptGroups, split: str = "test") -> Rollouts:
         def noise(*shape: int) -> torch.Tensor:
-            return uniform(0, Stream.TEST, 0, prompts.index, shape)
+            return uniform(0, Stream.TEST, TEST_SPLITS.index(split), prompts.index, shape)
 
         return self.sampler.rollout(self.policy, prompts, self.answers, noise)

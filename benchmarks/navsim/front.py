@@ -2,9 +2,9 @@
 
     python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{main,methods}
 
-Each folder has a scores.json (see `scores`); start.json lies beside the folders. Progress is EP. Compliance is the
-product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is a seed, a large
-point the mean.
+Each folder has a scores.json (see `scores`); start.json and braked.json lie beside the folders. Progress is EP.
+Compliance is the product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is
+a seed, a large point the mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from benchmarks.navsim.scores import START
+from benchmarks.navsim.scores import without_run
 from lightning_cgrpo.cli.report.figures.style import DPI, METHODS, RC
 
 NAMES = {
@@ -71,8 +71,8 @@ def draw(methods: dict[str, list[tuple[float, float]]], drivers: dict[str, tuple
 
 
 def main(path: Path, *folders: Path) -> None:
-    start = json.loads((folders[0].parent / "start.json").read_text())["drivers"]
-    draw(places(folders), {START.get(name, name): place(one["stage_one"]) for name, one in start.items()}, path)
+    others = without_run(folders[0].parent)
+    draw(places(folders), {name: place(one["stage_one"]) for name, one in others.items()}, path)
 
 
 if __name__ == "__main__":

@@ -81,10 +81,11 @@ def log_of(scene: str) -> str:
 
 def table(result: Mapping[str, Any], first: str) -> str:
     """Markdown of `report`."""
-    heads = ["", *SHOWN, "malformed", f"EPDMS less that of {first} (95 %)", "without each log"]
+    shown = [column for column in SHOWN if all(driver[column] is not None for driver in result.values())]
+    heads = ["", *shown, "malformed", f"EPDMS less that of {first} (95 %)", "without each log"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name, driver in result.items():
-        cells = [name, *(f"{driver[column]:.3f}" for column in SHOWN), f"{driver['malformed']:.3f}"]
+        cells = [name, *(f"{driver[column]:.3f}" for column in shown), f"{driver['malformed']:.3f}"]
         if "difference" in driver:
             apart = driver["difference"]
             cells.append(f"{apart['mean']:+.3f} ({apart['low']:+.3f} to {apart['high']:+.3f})")

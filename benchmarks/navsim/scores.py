@@ -4,9 +4,10 @@
     python -m benchmarks.navsim.scores runs/navsim docs/results/navsim/main
 
 scores.json in the results keeps earlier sittings' scores. Rows without a run (the initial model, PDM-Closed, constant
-velocity, the human) come from start.json beside the results:
+velocity, the human) come from start.json beside the results, and the braked start and the oracle from braked.json:
 
     python -m lightning_cgrpo test -c configs/navsim.yaml --callbacks.scores.path=docs/results/navsim/start.json
+    python -m benchmarks.navsim.braking docs/results/navsim/braked.json models/trained
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from statistics import mean, stdev
 from typing import Any
 
 from navsim_score.dialects import same_dialect
+from navsim_score.tables import SHOWN
 
-COLUMNS = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 STAGES = {"stage_one": "S1", "stage_two": "S2"}
-START = {"policy": "after SFT"}
+START = "after SFT"
+UNTRAINED = {"start": START, "braked start": "start, braked", "oracle": "start, braked where it violates (oracle)"}
+"""Rows by their name in braked.json; its trained policies have runs."""
 Scores = dict[str, dict[str, Any]]
 
 
@@ -33,9 +36,19 @@ def main() -> None:
     options = parser.parse_args()
     results: Path = options.results
     scores = collect(options.logs, results / "scores.json")
-    start = results.parent / "start.json"
-    others = json.loads(start.read_text())["drivers"] if start.exists() else {}
-    (results / "scores.md").write_text(table(scores, {START.get(key, key): one for key, one in others.items()}))
+    (results / "scores.md").write_text(table(scores, without_run(results.parent)))
+
+
+def without_run(folder: Path) -> Scores:
+    """Drivers without a run, by name, from start.json and braked.json."""
+    start, braked = folder / "start.json", folder / "braked.json"
+    others: Scores = json.loads(start.read_text())["drivers"] if start.exists() else {}
+    others = {START if name == "policy" else name: driver for name, driver in others.items()}
+    if braked.exists():
+        for name, driver in json.loads(braked.read_text())["drivers"].items():
+            if name in UNTRAINED:
+                others[UNTRAINED[name]] = driver
+    return others
 
 
 def collect(logs: Path, collection: Path) -> Scores:
@@ -70,14 +83,14 @@ def table(scores: Scores, others: Scores) -> str:
     if named:  # scores of 2026-11 and before have no name
         same_dialect(named)
     lines = [
-        "| | seeds | stage | " + " | ".join(COLUMNS) + " | EPDMS, both |",
-        "|---" * (len(COLUMNS) + 4) + "|",
+        "| | seeds | stage | " + " | ".join(SHOWN) + " | EPDMS, both |",
+        "|---" * (len(SHOWN) + 4) + "|",
     ]
     for name, seeds in methods.items():
         for stage, short in STAGES.items():
             rows = [one[stage] for one in seeds if one[stage]]
             if rows:
-                cells = [_cell([one[column] for one in rows]) for column in COLUMNS]
+                cells = [_cell([one[column] for one in rows]) for column in SHOWN]
                 both = _cell([one["both"]["EPDMS"] for one in seeds if one["both"]]) if short == "S1" else ""
                 head = f"{name} | {len(seeds)}" if short == "S1" else " | "
                 lines.append(f"| {head} | {short} | " + " | ".join(cells) + f" | {both} |")

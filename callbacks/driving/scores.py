@@ -12,13 +12,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.distributed import gathered, gathered_on_first
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.dialects import DIALECTS, Epdms
 from navsim_score.evaluation import BASELINES, drives, planned_drives
 from navsim_score.scorer import Scores
-from navsim_score.tables import scores_table
+from navsim_score.tables import show_stages
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.traffic.traffic import TrafficPolicy
 from navsim_score.two_stage import Drive, summaries, summary
@@ -127,7 +126,7 @@ class DrivingScores(Callback):
         drives_of = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
         results = summaries(drives_of, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
-        print_table(scores_table(results))
+        show_stages(results)
         by_scene = {  # NaN where all answers failed, which JSON lacks
             name: {scene: [None if x != x else x for x in pair] for scene, pair in result.by_scene.items()}
             for name, result in results.items()

@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
     from navsim_score.command.score_files import score_files, without_previous
     from navsim_score.command.two_stages import two_stages
     from navsim_score.dialects import DIALECTS
-    from navsim_score.tables import MOST_LINES, print_table, scores_table, show_scores
+    from navsim_score.tables import MOST_LINES, show_scores, show_stages
     from navsim_score.traffic.log_replay import LogReplay
     from navsim_score.traffic.reactive import Reactive
 
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
         show_scores(rows)
     stages, left_out = two_stages(results, dialects[0], traffic)
     if stages:
-        print_table(scores_table(dict(islice(stages.items(), MOST_LINES))))
+        show_stages(dict(islice(stages.items(), MOST_LINES)))
     for note in [*notes, *without_previous(results), *left_out]:
         print(f"- {note}")
     print(f"Wrote {options.out}.")

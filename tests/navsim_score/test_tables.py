@@ -6,7 +6,7 @@ from rich.cells import cell_len
 
 from driving_scenes.errors import InputError
 from navsim_score.columns import COLUMNS, EXTENDED_COMFORT, SHORT
-from navsim_score.tables import print_table, scores_table, show_scores
+from navsim_score.tables import show_scores, show_stages
 from navsim_score.two_stage import Result, StageMeans
 
 
@@ -15,23 +15,25 @@ def stage(value, **columns):
 
 
 def lines(results, capsys):
-    print_table(scores_table(results))
+    show_stages(results)
     return [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
 
 
 def test_rows_of_stages_and_only_known_columns(capsys):
     unknown = {"ADE@4s": None, "EC": None}
     shown = lines({"a [b]": Result("EPDMS", stage(0.5, **unknown), stage(0.75, **unknown), 2, 0.375)}, capsys)
-    assert ["a", "[b]", "S1", "2", "0.250", *["0.500"] * 7] in shown  # no markup
-    assert ["S2", "2", "0.250", *["0.750"] * 7] in shown
-    assert ["both", "2", "0.375"] in shown
-    assert not any("ADE" in line or "@4s" in line for line in shown)
+    name = "a [b]: 2 scenes, 2 follow-ups of 2; malformed 0.250, 0.250"  # no markup
+    assert name.split() in shown
+    assert ["S1", *["0.500"] * 9] in shown
+    assert ["S2", *["0.750"] * 9] in shown
+    assert ["both", "0.375"] in shown
+    assert not any("ADE@4s" in line or "EC" in line for line in shown)
 
 
 def test_drivers_of_two_dialects_share_no_table():
     both = {"one": Result("EPDMS, one stage, Reactive", stage(0.5)), "other": Result("PDMS v1.1", stage(0.5))}
     with pytest.raises(InputError, match="one dialect"):
-        scores_table(both)
+        show_stages(both)
 
 
 @pytest.fixture
@@ -51,19 +53,17 @@ LONG = "my_planner_with_a_long_name_after_epoch_30"
 
 
 def test_both_stages_fit_eighty_columns(screen):
-    every = stage(0.123, EC=None)
-    table = scores_table({name: Result("EPDMS", every, every, 2, 0.456) for name in ("human", LONG)})
-    shown = screen(80, print_table, table)
-    assert max(map(cell_len, shown)) <= 80
-    assert LONG in "".join(line[:12].strip() for line in shown)
-    assert not any("…" in line for line in shown)
-    assert sum(line.split()[-8:] == ["0.123"] * 8 for line in shown) == 4
+    every = stage(0.123)
+    shown = screen(80, show_stages, {name: Result("EPDMS", every, every, 2, 0.456) for name in ("human", LONG)})
+    names = [line for line in shown if ":" in line[1:]]
+    assert [line.split(":")[0] for line in names] == ["Driving", "human", LONG]
+    assert max(map(cell_len, [line for line in shown if not line.startswith(LONG)])) <= 80
+    assert sum(line.split()[1:] == ["0.123"] * 11 for line in shown) == 4
 
 
 def test_a_narrow_screen_cuts_no_column(screen):
-    every = stage(0.123, EC=None)
-    shown = screen(40, print_table, scores_table({"human": Result("EPDMS", every)}))
-    assert any(line.split()[-8:] == ["0.123"] * 8 for line in shown)
+    shown = screen(40, show_stages, {"human": Result("EPDMS", stage(0.123))})
+    assert any(line.split()[1:] == ["0.123"] * 11 for line in shown)
 
 
 def scored(name, **more):
