@@ -40,15 +40,15 @@ class SceneSource(ABC):
         """Second-stage scenes of each scene, 4 s later."""
         return [()] * len(self.scenes(split))
 
-    def next_frames(self, split: Split) -> Sequence[Scene]:
-        """The frame 0.5 s after each scene, which names the scene as `previous`.
+    def next_frames(self, split: Split) -> Sequence[Scene | None]:
+        """The frame 0.5 s after each scene, which names the scene as `previous`; None if this frame is unknown.
 
         Raises:
             InputError: the source has no later frames.
         """
         raise InputError(
-            f"Expected scenes whose next frame is known, but got {type(self).__name__}, try GeneratedScenes, or "
-            "data.frame_pairs=false."
+            f"Expected scenes whose next frame is known, but got {type(self).__name__}, try GeneratedScenes, "
+            "NavsimDevkit, or data.frame_pairs=false."
         )
 
 

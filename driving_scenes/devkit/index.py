@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from driving_scenes.cache import remember, remembered, state
 from driving_scenes.damage import fault, faults
+from driving_scenes.devkit.convert import FUTURE
 from driving_scenes.devkit.installation import Folders, OfficialSplit
 from driving_scenes.errors import first_line
 from driving_scenes.inventory import Pieces
@@ -115,13 +116,31 @@ class SplitIndex:
         log = _unpickled(path)
         return log[place : place + self.history + self.future] if isinstance(place, int) else [log[i] for i in place]
 
+    def next_frames(self, token: str) -> list[dict[str, Any]] | None:
+        """Frames of the scene 0.5 s after a scene, in its log.
+
+        None for synthetic scenes and the private test, and where the log ends, pauses, or lacks the route or an image.
+        """
+        path = self._files[token]
+        place = self.entries[path]["places"][token] if path in self.entries else None
+        if not isinstance(place, int):
+            return None
+        frames: list[dict[str, Any]] = _unpickled(path)[place + 1 : place + 1 + self.history + self.future]
+        if len(frames) < self.history + FUTURE:
+            return None
+        before, now = frames[self.history - 2 : self.history]
+        pauses = int(now["timestamp"]) - int(before["timestamp"]) > ADJACENT
+        routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
+        shown = frames[: self.history][-self.moments :]
+        images = [_image(self.images, frame, camera) for frame in shown for camera in self.cameras]
+        return frames if routed and not pauses and not faults(images) else None
+
     def file(self, token: str) -> Path:
         """The log or the synthetic scene's file."""
         return self._files[token]
 
-    def image_paths(self, token: str) -> dict[str, list[str]]:
-        """Paths of each camera's images, the oldest first."""
-        frames = self.frames(token)
+    def image_paths(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, list[str]]:
+        """Paths of each camera's images, the oldest first, in a scene's `frames` or those after it."""
         folder = self.images if self._files[token] in self.entries else self.synthetic_images
         frames = _unpickled(self._files[token])["frames"] if frames is None else frames
         return {camera: [_image(folder, frame, camera) for frame in frames[: self.history]] for camera in self.cameras}

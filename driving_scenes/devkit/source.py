@@ -67,20 +67,30 @@ class NavsimDevkit(SceneSource):
         self.train, self.test, self.val_share = train, test, val_share
         self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
         self.train_part, self.moments, self.partial = checked_part(train_part), moments, partial
-        self._read: dict[Split, Sequence[Scene]] = {}
+        self._builders: dict[Split, _Builder] = {}
 
     def scenes(self, split: Split) -> Sequence[Scene]:
-        if split not in self._read:
+        builder = self._builder(split)
+        return Scenes(builder.tokens, builder.scene)
+
+    def next_frames(self, split: Split) -> Sequence[Scene | None]:
+        """The logs' frames 0.5 s later, also those that the official split lacks as scenes."""
+        builder = self._builder(split)
+        return Scenes(builder.tokens, builder.next_scene)
+
+    def _builder(self, split: Split) -> _Builder:
+        if split not in self._builders:
             index = self._index(split)
             pieces = index.inventory()
             if not self.partial:
                 check_enough(pieces, f"{index.split.name}'s {split} scenes", "data.scenes.partial=true")
-            tokens = index.tokens
+            builder = self._builders[split] = _Builder(index, load_classes())
             if lacking := [kind for kind in pieces if kind.faults]:
                 counts = ", ".join(f"{kind.present:,} of {kind.expected:,} {kind.kind}" for kind in lacking)
-                warnings.warn(f"{len(tokens):,} {split} scenes of {index.split.name}, with {counts}.", stacklevel=2)
-            self._read[split] = Scenes(tokens, _Builder(index, load_classes(), set(tokens)).scene)
-        return self._read[split]
+                warnings.warn(
+                    f"{len(builder.tokens):,} {split} scenes of {index.split.name}, with {counts}.", stacklevel=3
+                )
+        return self._builders[split]
 
     def inventory(self, split: Split) -> list[Pieces]:
         """Read all files of a split, and list the pieces, with those that are missing or corrupt."""
@@ -116,10 +126,11 @@ class NavsimDevkit(SceneSource):
 
 
 class _Builder:
-    """Builds the scenes of an index; `present` are the tokens of all of them."""
+    """Builds the scenes of an index."""
 
-    def __init__(self, index: SplitIndex, classes: dict[str, Any], present: set[str]) -> None:
-        self.index, self.classes = index, classes
+    def __init__(self, index: SplitIndex, classes: dict[str, Any]) -> None:
+        self.index, self.classes, self.tokens = index, classes, index.tokens
+        present = set(self.tokens)
         if index.split.pairs:
             self.related = _related(index.split.pairs, present)
         else:
@@ -127,25 +138,36 @@ class _Builder:
 
     def scene(self, token: str) -> Scene:
         frames = self.index.frames(token)
-        if frames is not None and len(frames) == self.index.history:
-            content = private_content(token, frames)
-        else:
-            content = self._annotated(token, frames)
-        if token in self.index.caches:
-            content["overrides"] = plan_content(read_cache(self.index.caches[token]))
-        if self.index.cameras:
-            content["cameras"] = self.index.image_paths(token)
-        return scene_from_json({**content, **self.related.get(token, {})}, f"NAVSIM scene {token}")
+        return self._scene(token, token, frames, self.related.get(token, {}))
 
-    def _annotated(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
+    def next_scene(self, token: str) -> Scene | None:
+        """The scene 0.5 s after a scene; None if the log lacks it."""
+        frames = self.index.next_frames(token)
+        if frames is None:
+            return None
+        return self._scene(frames[self.index.history - 1]["token"], token, frames, {"previous": token})
+
+    def _scene(self, name: str, token: str, frames: list[dict[str, Any]] | None, related: dict[str, Any]) -> Scene:
+        """A scene of `frames`, in the file of the scene `token`."""
+        if frames is not None and len(frames) == self.index.history:
+            content = private_content(name, frames)
+        else:
+            content = self._annotated(name, token, frames)
+        if name in self.index.caches:
+            content["overrides"] = plan_content(read_cache(self.index.caches[name]))
+        if self.index.cameras:
+            content["cameras"] = self.index.image_paths(token, frames)
+        return scene_from_json({**content, **related}, f"NAVSIM scene {name}")
+
+    def _annotated(self, name: str, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
         index, kind, sensors = self.index, self.classes["Scene"], self.classes["SensorConfig"].build_no_sensors()
-        official = (
-            kind.load_from_disk(index.file(token), index.synthetic_images, sensors)
-            if frames is None
-            else kind.from_scene_dict_list(frames, index.images, index.history, index.future, sensors)
-        )
+        if frames is None:
+            official = kind.load_from_disk(index.file(token), index.synthetic_images, sensors)
+        else:
+            future = len(frames) - index.history
+            official = kind.from_scene_dict_list(frames, index.images, index.history, future, sensors)
         scenario = self.classes["NavSimScenario"](official, str(index.folders.maps), index.folders.map_version)
-        return scene_content(token, official, scenario, self.classes["SemanticMapLayer"])
+        return scene_content(name, official, scenario, self.classes["SemanticMapLayer"])
 
 
 def _logs(split: OfficialSplit, folders: Folders) -> list[str]:

@@ -23,7 +23,7 @@ from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.__main__ import main as run
-from navsim_score.columns import MULTIPLIERS
+from navsim_score.columns import EXTENDED_COMFORT, MULTIPLIERS
 from navsim_score.command.submission import Authors, read_submission
 from tests.driving_scenes.devkit_files import (
     set_variables,
@@ -218,6 +218,42 @@ def test_one_stage_has_the_frames_before(fake: Path, monkeypatch: pytest.MonkeyP
     assert [scene.previous for scene in source(test="dense").scenes("test")] == [None, "2021.c-3", "2021.c-4"]
     write_split(config, "sparse", "test", None, **dense, tokens=["2021.c-3", "2021.c-5"])
     assert [scene.previous for scene in source(test="sparse").scenes("test")] == [None, None]
+
+
+def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a frame that is no scene of the split; unknown at the log's end, after a pause and without its image."""
+    config = install(monkeypatch, fake)
+    write_split(config, "dense", "test", None, num_future_frames=8, frame_interval=1)
+    write_split(config, "sparse", "test", None, num_future_frames=8, frame_interval=1, tokens=["2021.c-3", "2021.c-5"])
+    scenes = source(test="dense", cameras=CAMERAS).scenes("test")
+    after = source(test="sparse", cameras=CAMERAS).next_frames("test")
+    assert len(after) == 2 and after[1] is None
+    assert after[0] is not None
+    assert_same(scene_to_json(after[0]), scene_to_json(scenes[1]))
+
+    form = PromptFormat(frames=1, cameras=(), system=False)
+    data = NavsimDataModule(4, source(test="sparse"), form, None, None, None, frame_pairs=True, eval_prompts=4)
+    [batch] = data.test_dataloader()
+    assert [scene.name for scene in batch.columns["scene"]] == ["2021.c-3", "2021.c-4"]
+    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 2}
+    steps = torch.ones(2, 1, 1, dtype=torch.int64)
+    info |= {"truncated": torch.zeros(2, 1, dtype=torch.bool)}
+    signals = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))
+    assert bool(signals[EXTENDED_COMFORT].applicable.all())
+
+    log = fake / "data" / "navsim_logs" / "test" / "2021.c.pkl"
+    paused = pickle.loads(log.read_bytes())
+    for frame in paused[4:]:
+        frame["timestamp"] += 500_000
+    log.write_bytes(pickle.dumps(paused))
+    index._unpickled.cache_clear()
+    assert source(test="sparse").next_frames("test")[0] is None
+    write_log(fake, "test", "2021.c", CAMERAS)
+    index._unpickled.cache_clear()
+    (fake / "data" / "sensor_blobs" / "test" / "2021.c" / "F0" / "4.jpg").unlink()
+    sparse = source(test="sparse", cameras=CAMERAS, moments=1, partial=True)
+    assert [scene.name for scene in sparse.scenes("test")] == ["2021.c-3", "2021.c-5"]
+    assert sparse.next_frames("test")[0] is None
 
 
 def test_a_split_is_written_as_scene_files(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ class MixedPrompts(ScenePrompts):
         follow_ups: of each scene.
         share: of the prompts that show a follow-up instead of its scene, evenly spaced; scenes without follow-ups stay.
         next_frames: the frame 0.5 s after each scene. The second half of a batch shows the next frames of the first
-            half's scenes, so that extended comfort applies.
+            half's scenes, so that extended comfort applies. A scene whose next frame is unknown is shown again.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class MixedPrompts(ScenePrompts):
         form: PromptFormat,
         follow_ups: Sequence[Sequence[Scene]] = (),
         share: float = 0.0,
-        next_frames: Sequence[Scene] | None = None,
+        next_frames: Sequence[Scene | None] | None = None,
         kept: int = SCENES_KEPT,
     ) -> None:
         super().__init__(scenes, count, form, kept)
@@ -114,7 +114,7 @@ class MixedPrompts(ScenePrompts):
         numbers = index.tolist()
         pairs = len(numbers) // 2
         scenes = [self.scene(number) for number in numbers[: len(numbers) - pairs]]
-        scenes += [self.next_frames[self.place(number)] for number in numbers[:pairs]]
+        scenes += [self.next_frames[self.place(number)] or scenes[row] for row, number in enumerate(numbers[:pairs])]
         return self._grouped(index, self._build(scenes))
 
     def scene(self, number: int) -> Scene:
