@@ -74,7 +74,8 @@ class TrajectoryReward:
         plans = [self.plans[name] for name in names]
         scorer = Scorer(used, self.traffic, plans=plans, human_filter=self.human_filter)
         rows = torch.tensor([names.index(name) for name in scene])
-        scores = scorer(self.answer.trajectories([_text(each) for each in completions]), rows, POSE_INTERVAL)
+        poses = self.answer.trajectories([_text(each) for each in completions], [self.scenes[name] for name in scene])
+        scores = scorer(poses, rows, POSE_INTERVAL)
         rewards: list[float] = self.total(scores).nan_to_num(0).tolist()
         return rewards
 

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "AdvantageEstimator": "lightning_cgrpo.grpo.advantages",
+    "AnswerFormat": "lightning_cgrpo.tasks.driving.answers",
     "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
     "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
     "CISPO": "lightning_cgrpo.grpo.surrogates",
@@ -58,6 +59,7 @@ _EXPORTS = {
     "SamplingCorrection": "lightning_cgrpo.grpo.sampling_correction",
     "Policy": "lightning_cgrpo.policies.policy",
     "PromptGroups": "lightning_cgrpo.core.rollout",
+    "PromptSource": "lightning_cgrpo.core.prompts.source",
     "Reactive": "navsim_score.traffic.reactive",
     "RecurrentPolicy": "lightning_cgrpo.policies.network_policy",
     "ReturnsToGo": "lightning_cgrpo.grpo.returns_to_go",

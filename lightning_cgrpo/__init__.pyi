@@ -5,6 +5,7 @@ from driving_scenes.files import SceneFiles as SceneFiles
 from driving_scenes.generator import GeneratedScenes as GeneratedScenes
 from driving_scenes.source import SceneSource as SceneSource
 from lightning_cgrpo.cli.loading import load as load
+from lightning_cgrpo.core.prompts.source import PromptSource as PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups as PromptGroups
 from lightning_cgrpo.core.rollout import Rollouts as Rollouts
 from lightning_cgrpo.core.rollout import Signal as Signal
@@ -51,6 +52,7 @@ from lightning_cgrpo.samplers.vllm.folder_push import FolderPush as FolderPush
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush as IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush as NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
+from lightning_cgrpo.tasks.driving.answers import AnswerFormat as AnswerFormat
 from lightning_cgrpo.tasks.driving.observations import Observations as Observations
 from lightning_cgrpo.tasks.driving.task import DrivingTask as DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts as WrittenThoughts

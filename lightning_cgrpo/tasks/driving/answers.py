@@ -16,6 +16,7 @@ import torch
 from scipy.interpolate import CubicSpline
 from torch import Tensor
 
+from driving_scenes.scene import Scene
 from lightning_cgrpo.core.errors import UserError
 
 SCORED_SECONDS = 4.0
@@ -83,8 +84,13 @@ class AnswerFormat:
         waypoints = torch.tensor(points, dtype=torch.float64)
         return waypoints if len(points) == self.waypoints and bool((waypoints.abs() <= REACH).all()) else None
 
-    def trajectories(self, texts: Sequence[str]) -> Tensor:
-        """The `poses` ``[N, P, 3]`` of texts; NaN where a text is malformed."""
+    def trajectories(self, texts: Sequence[str], scenes: Sequence[Scene] | None = None) -> Tensor:
+        """The `poses` ``[N, P, 3]`` of texts; NaN where a text is malformed.
+
+        Args:
+            scenes: the scene of each text. Unused here, because waypoints are in the ego's frame; for formats of your
+                own, such as distances along the lane.
+        """
         read = [self.read(text) for text in texts]
         good = torch.tensor([points is not None for points in read], dtype=torch.bool)
         readable = [points for points in read if points is not None]

@@ -94,7 +94,7 @@ class DrivingTask(Task):
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         if "plan" not in prompts.columns and scenes and not any(scene.map.lanes.ids for scene in scenes):
-            return self._read_alone(rollouts)
+            return self._read_alone(scenes, rollouts)
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
         drives = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
         rollouts.info["drives"] = drives
@@ -131,10 +131,15 @@ class DrivingTask(Task):
             **length_signals(rollouts, None),
         }
 
-    def _read_alone(self, rollouts: Rollouts) -> dict[str, Signal]:
+    def _read(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> Tensor:
+        """``[B G, P, 3]`` poses of G texts in each of B scenes."""
+        scene_of_each = [scene for scene, group in zip(scenes, answers, strict=True) for _ in group]
+        return self.answer.trajectories([text for group in answers for text in group], scene_of_each)
+
+    def _read_alone(self, scenes: Sequence[Scene], rollouts: Rollouts) -> dict[str, Signal]:
         """Signals of answers to predicted scenes without a map: scores don't apply."""
         every, shape = texts(rollouts), rollouts.mask.shape[:2]
-        poses = self.answer.trajectories([text for group in every for text in group])
+        poses = self._read(scenes, every)
         malformed = poses[:, 0, 0].isnan().view(shape).float().to(rollouts.actions.device)
         unknown = Signal(torch.zeros_like(malformed), applicable=torch.zeros_like(malformed, dtype=torch.bool))
         signals = dict.fromkeys(self.signals, unknown)
@@ -150,7 +155,7 @@ class DrivingTask(Task):
         """
         if not scenes:
             return []
-        poses = self.answer.trajectories([text for group in answers for text in group])
+        poses = self._read(scenes, answers)
         group = len(answers[0])
         planned = (~poses[:, 0, 0].isnan()).view(len(scenes), group).any(1)
         used = [row for row, any_plan in enumerate(planned.tolist()) if any_plan]
