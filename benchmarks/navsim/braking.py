@@ -1,12 +1,12 @@
 """The start's own plans, braked by a constant: the line that training has to beat.
 
-    python -m lightning_cgrpo export -c configs/navsim.yaml --out models/trained
-    python -m benchmarks.navsim.braking docs/results/navsim/braked.json models/trained
+    python -m benchmarks.navsim.braking docs/results/navsim/braked.json
+    python -m benchmarks.navsim.braking docs/results/navsim/braked.json models/trained    # also paired with a policy
 
 Drivers answer the 1,000 test scenes of configs/navsim.yaml, the frames 0.5 s later and the follow-ups: the start, the
 start braked in every scene, an oracle that brakes only scenes in which the start violates NC, DAC or DDC as training
-scores them, and the trained policies. The deceleration is the least with which the braked start has the first trained
-policy's NC on validation scenes. Several trained policies (seeds) are averaged by scene.
+scores them, and trained policies (`export`), which are averaged by scene. The deceleration is the least with which the
+braked start has the NC that the committed runs of Constrained GRPO had on their validation scenes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from driving_scenes.scene import Scene
 from lightning_cgrpo.cli.study.comparison import difference
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.datamodules.base import evenly_spaced
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
@@ -41,7 +42,7 @@ from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.two_stage import Drive, summary
 
-SCENES, VALIDATION = 1000, 400
+SCENES = 1000
 ANSWERS = 4
 AT_ONCE = 50
 DECELERATIONS = [round(0.1 * step, 1) for step in range(31)]
@@ -50,7 +51,8 @@ CONSTRAINED = ("NC", "DAC", "DDC")
 MOVING = 8.0
 """Meters in 4 s; a human that drives less stands."""
 START, BRAKED, ORACLE, TRAINED = "start", "braked start", "oracle", "trained"
-PAIRS = ((BRAKED, START), (TRAINED, START), (TRAINED, BRAKED), (ORACLE, BRAKED), (ORACLE, TRAINED))
+PAIRS = ((BRAKED, START), (ORACLE, START), (ORACLE, BRAKED), (TRAINED, START), (TRAINED, BRAKED))
+RUNS = Path("docs/results/navsim/main/runs")
 MEASURES = ("NC", "DAC", "EP", "EC", "EPDMS", "EPDMS with EC", "EPDMS, both stages")
 Table = dict[str, list[float]]
 """A driver's means over answers, by measure and scene."""
@@ -83,7 +85,9 @@ class Drivers:
 
     Args:
         trained: directories of trained policies.
-        deceleration: of the braked start and the oracle.
+
+    Attributes:
+        deceleration: of the braked start and the oracle, m/s².
     """
 
     def __init__(self, trained: Sequence[str]) -> None:
@@ -92,19 +96,26 @@ class Drivers:
         self.deceleration = 0.0
 
     def choose(self) -> dict[str, float]:
-        """Set `deceleration`; returns the validation scenes' NC by deceleration, and the trained policy's."""
-        slowed: dict[float, list[float]] = {each: [] for each in DECELERATIONS}
-        wanted: list[float] = []
-        scenes = GeneratedScenes(seed=1).scenes("val")
-        for prompts in prompts_of([scenes[place] for place in evenly_spaced(len(scenes), VALIDATION)]):
-            scorer = as_training(prompts)
-            plans = poses_of(self.start, prompts)
-            for deceleration, found in slowed.items():
+        """Set `deceleration`; returns NC on the validation prompts by deceleration, and of the committed runs."""
+        runs = [json.loads(path.read_text()) for path in RUNS.glob("cgrpo_pooled_scale_seed*.json")]
+        wanted = fmean(run["measured"]["last"]["constraints"]["NC"]["value"] for run in runs)
+        scenes = GeneratedScenes(seed=1, follow_ups=2)
+        data = NavsimDataModule(  # the validation prompts of configs/navsim.yaml
+            scenes=scenes,
+            form=FORM,
+            train_prompts=1,
+            val_prompts=192,
+            test_prompts=1,
+            train_follow_ups=0.33,
+        )
+        complies: dict[float, list[float]] = {each: [] for each in DECELERATIONS}
+        for prompts in data.val_dataloader():
+            scorer, plans = as_training(prompts), poses_of(self.start, prompts)
+            for deceleration, found in complies.items():
                 found += compliance(scorer, braked(plans, deceleration))["NC"].tolist()
-            wanted += compliance(scorer, poses_of(next(iter(self.trained.values())), prompts))["NC"].tolist()
-        rates = {deceleration: fmean(found) for deceleration, found in slowed.items()}
-        self.deceleration = next(each for each, rate in rates.items() if rate >= fmean(wanted))
-        return {f"{each:g} m/s²": rate for each, rate in rates.items()} | {TRAINED: fmean(wanted)}
+        rates = {deceleration: fmean(found) for deceleration, found in complies.items()}
+        self.deceleration = next(each for each, rate in rates.items() if rate >= wanted)
+        return {f"{each:g} m/s²": rate for each, rate in rates.items()} | {TRAINED: wanted}
 
     def __call__(self, prompts: PromptGroups, replay: Scorer, split: str) -> dict[str, Tensor]:
         """``[B G, P, 3]`` poses by driver."""
@@ -216,6 +227,8 @@ def compared(tables: Mapping[str, Table]) -> dict[str, dict[str, str]]:
     """Differences between drivers by measure, paired by scene, with 95 % intervals."""
     lines: dict[str, dict[str, str]] = {}
     for one, other in PAIRS:
+        if one not in tables:
+            continue
         apart = lines.setdefault(f"{one} less {other}", {})
         for each in MEASURES:
             apart[each] = str(difference(dict(enumerate(tables[other][each])), dict(enumerate(tables[one][each]))))
@@ -243,21 +256,22 @@ def report(found: Measured) -> dict[str, Any]:
     """Rows by driver, and differences."""
     tables = {name: found.table(name) for name in found.first}
     rows = {name: found.row(name, table) for name, table in tables.items()}
-    together = averaged([table for name, table in tables.items() if name.startswith(TRAINED)])
-    return {"drivers": rows, "differences": compared(tables | {TRAINED: together})}
+    seeds = [table for name, table in tables.items() if name.startswith(TRAINED)]
+    together = {TRAINED: averaged(seeds)} if seeds else {}
+    return {"drivers": rows, "differences": compared(tables | together)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="JSON file")
-    parser.add_argument("trained", nargs="+", help="directories of trained policies, of which the first sets NC")
+    parser.add_argument("trained", nargs="*", help="directories of trained policies")
     parser.add_argument("--scenes", type=int, default=SCENES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     drivers = Drivers(options.trained)
     rates = drivers.choose()
-    print(f"Braking by {drivers.deceleration:g} m/s², chosen on {VALIDATION} validation scenes.", flush=True)
-    chosen = {"deceleration": drivers.deceleration, "NC on validation scenes": rates}
+    print(f"Braking by {drivers.deceleration:g} m/s².", flush=True)
+    chosen = {"deceleration": drivers.deceleration, "NC on validation prompts": rates}
     for found in measure(drivers, options.scenes):
         result = chosen | report(found)
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
