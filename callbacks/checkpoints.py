@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import is_remote, newest
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS, is_remote, newest
 from lightning_cgrpo.checkpoints.lightning_loops import (
     count_epoch_as_begun,
     count_validation_once,
@@ -38,7 +38,6 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
 from lightning_cgrpo.objective.selection import Selection, Standing
 
-FOLDER = "checkpoints"
 VALIDATION = "val/"
 VALIDATION_MERIT = f"{VALIDATION}{MERIT}"
 
@@ -109,10 +108,10 @@ class Checkpoints(ModelCheckpoint):
         logger = trainer.loggers[0] if trainer.loggers else None
         if self.dirpath is None and logger is not None:
             run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
-            place = run / "*" / FOLDER
-            folders = list(run.glob(f"*/{FOLDER}"))
+            place = run / "*" / CHECKPOINTS
+            folders = list(run.glob(f"*/{CHECKPOINTS}"))
         else:
-            place = Path(self.dirpath or Path(trainer.default_root_dir, FOLDER))
+            place = Path(self.dirpath or Path(trainer.default_root_dir, CHECKPOINTS))
             folders = [place]
         last = newest(folders)
         if last is not None:
@@ -154,7 +153,7 @@ class Checkpoints(ModelCheckpoint):
         if self.dirpath and not is_remote(self.dirpath):
             remove_unfinished(Path(self.dirpath))
         resumed_from = Path(trainer.ckpt_path or "").parent
-        if resumed_from.name == FOLDER and not is_remote(trainer.ckpt_path):
+        if resumed_from.name == CHECKPOINTS and not is_remote(trainer.ckpt_path):
             # A running process writes files that changed later.
             remove_unfinished(resumed_from, before=self._began)
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.objective.bound import Bound
 
@@ -90,11 +91,17 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.
         return lines
+    resume = folder / CHECKPOINTS / LAST
     return [
         *lines,
         "Next:",
+        *([f"  {command} fit -c {config} --ckpt_path={resume}"] if _can_resume(record, resume) else []),
         f"  {command} test -c {config}{test_prompts}",
         f"  {command} certify -c {config}{test_prompts}",
         *([f"  {command} export -c {config} --out model"] if exports else []),
         f"  tensorboard --logdir {folder.parent}    (then http://localhost:6006/#custom_scalars)",
     ]
+
+
+def _can_resume(record: Record, checkpoint: Path) -> bool:
+    return bool(record["status"] == "interrupted" and checkpoint.exists())

@@ -9,13 +9,14 @@ from lightning_cgrpo.callbacks.evaluation_tables import EvaluationTable
 from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.tensorboard import TensorBoardLayout
 from lightning_cgrpo.core.output import quiet
 
 
 def default_callbacks(every_n_updates: int = 100) -> list[Callback]:
-    """The callbacks of ``configs/defaults.yaml`` and `RunSummary`; Lightning's advertisements are silenced.
+    """The callbacks of ``configs/defaults.yaml``, and those that `fit` adds; Lightning's advertisements are silenced.
 
     Args:
         every_n_updates: updates between checkpoints.
@@ -30,4 +31,4 @@ def default_callbacks(every_n_updates: int = 100) -> list[Callback]:
         filename="{step}", every_n_train_steps=every_n_updates, monitor="val/merit", mode="max", save_last=True
     )
     shown = [InitialRates(), ObjectiveProgressBar(), TensorBoardLayout(), EvaluationTable()]
-    return [*shown, WritePredictions(), checkpoints, RunSummary()]
+    return [*shown, WritePredictions(), checkpoints, RunManifest(), RunSummary()]

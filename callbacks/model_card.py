@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def write_card(
     summary: Record,
     update: int,
     reward: str,
-    certificate: Record | None = None,
+    certificates: Sequence[Record] = (),
 ) -> None:
     """Write ``README.md`` beside a model's files.
 
@@ -65,7 +65,7 @@ def write_card(
         summary: of the run (`RunSummary`): ``name``, ``constraints`` and ``measured``.
         update: of the exported policy; other measurements than of this policy and of the start are left out.
         reward: names of the maximized signals.
-        certificate: of the exported policy.
+        certificates: of the exported policy.
     """
     adapters = (directory / "adapter_config.json").exists()
     lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
@@ -81,7 +81,11 @@ def write_card(
     prompts = {COLUMNS[key]: of["prompts"] for key, of in shown.items() if of.get("prompts")}
     lines += ["", *_table(heads, rows), "", "Parentheses: 95 % intervals over prompts"]
     lines[-1] += f" ({', '.join(f'{head}: {count:,}' for head, count in prompts.items())})." if prompts else "."
-    lines += ["", "## Certificate", "", *(_certificate(certificate) if certificate else [CERTIFY])]
+    lines += ["", "## Certificate"]
+    for certificate in certificates:
+        lines += ["", *_certificate(certificate)]
+    if not certificates:
+        lines += ["", CERTIFY]
     (directory / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -15,18 +17,36 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints, prompt_fingerprints
+from lightning_cgrpo.core.manifest.fingerprints import (
+    code_fingerprints,
+    file_fingerprint,
+    file_fingerprints,
+    source_fingerprints,
+)
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
-from lightning_cgrpo.core.manifest.settings import Settings, differing
+from lightning_cgrpo.core.manifest.settings import Settings, differing, import_paths
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from lightning_cgrpo.policies.pretrained import fingerprint
 
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
 """Beginnings of the keys that an evaluation depends on."""
 ADAPTING = "LagrangianCallback"
-LIBRARIES = ("torch", "lightning", "transformers")
+LIBRARIES = (
+    "torch",
+    "lightning",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "peft",
+    "gymnasium",
+    "minigrid",
+    "mujoco",
+    "highway_env",
+)
+"""Libraries that compute, as far as a run imports them."""
 
 rank_zero_print = rank_zero_only(print)
 
@@ -50,7 +70,7 @@ class RunManifest(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         before = Manifest.of(checkpoint)
         if trainer.state.fn != "fit":
-            self._tell_evaluation(before)
+            self._tell_evaluation(trainer, pl_module, before)
             return
         self.manifest = self._made(trainer, pl_module)
         if before is None:
@@ -62,13 +82,13 @@ class RunManifest(Callback):
         for line in differences(before, self.manifest):
             rank_zero_print(f"from update {checkpoint['global_step']:,}: {line}")
 
-    def _tell_evaluation(self, before: Manifest | None) -> None:
-        """Print the settings of the evaluated policy that differ from those that trained it."""
-        if before is None or before.settings is None or self.settings is None:
+    def _tell_evaluation(self, trainer: Trainer, pl_module: LightningModule, before: Manifest | None) -> None:
+        """Print what differs of the evaluated policy from what trained it."""
+        if before is None:
             return
-        for key, (old, new) in differing(before.settings, self.settings).items():
-            if key.startswith(EVALUATED):
-                rank_zero_print(f"The policy was trained with another setting: {key} {shown(old)} -> {shown(new)}")
+        now = self._made(trainer, pl_module, splits=())
+        for line in differences(_of_policy(before), _of_policy(now)):
+            rank_zero_print(f"not as in training: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.manifest is None:
@@ -83,26 +103,52 @@ class RunManifest(Callback):
         if self.manifest is not None:
             checkpoint[KEY] = self.manifest.state()
 
-    def _made(self, trainer: Trainer, pl_module: LightningModule) -> Manifest:
+    def _made(self, trainer: Trainer, pl_module: LightningModule, splits: Sequence[str] = ("train", "val")) -> Manifest:
+        settings = self.settings or {}
         sizes, prompts = {}, {}
-        for split, source in _sources(trainer):
+        for split, source in _sources(trainer, splits):
             sizes[split] = len(source)
-            rows = getattr(source, "rows", None)  # a user's own source may be any class with prompts
-            if rows is not None and trainer.is_global_zero:
-                prompts[split] = prompt_fingerprints(rows)
-        texts = [value for value in _flat(list((self.settings or {}).values())) if "." in value]
+            fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
+            if fingerprints is not None:
+                prompts[split] = fingerprints
         start = {}
         origin = getattr(getattr(pl_module, "policy", None), "origin", None)
         if origin is not None:
             start = {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
+        # The policy's model is the start, and prompts tell more than their files.
+        known = (*(["data."] if prompts else []), "model.policy.model")
+        others = {key: value for key, value in settings.items() if not key.startswith(known)}
         return Manifest(
             settings=self.settings,
             sizes=sizes,
             prompts=prompts,
-            code=code_fingerprints(texts),
+            code=code_fingerprints(import_paths(settings)),
             start=start,
-            versions={"lightning_cgrpo": __version__} | {name: version(name) for name in LIBRARIES},
+            files=_named_files(others) if trainer.is_global_zero else {},
+            versions={"lightning_cgrpo": __version__}
+            | {name: version(name) for name in LIBRARIES if name in sys.modules},
         )
+
+
+def _of_policy(manifest: Manifest) -> Manifest:
+    """The part of a manifest on which an evaluation depends."""
+    settings = None
+    if manifest.settings is not None:
+        settings = {key: value for key, value in manifest.settings.items() if key.startswith(EVALUATED)}
+    files = {key: value for key, value in manifest.files.items() if key.startswith(EVALUATED)}
+    return Manifest(settings, code=manifest.code, start=manifest.start, files=files)
+
+
+def _named_files(settings: Settings) -> dict[str, str]:
+    """Fingerprints of the files and models that settings name, by setting."""
+    found = {}
+    for key, value in settings.items():
+        path = os.path.expanduser(value) if isinstance(value, str) else ""
+        if os.path.isfile(path):
+            found[key] = file_fingerprint(Path(path))
+        elif path and os.path.isfile(os.path.join(path, "config.json")):
+            found[key] = fingerprint(Path(path))
+    return found
 
 
 def check_continuable(before: Settings, now: Settings) -> None:
@@ -137,28 +183,18 @@ def _adapts(settings: Settings) -> bool:
     return any(value.rpartition(".")[2] == ADAPTING for value in callbacks)
 
 
-def _sources(trainer: Trainer) -> Iterator[tuple[str, PromptSource]]:
-    """The prompts of training and validation by split, without reading prompts that are not in memory."""
+def _sources(trainer: Trainer, splits: Sequence[str]) -> Iterator[tuple[str, PromptSource]]:
+    """The prompts of each split, without reading prompts that are not in memory."""
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, GroupDataModule):
-        for split in ("train", "val"):
+        for split in splits:
             try:
-                yield split, data.source(split)
+                yield split, data.source(cast(Split, split))
             except UserError:
                 continue  # no validation prompts
         return
     loop = trainer.fit_loop
     for split, given in (("train", loop._data_source), ("val", loop.epoch_loop.val_loop._data_source)):
         loader = given.instance
-        if isinstance(loader, PromptLoader):
+        if isinstance(loader, PromptLoader) and split in splits:
             yield split, loader.source
-
-
-def _flat(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _flat(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _flat(part)

@@ -22,6 +22,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_cgrpo.callbacks.checkpoints import VALIDATION_MERIT
 from lightning_cgrpo.callbacks.closing_card import show_closing_card
 from lightning_cgrpo.callbacks.log_writers import run_folder
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
@@ -84,6 +85,7 @@ class RunSummary(Callback):
             **self.record,
             "seed": pl_module.seed if seed is None else seed,
             "weights": None if origin is None else origin.fingerprint,
+            "inputs": _inputs(trainer),
             # Relative, so that folders may move together.
             "resumed": os.path.relpath(there, here) if before and there.resolve() != here.resolve() else None,
             "constraints": declared(pl_module.objective),
@@ -142,8 +144,14 @@ class RunSummary(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         # Not in `on_train_end`, which precedes the last checkpoint.
-        if stage == "fit":
-            self.show(trainer, pl_module)
+        if stage != "fit":
+            return
+        before, there = _resumed(trainer)
+        if self.path is None and before and trainer.is_global_zero:  # no update was left
+            done = f"{trainer.global_step:,} updates"
+            print(f"The run is finished, with {done}. Try a larger --trainer.max_steps for more.")
+            self.record, self.path = before, there / SUMMARY
+        self.show(trainer, pl_module)
 
     def show(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         """Print the closing card of a run that began."""
@@ -225,6 +233,15 @@ def machine(device: torch.device) -> Record:
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "lightning")},
     }
+
+
+def _inputs(trainer: Trainer) -> Record:
+    """Fingerprints of the user's code and of the prompts, by module and by split; {} without a `RunManifest`."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, RunManifest) and callback.manifest is not None:
+            readable = callback.manifest.readable()
+            return {"code": readable["code"], "prompts": readable["prompts"]}
+    return {}
 
 
 def _resumed(trainer: Trainer) -> tuple[Record, Path]:

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.manifest.fingerprints import prompt_fingerprints
+from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
@@ -32,12 +32,12 @@ class Used:
     Args:
         trained: fingerprints ``[M]`` of the prompts that trained or validated, see `Manifest.used`.
         looked: identities of the prompts of earlier looks.
-        new_prompts: number of new prompts that earlier looks drew from an endless source.
+        new_until: index after the last new prompt that earlier looks drew from an endless source.
     """
 
     trained: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     looked: frozenset[float] = frozenset()
-    new_prompts: int = 0
+    new_until: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Certification:
         source: the prompts.
         words: that say which they are.
         identities: of the prompts, to leave them out of later looks; empty for an endless source.
-        new_prompts: number of new prompts that this and earlier looks drew from an endless source.
+        new_until: index after the last new prompt that this look draws from an endless source.
     """
 
     source: PromptSource
     words: str
     identities: list[float] = field(default_factory=list)
-    new_prompts: int = 0
+    new_until: int = 0
 
 
 class GroupDataModule(LightningDataModule, ABC):
@@ -135,14 +135,13 @@ class GroupDataModule(LightningDataModule, ABC):
         total = len(source)
         if getattr(source, "endless", False):
             count = total if count is None else count
-            first = total + used.new_prompts
+            first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
             new = PromptSubset(source, range(first, first + count))
-            return Certification(new, f"{count:,} new prompts", new_prompts=used.new_prompts + count)
+            return Certification(new, f"{count:,} new prompts", new_until=first + count)
         trained = self.seen_prompts(source)
-        rows = getattr(source, "rows", None)  # a user's own source may be any class with prompts
-        if rows is not None and len(used.trained):
-            here = prompt_fingerprints(rows)[:, 1]
-            trained = trained | {*torch.isin(here, used.trained).nonzero().flatten().tolist()}
+        here = source_fingerprints(source) if len(used.trained) else None
+        if here is not None:
+            trained = trained | {*torch.isin(here[:, 1], used.trained).nonzero().flatten().tolist()}
         unused = [index for index in range(total) if index not in trained]
         first_of = self._distinct(source, unused)
         looked = used.looked & first_of.keys()

@@ -56,9 +56,11 @@ class LogSource(SceneSource, Generic[Key]):
 def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
     """The sorted logs of each split, drawn by a hash of their names.
 
+    Neither held-out split depends on the other's size: training is what both leave.
+
     Example:
         >>> deal(["a", "b", "c", "d"], val_share=0.25, test_share=0.25)
-        {'train': ['a', 'b'], 'val': ['d'], 'test': ['c']}
+        {'train': ['b', 'c'], 'val': ['d'], 'test': ['a']}
 
     Raises:
         InputError: there are fewer logs than splits.
@@ -74,8 +76,8 @@ def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Spl
             f"Expected at least {val + test + trains} logs to split, but got {len(shuffled)}, "
             "try more scenes, or val_share and test_share 0 to train on all of them."
         )
-    test += val
-    parts = (shuffled[test:], shuffled[:val], shuffled[val:test])
+    first_test = len(shuffled) - test
+    parts = (shuffled[val:first_test], shuffled[:val], shuffled[first_test:])
     return {split: sorted(part) for split, part in zip(get_args(Split), parts, strict=True)}
 
 

@@ -13,9 +13,11 @@ from lightning_cgrpo.checkpoints.header import read_header, updates_done
 from lightning_cgrpo.checkpoints.replacement import put_back
 from lightning_cgrpo.core.errors import UserError
 
-__all__ = ["LAST", "best_of", "is_remote", "newest", "put_back", "version_number"]
+__all__ = ["CHECKPOINTS", "LAST", "best_of", "is_remote", "newest", "put_back", "version_number"]
 
 LAST = "last.ckpt"
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints, in the run's folder."""
 
 
 def is_remote(path: Any) -> bool:

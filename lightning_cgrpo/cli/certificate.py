@@ -94,7 +94,7 @@ def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
         "source": line.source,
         "constraints": constraints,
         "identities": line.chosen.identities,
-        "new_prompts": line.chosen.new_prompts,
+        "new_until": line.chosen.new_until,
     }
 
 

@@ -9,17 +9,19 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.checkpoints.files import is_remote
+from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.objective.objective import Objective
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.core.manifest.manifest import Manifest
 
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 """Exit status by decision; 1 and 2 are errors."""
 CONFIDENCE = 0.95
-FREE = ("data.test_path", "data.prompts_per_update")
-"""Settings of the data that may differ from the run's."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _certificate(
-    config: Config, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
+    config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
     import torch
@@ -61,7 +63,7 @@ def _certificate(
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.cli.certificate import Asked, decided, look, show
-    from lightning_cgrpo.cli.loading import held, read_manifest
+    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
     from lightning_cgrpo.cli.looks import (
         FILE,
         check_writable,
@@ -71,12 +73,15 @@ def _certificate(
         recorded,
         used_prompts,
     )
-    from lightning_cgrpo.cli.method import method_of
+    from lightning_cgrpo.cli.policy_identity import data_of, identity, measuring
     from lightning_cgrpo.cli.preparation import prepare
 
     prepare("certify", config, beginning)
+    if is_remote(config["ckpt_path"]):
+        raise ConfigError(
+            f"Expected a checkpoint on this machine, beside which the look is recorded, but got {config['ckpt_path']}."
+        )
     checkpoint = Path(config["ckpt_path"])
-    _check_data(config, checkpoint)
     folder = checkpoint.parent
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if first:
@@ -86,16 +91,19 @@ def _certificate(
     lock = FileLock(folder / f".{FILE}.lock") if first else nullcontext()
     with lock, held(checkpoint) as kept:
         # Which policy is asked what.
-        update, policy = _policy(kept, config)
+        manifest = read_manifest(kept)
+        data, digest = data_of(config)
+        _check_data(manifest, data, checkpoint)
+        update, weights, base = read_checkpoint(kept)
+        policy = identity(weights, measuring(config, base))
         question = {
             "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
-            "data": method_of(config).get("data"),
+            "data": data | {"test prompts": digest},
             "confidence": confidence,
             "prompts": prompts,
         }
 
         # The same question to the same policy has its answer.
-        manifest = read_manifest(kept)
         lineage = () if manifest is None else manifest.lineage
         looks = looks_at(folder, lineage)
         earlier = recorded(looks, policy, question)
@@ -128,18 +136,33 @@ def _certificate(
     return certificate
 
 
-def _policy(checkpoint: Path, config: Config) -> tuple[int, str]:
-    """The checkpoint's update, and the identity of its policy: the weights, and what else makes answers and signals."""
-    from lightning_cgrpo.cli.loading import read_checkpoint
-    from lightning_cgrpo.cli.looks import identity
-    from lightning_cgrpo.cli.method import method_of
+def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Path) -> None:
+    """Refuse other data than the run's own, whose settings say which prompts trained and selected the policy.
 
-    update, weights, base = read_checkpoint(checkpoint)
-    method = method_of(config)
-    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
-    if base is not None:
-        parts["base"] = base
-    return update, identity(weights, parts)
+    Args:
+        data: settings that decide the test prompts.
+    """
+    from lightning.pytorch.utilities import rank_zero_only
+
+    from lightning_cgrpo.cli.policy_identity import FREE, PLACES
+    from lightning_cgrpo.core.manifest.manifest import shown
+    from lightning_cgrpo.core.manifest.settings import differing
+
+    if manifest is None or manifest.settings is None:
+        rank_zero_only(print)(
+            "The checkpoint does not tell the data of its run, so this configuration says which prompts trained and "
+            "selected the policy."
+        )
+        return
+    of_run = {}
+    for key, value in manifest.settings.items():
+        if key.partition(".")[0] == "data" and (key in data or key not in (*FREE, *PLACES)):
+            of_run[key] = value
+    for key, (before, now) in differing(of_run, data).items():
+        raise ConfigError(
+            "Expected the data of the checkpoint's run, to know which prompts trained and selected the policy, but got "
+            f"another {key}: {shown(before)} -> {shown(now)}, try -c {checkpoint.parent.parent / 'config.yaml'}."
+        )
 
 
 def _note(file: Path, objective: Objective) -> str:
@@ -153,7 +176,7 @@ def _note(file: Path, objective: Objective) -> str:
     return note
 
 
-def _objective(config: Config) -> Objective:
+def _objective(config: Resolved) -> Objective:
     declared = get(config, "model.init_args.objective") or {}
     objective = Objective.declared(declared.get("init_args", declared))
     if not objective.compared:
@@ -162,25 +185,3 @@ def _objective(config: Config) -> Objective:
             "constrain; the policy's own signals (kl, entropy) are measured in training alone."
         )
     return objective
-
-
-def _check_data(config: Config, checkpoint: Path) -> None:
-    """The run's own data settings say which prompts trained and selected the policy."""
-    from lightning_cgrpo.checkpoints.files import is_remote
-    from lightning_cgrpo.cli.method import method_of
-    from lightning_cgrpo.cli.run_folders import configuration_beside, differences
-
-    if is_remote(checkpoint):
-        raise ConfigError(
-            f"Expected a checkpoint on this machine, beside which the look is recorded, but got {checkpoint}."
-        )
-    kept = configuration_beside(checkpoint)
-    if kept is None:
-        return
-    before, now = (method_of(part).get("data") for part in (kept, config))
-    changed = [text for text in differences(before, now, "data") if not text.startswith(FREE)]
-    if changed:
-        raise ConfigError(
-            "Expected the data of the checkpoint's run, to know which prompts trained and selected the policy, but got "
-            f"another {changed[0]}, try -c {checkpoint.parent.parent / 'config.yaml'}."
-        )

@@ -136,9 +136,9 @@ class CommandLine(LightningCLI):
             raise
 
     def _settings(self) -> Settings:
-        """Every setting with its default; values of environment variables stay interpolations."""
+        """Every setting with its default; values of environment variables stay interpolations, with a short hash."""
         given = self.config[self._chosen].as_dict()
-        return settings_of(self._environment.hidden(given))
+        return settings_of(self._environment.fingerprinted(given))
 
     def _run_lightning(self, subcommand: str) -> None:
         try:
@@ -160,9 +160,9 @@ class CommandLine(LightningCLI):
         # Lightning refuses callbacks that a switch of the trainer turns off.
         off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
         extra = [callback for callback in named.values() if callback is not None and not isinstance(callback, off)]
+        extra.append(RunManifest(self._settings()))
         if self._chosen == "fit":
             extra.append(RunSummary(self._identity))
-        extra.append(RunManifest(self._settings()))
         try:
             return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:

@@ -7,7 +7,8 @@ Interpolations ``${a.b}`` are resolved last, so they follow overrides; what a ru
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -101,6 +102,10 @@ class Environment:
         """
         return _laid_over(content, get(self.declared, section) if section else self.declared)
 
+    def fingerprinted(self, content: Any) -> Any:
+        """As `hidden`, with two bytes of a hash of each value: enough to see a change, too few to guess a secret."""
+        return _laid_over(content, self.declared, _with_hash)
+
     def hidden_yaml(self, text: str) -> str:
         """A configuration in YAML with the interpolations; its first comment stays."""
         import yaml
@@ -151,20 +156,30 @@ def _escaped(content: Any) -> Any:
     return content
 
 
-def _laid_over(content: Any, declared: Any) -> Any:
-    """`content` with the texts of `declared` that read the environment."""
+def _laid_over(content: Any, declared: Any, show: Callable[[str, Any], str] = lambda text, _: text) -> Any:
+    """`content` with the texts of `declared` that read the environment.
+
+    Args:
+        show: what stands for such a text and its value.
+    """
     if isinstance(declared, str) and any(name in declared for name in ENVIRONMENT):
-        return declared
+        return show(declared, content)
     if isinstance(content, Mapping):
         texts = declared if isinstance(declared, Mapping) else {}
-        return {key: _laid_over(value, texts.get(key)) for key, value in content.items()}
+        return {key: _laid_over(value, texts.get(key), show) for key, value in content.items()}
     if isinstance(content, list | tuple):
         values = []
         for number, value in enumerate(content):
             known = isinstance(declared, list) and number < len(declared)
-            values.append(_laid_over(value, declared[number] if known else None))
+            values.append(_laid_over(value, declared[number] if known else None, show))
         return type(content)(values)
     return content
+
+
+def _with_hash(text: str, value: Any) -> str:
+    # The text counts, so that equal secrets under other names do not look equal.
+    digest = hashlib.blake2b(f"{text} {value}".encode("utf-8", "surrogatepass"), digest_size=2)
+    return f"{text} ({digest.hexdigest()})"
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:

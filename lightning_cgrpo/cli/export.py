@@ -42,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     # Imported here, because --help and misspelled keys must not wait for torch.
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
-    from lightning_cgrpo.cli.looks import identity
-    from lightning_cgrpo.cli.method import method_of
+    from lightning_cgrpo.cli.policy_identity import identity, measuring
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy
 
@@ -54,9 +53,7 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
         raise UserError(f"Expected a policy that is a language model, but got {type(policy).__name__}.")
     checkpoint = Path(config["ckpt_path"])
     update, weights, base = read_checkpoint(checkpoint)
-    method = method_of(config)
-    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
-    exported = identity(weights, parts if base is None else {**parts, "base": base})
+    exported = identity(weights, measuring(config, base))
     put_weights(policy, weights, base, checkpoint)
     save(directory, merge)
     _write_card(config, checkpoint, update, exported, directory)
@@ -65,21 +62,20 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
 
 
 def _write_card(config: Config, checkpoint: Path, update: int, policy: str, directory: Path) -> None:
-    """A model card from the summary of the checkpoint's run, and the certificate of the exported policy.
+    """A model card from the summary of the checkpoint's run, and the certificates of the exported policy.
 
     Args:
         policy: its `identity`, of weights and decoding.
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
-    from lightning_cgrpo.cli.looks import certificates
+    from lightning_cgrpo.cli.looks import certificates_of
 
     summary = checkpoint.parent.parent / SUMMARY
     (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
     if not summary.is_file():
         return
-    looks = certificates(checkpoint.parent).values()
-    look = next((one for one in looks if one["policy"] == policy), None)
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
+    looks = certificates_of(checkpoint.parent, policy, objective)
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
-    write_card(directory, base, method, json.loads(summary.read_text()), update, rewards, look)
+    write_card(directory, base, method, json.loads(summary.read_text()), update, rewards, looks)

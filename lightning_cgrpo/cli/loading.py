@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.damage import check_checkpoint
-from lightning_cgrpo.checkpoints.files import best_of, newest
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS, best_of, newest
 from lightning_cgrpo.checkpoints.resumable import check_parts, check_weights
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
+from lightning_cgrpo.cli.run_folders import configuration_beside
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.user_code import UserCode
@@ -78,6 +78,25 @@ def _chosen(path: Path) -> Path:
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
     """Make the objects of a configuration at the keys of `kinds`, their base classes; returns them by key."""
+    with _parsed(config, kinds) as (parser, parsed):
+        made = parser.instantiate_classes(parsed)
+    return {key: made[key] for key in kinds}
+
+
+def with_defaults(config: Config, **kinds: type) -> Config:
+    """The parts of a configuration at the keys of `kinds`, with the defaults of their classes."""
+    with _parsed(config, kinds) as (_, parsed):
+        filled: Config = parsed.as_dict()
+    return filled
+
+
+@contextmanager
+def _parsed(config: Config, kinds: Mapping[str, type]) -> Iterator[tuple[ArgumentParser, Namespace]]:
+    """A parser of the classes that the configuration names at the keys of `kinds`, and what it read.
+
+    Raises:
+        ConfigError: errors of the parser, and within the context.
+    """
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in kinds.items():
         parser.add_subclass_arguments(kind, key)
@@ -85,10 +104,9 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
             raise ConfigError(f"Expected the configuration to have '{key}', but it has none.")
     try:
         with UserCode("the classes that the configuration names"):
-            made = parser.instantiate_classes(parser.parse_object({key: config[key] for key in kinds}))
+            yield parser, parser.parse_object({key: config[key] for key in kinds})
     except (ArgumentError, ValueError, TypeError) as error:
         raise ConfigError(explain(error)) from error
-    return {key: made[key] for key in kinds}
 
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:

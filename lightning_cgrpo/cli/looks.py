@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from lightning_cgrpo.cli.run_folders import CHECKPOINTS
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.datamodules.base import Used
+from lightning_cgrpo.objective.constraint import BOUNDS
+from lightning_cgrpo.objective.objective import Objective
 
 FILE = "certificates.json"
 FIRST = 0.8
 """Share of the error that the first look at a run may spend."""
 
+TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
+"""Fields of a constraint that change its threshold or its training, and not what is counted."""
+
 Certificate = dict[str, Any]
-
-
-def identity(weights: Mapping[str, Tensor], decoding: Any) -> str:
-    """Equal text for equal policies: weights and everything that turns weights into measured answers."""
-    digest = hashlib.sha256(json.dumps(decoding, sort_keys=True, default=str).encode())
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:32]
 
 
 def error_share(number: int) -> float:
@@ -63,7 +57,7 @@ def recorded(looks: Sequence[Certificate], policy: str, question: Mapping[str, A
     """The certificate of an earlier look that asked the same about the same policy, or None.
 
     Args:
-        policy: its `identity`.
+        policy: its identity.
         question: settings of this look by name; None stands for any.
     """
     for look in reversed(looks):
@@ -72,6 +66,27 @@ def recorded(looks: Sequence[Certificate], policy: str, question: Mapping[str, A
         if same and look["policy"] == policy:
             return look
     return None
+
+
+def certificates_of(folder: Path, policy: str, objective: Objective) -> list[Certificate]:
+    """The looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
+
+    Args:
+        policy: its identity.
+    """
+    here = {name: _meaning(asdict(constraint)) for name, constraint in objective.constraints.items()}
+    found = []
+    for look in certificates(folder).values():
+        asked = look["question"]["constraints"]
+        same = all(here.get(name) == _meaning(constraint) for name, constraint in asked.items())
+        if same and look["policy"] == policy:
+            found.append(look)
+    return found
+
+
+def _meaning(constraint: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared fields of a constraint that decide what is counted."""
+    return {name: value for name, value in constraint.items() if value is not None and name not in TRAINING}
 
 
 def _given(settings: Any) -> Any:
@@ -88,11 +103,11 @@ def used_prompts(looks: Iterable[Certificate], trained: Tensor) -> Used:
         trained: fingerprints of the prompts that trained or validated.
     """
     looked: set[float] = set()
-    new_prompts = 0
+    new_until = 0
     for look in looks:
         looked |= {*look.get("identities", ())}
-        new_prompts = max(new_prompts, look.get("new_prompts", 0))
-    return Used(trained, frozenset(looked), new_prompts)
+        new_until = max(new_until, look.get("new_until", 0))
+    return Used(trained, frozenset(looked), new_until)
 
 
 def check_writable(folder: Path) -> None:

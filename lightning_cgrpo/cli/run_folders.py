@@ -6,25 +6,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import LAST, best_of, is_remote, newest, put_back
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
 from lightning_cgrpo.cli.configuration import (
     Config,
     ConfigError,
     Layer,
     Resolved,
     get,
-    is_class,
     read,
     short_class,
     stacked,
 )
 from lightning_cgrpo.cli.method import Method, method_of, seed_of
 
-CHECKPOINTS = "checkpoints"
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
 NAMED = (*VERSIONED, "WandbLogger")
@@ -258,36 +256,6 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
         return None
     anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
     return f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
-
-
-def differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """``key: before -> now`` for each setting in which two methods differ.
-
-    Settings missing in `now` are skipped, because `before` holds defaults too; missing
-    constraints are differences.
-    """
-    # A class without arguments may stand for its name alone.
-    before = {"class_path": before} if is_class(before) else before
-    now = {"class_path": now} if is_class(now) else now
-    both = isinstance(before, Mapping) and isinstance(now, Mapping)
-    if not both or before.get("class_path") != now.get("class_path"):
-        return [] if before == now else [f"{path}: {_short(before)} -> {_short(now)}"]
-
-    keys = dict.fromkeys([*before, *now] if path.endswith("constraints") else now)
-    keys.pop("class_path", None)
-    texts = []
-    for key in keys:
-        part = path if key == "init_args" else f"{path}.{key}".lstrip(".")
-        texts += differences(before.get(key), now.get(key), part)
-    return texts
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Mapping):
-        text = str(value.get("class_path", "..."))
-    else:
-        text = "none" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def log_beside(config: Config, command: str) -> None:

@@ -83,6 +83,11 @@ def test_next_commands(tmp_path):
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
     assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.ckpt").touch()
+    resume = f"  python -m lightning_cgrpo fit -c {tmp_path}/config.yaml --ckpt_path={tmp_path}/checkpoints/last.ckpt"
+    assert resume in closing_lines(RECORD, tmp_path)
+    assert resume not in closing_lines({**RECORD, "status": "finished"}, tmp_path)
     assert not any(" export " in line for line in closing_lines(RECORD, tmp_path, exports=False))
     unbounded = {**RECORD, "asked": None}
     assert closing_lines(unbounded, tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."

@@ -26,8 +26,8 @@ CERTIFICATE = {
 }
 
 
-def card(folder, update, base=None, certificate=None):
-    write_card(folder, base, "ConstrainedGRPO", SUMMARY, update, "brief", certificate)
+def card(folder, update, base=None, certificates=()):
+    write_card(folder, base, "ConstrainedGRPO", SUMMARY, update, "brief", certificates)
     text = (folder / "README.md").read_text()
     return yaml.safe_load(text.split("---")[1]), text
 
@@ -44,7 +44,7 @@ def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
 
 
 def test_a_certificate_is_shown(tmp_path):
-    _, text = card(tmp_path, 20, certificate=CERTIFICATE)
+    _, text = card(tmp_path, 20, certificates=[CERTIFICATE])
     assert "certified, on 2026-11-25, with 500 prompts" in text
     assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 

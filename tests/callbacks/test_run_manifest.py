@@ -68,9 +68,13 @@ def test_what_cannot_be_continued_is_refused(capsys, change, words):
         resumed(capsys, *change)
 
 
+def fingerprints(records):
+    return torch.tensor([[hash(text), hash(text)] for text in records])
+
+
 def made(records, seen=()):
-    prompts = torch.tensor([[hash(text), hash(text)] for text in records])
-    manifest = Manifest({}, {"train": len(records)}, {"train": prompts}, torch.tensor(seen, dtype=torch.int64))
+    prompts = {"train": fingerprints(records)}
+    manifest = Manifest({}, {"train": len(records)}, prompts, torch.tensor(seen, dtype=torch.int64))
     return Manifest(**{**manifest.state(), "lineage": (manifest.name,)})
 
 
@@ -80,6 +84,21 @@ def test_prompts_are_compared_as_a_set_and_in_order():
     assert differences(before, made("abce")) == ["1 of 4 training prompts differ"]
     assert differences(before, made("abdc")) == ["the training prompts have another order"]
     assert differences(before, made("abcdef")) == ["4 training prompts -> 6, of which 2 are new"]
+
+
+def test_a_validation_prompt_that_trained_is_told():
+    def split(train, val):
+        prompts = {"train": fingerprints(train), "val": fingerprints(val)}
+        return Manifest({}, {"train": len(train), "val": len(val)}, prompts)
+
+    lines = differences(split("abcd", "ef"), split("bcdf", "aef"))
+    assert "1 of 3 validation prompts trained before" in lines
+    assert differences(split("abcd", "ef"), split("abcd", "ef")) == []
+
+
+def test_a_file_that_a_setting_names_is_told():
+    before, now = (Manifest({}, files={"model.reward": text}) for text in "ab")
+    assert differences(before, now) == ["the file of model.reward differs"] and before.name != now.name
 
 
 def test_prompts_that_trained_before_a_resume_stay_used():

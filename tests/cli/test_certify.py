@@ -13,7 +13,8 @@ from filelock import FileLock
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
-from lightning_cgrpo.cli.looks import error_share, identity, looks_at, record
+from lightning_cgrpo.cli.looks import error_share, looks_at, record
+from lightning_cgrpo.cli.policy_identity import identity
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio
@@ -136,7 +137,7 @@ def test_another_question_is_a_further_look_at_new_prompts_with_less_of_the_erro
     assert (first["look"], second["look"]) == (1, 2)
     assert first["error"] == pytest.approx(0.05 * 0.8)
     assert second["error"] == pytest.approx((0.1 if "0.9" in change else 0.05) * 0.1)
-    assert second["new_prompts"] == first["new_prompts"] + second["prompts"] == 100 + second["prompts"]
+    assert second["new_until"] == first["new_until"] + second["prompts"] == 5 + 100 + second["prompts"]
     assert "look 2 may be wrong with probability" in " ".join(capsys.readouterr().out.split())
 
 
@@ -146,7 +147,7 @@ def test_looks_at_all_checkpoints_of_a_run_and_of_what_continues_it_count():
     later = Path("runs/gridworld/version_1/checkpoints")
     assert certify(f"--prompts=300 --ckpt_path={later}/last.ckpt", 0.06) in (3, 4)
     (look,) = json.loads((later / "certificates.json").read_text()).values()
-    assert look["look"] == 2 and look["new_prompts"] == 400
+    assert look["look"] == 2 and look["new_until"] == 405
     assert len(looks_at(later, look["lineage"])) == len(looks_at(FOLDER, look["lineage"])) == 2
 
 

@@ -113,10 +113,12 @@ def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):
     for steps in (2, 3, 3):
         capsys.readouterr()
         main(["fit", *NAMED, "--ckpt_path=auto", f"--trainer.max_steps={steps}"])
-        said.append(first_line(capsys))
+        printed = capsys.readouterr().out
+        said.append(printed.splitlines()[0])
     assert said[0] == "No checkpoint of this run yet: a new run starts."
     newest = [f"runs/mine/version_{number}/checkpoints/last.ckpt, the newest (--ckpt_path=null" for number in (0, 1)]
     assert newest[0] in said[1] and newest[1] in said[2]
+    assert "The run is finished, with 3 updates." in printed and "test -c runs/mine/version_1/config.yaml" in printed
     updates = [
         torch.load(file, weights_only=True)["global_step"] for file in sorted(Path().glob("runs/mine/*/*/last*"))
     ]

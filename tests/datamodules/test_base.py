@@ -10,7 +10,7 @@ from lightning_cgrpo.core.prompts import source
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.datamodules.base import GroupDataModule, Used
 
 
 class Numbers(PromptSource):
@@ -155,3 +155,10 @@ def test_certification_takes_prompts_that_no_test_has_used():
         other = data.source(split).groups(torch.arange(5)).columns["lava"]
         assert not (drawn[:, None] == other[None]).all(-1).any()
     assert len(data.certification(None).source) == 5
+
+
+@pytest.mark.parametrize(("test_prompts", "first"), [(1, 105), (5, 105), (200, 200)])
+def test_no_look_sees_anothers_new_prompts_whatever_the_number_of_test_prompts(test_prompts, first):
+    found = GridworldDataModule(test_prompts=test_prompts, seed=0).certification(7, Used(new_until=105))
+    assert found.source.groups(torch.arange(7)).index.tolist() == list(range(first, first + 7))
+    assert found.new_until == first + 7

@@ -65,6 +65,9 @@ def test_deal(logs: set[str], shares: tuple[float, float], random: Any) -> None:
     assert bool(parts["val"]) == bool(val)
     assert bool(parts["test"]) == bool(test)
     assert abs(len(parts["test"]) - test * len(logs)) <= 1
+    if parts["train"]:  # a held-out split does not depend on the other's size
+        assert deal(order, 0, test)["test"] == parts["test"]
+        assert deal(order, val, 0)["val"] == parts["val"]
     random.shuffle(order)
     assert deal(order, val, test) == parts
 

@@ -79,7 +79,47 @@ def summary_of(run: Run) -> Summary | None:
 def trained(run: Run) -> bool:
     """True if training is over. An exit status proves nothing: a function of the user may end the process."""
     summary = summary_of(run)
-    return summary is not None and summary["status"] == "finished"
+    return summary is not None and summary["status"] == "finished" and not changed_inputs(run, summary)
+
+
+def changed_inputs(run: Run, summary: Summary) -> list[str]:
+    """What differs today of the code and the prompts that a run trained with.
+
+    Summaries of before November 27, 2026 do not tell, and count as unchanged.
+    """
+    inputs = summary.get("inputs") or {}
+    if not any(inputs.values()):
+        return []
+    # Imported here, because --list must not wait for torch.
+    from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
+
+    changed = []
+    code = inputs.get("code", {})
+    code_now = code_fingerprints(code)
+    for name, fingerprint in code.items():
+        if code_now.get(name) != fingerprint:
+            changed.append(f"code of {name}")
+    for split, digest in inputs.get("prompts", {}).items():
+        if digest_now(run, split) != digest:
+            changed.append(f"{split} prompts")
+    return changed
+
+
+@cache
+def digest_now(run: Run, split: str) -> str | None:
+    """The digest of a split's prompts as they are now."""
+    from lightning.pytorch import LightningDataModule
+
+    from lightning_cgrpo.cli.loading import instantiate
+    from lightning_cgrpo.cli.preparation import import_names
+    from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
+    from lightning_cgrpo.core.manifest.manifest import prompts_digest
+
+    import_names()
+    data: Any = instantiate(configuration(run), data=LightningDataModule)["data"]
+    data.prepare_data()
+    fingerprints = source_fingerprints(data.source(split))
+    return None if fingerprints is None else prompts_digest(fingerprints)
 
 
 def progress(run: Run) -> tuple[int, int | None]:
@@ -105,6 +145,8 @@ def state(run: Run) -> str:
     summary, error = summary_of(run), notes(run).get("error")
     if summary is None:
         return f"failed: {error}" if error else "open"
+    if changed := changed_inputs(run, summary):
+        return f"trained with other inputs ({', '.join(changed)})"
     if summary["status"] == "finished":
         return f"trained, but failed afterwards: {error}" if error else "trained, but not tested"
     done = f"{summary['updates']:,} of {summary['asked']:,}" if summary["asked"] else f"{summary['updates']:,}"
@@ -130,7 +172,10 @@ class Results:
                 self.files.setdefault(identity_in(record), path)
 
     def finished(self, run: Run) -> bool:
-        return self.in_folder(run) or identity(run) in self.saved
+        if self.in_folder(run):
+            return True
+        saved = self.saved.get(identity(run))
+        return saved is not None and not changed_inputs(run, saved)
 
     def in_folder(self, run: Run) -> bool:
         return bool(notes(run).get("done")) and trained(run)

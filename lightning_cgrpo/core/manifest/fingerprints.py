@@ -7,10 +7,11 @@ import marshal
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -19,12 +20,31 @@ from torch import Tensor
 LIBRARIES = tuple(str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "purelib", "platlib"))
 PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
 """This distribution, whose version tells its code."""
+SPACES = b" \t\n\r\f\v"
+READ_FIELDS = ("role", "content", "tool_calls")
+"""Fields of a message that chat templates write."""
+SMALL = (".json", ".jinja", ".model", ".txt", ".py")
+"""Suffixes of the small files of a model's directory."""
+
+
+def source_fingerprints(source: Any) -> Tensor | None:
+    """`prompt_fingerprints` of a source's prompts; None if nothing is known of the prompts without making them.
+
+    Args:
+        source: a `PromptSource`, or a user's own class with prompts.
+    """
+    rows = getattr(source, "rows", None)
+    if rows is None:
+        names = getattr(source, "names", None)
+        rows = None if names is None else [{"prompt": name} for name in names]
+    return None if rows is None else prompt_fingerprints(rows)
 
 
 def prompt_fingerprints(rows: Sequence[Mapping[str, Any]]) -> Tensor:
     """Two fingerprints of each row of columns, ``[N, 2]`` int64: of all columns, and of the prompt alone.
 
-    Spaces at the ends of a prompt, which chat templates trim, do not count.
+    Forms of a letter, spaces, and fields of messages that chat templates skip do not count in a prompt, because a
+    policy may read two prompts as one that differ in nothing else.
     """
     digests = bytearray()
     for row in rows:
@@ -42,16 +62,27 @@ def _bytes(value: Any) -> bytes:
 
 def _prompt_bytes(prompt: Any) -> bytes:
     if isinstance(prompt, str):
-        return prompt.strip().encode("utf-8", "surrogatepass")
+        return _letters(prompt)
     if isinstance(prompt, list):
-        return _bytes([_trimmed(message) for message in prompt])
+        return _bytes([_read(message) for message in prompt])
     return _bytes(prompt)
 
 
-def _trimmed(message: Any) -> Any:
+def _letters(text: str) -> bytes:
+    if not text.isascii():
+        text = normalize("NFKC", text)
+    return text.encode("utf-8", "surrogatepass").translate(None, SPACES)
+
+
+def _read(message: Any) -> Any:
+    """The fields of a message that a policy reads."""
     if not isinstance(message, Mapping):
         return message
-    return [(name, part.strip() if isinstance(part, str) else part) for name, part in sorted(message.items())]
+    fields = []
+    for name in READ_FIELDS:
+        part = message.get(name)
+        fields.append(_letters(part) if isinstance(part, str) else part)
+    return fields
 
 
 def code_fingerprints(paths: Iterable[str]) -> dict[str, str]:
@@ -69,7 +100,8 @@ def code_fingerprints(paths: Iterable[str]) -> dict[str, str]:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, OSError):
             continue  # the import tells
-        waiting += sorted(set(_imports(tree)))
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        waiting += sorted({package, *_imports(tree, package)})
         found[name] = _tree_fingerprint(tree)
     return dict(sorted(found.items()))
 
@@ -80,30 +112,40 @@ def _module_of(path: str) -> tuple[str, Path | None]:
     if not all(part.isidentifier() for part in parts) or parts[0] in (*PACKAGES, *sys.builtin_module_names):
         return "", None
     spec = PathFinder.find_spec(parts[0])
-    if spec is None or not spec.origin or spec.origin.startswith(LIBRARIES) or "site-packages" in spec.origin:
+    if spec is None:
         return "", None
-    file = Path(spec.origin)
+    # A folder without __init__.py is a package, too, and has no file of its own.
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    file = Path(spec.origin) if spec.origin else (folders[0] if folders else Path())
+    if str(file.resolve()).startswith(LIBRARIES) or "site-packages" in file.parts:
+        return "", None
     name = parts[0]
     for part in parts[1:]:
-        if file.name != "__init__.py":  # the rest names a class or function in the module
-            break
-        inner = file.parent / part / "__init__.py"
-        if not inner.is_file():
-            inner = file.parent / f"{part}.py"
-        if not inner.is_file():
+        folder = file.parent if file.name == "__init__.py" else file
+        inside = [folder / part / "__init__.py", folder / f"{part}.py", folder / part]
+        inner = next((path for path in inside if path.exists()), None)
+        if inner is None:  # the rest names a class or function in the module
             break
         file = inner
         name = f"{name}.{part}"
     return (name, file) if file.suffix == ".py" and file.is_file() else ("", None)
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """What a module imports, by path.
+
+    Args:
+        package: in which the module lies, for relative imports.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            path = ".".join([*above, node.module] if node.module else above)
+            if path:
+                yield path
+                yield from (f"{path}.{alias.name}" for alias in node.names)
 
 
 def _tree_fingerprint(tree: ast.Module) -> str:
@@ -120,6 +162,12 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def file_fingerprints(folder: Path) -> dict[str, str]:
-    """Fingerprints of the small files of a model's directory: configuration, tokenizer, chat template."""
-    files = [file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".jinja", ".model", ".txt")]
-    return {file.name: blake2b(file.read_bytes(), digest_size=8).hexdigest() for file in files if file.is_file()}
+    """Fingerprints of the small files of a model's directory: configuration, tokenizer, chat template, code."""
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in SMALL]
+    return {file.name: file_fingerprint(file) for file in files if file.is_file()}
+
+
+def file_fingerprint(file: Path) -> str:
+    """The fingerprint of a file's content."""
+    with file.open("rb") as content:
+        return file_digest(content, lambda: blake2b(digest_size=8)).hexdigest()

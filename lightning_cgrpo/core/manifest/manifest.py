@@ -37,6 +37,7 @@ class Manifest:
         seen: fingerprints ``[M]`` of prompts that trained or validated before the run was resumed with other prompts.
         code: fingerprints of the user's own modules.
         start: fingerprints of the starting model's weights and files.
+        files: fingerprints of other files and models that settings name, by setting.
         versions: of the libraries that compute.
         lineage: the runs that this run continues, oldest first, and itself; equal runs have one name.
     """
@@ -47,6 +48,7 @@ class Manifest:
     seen: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     code: dict[str, str] = field(default_factory=dict)
     start: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
 
@@ -54,7 +56,7 @@ class Manifest:
     def name(self) -> str:
         """16 hexadecimal digits, equal for runs that differ in their length, place and versions alone."""
         settings = {key: value for key, value in (self.settings or {}).items() if key not in (*LENGTH, *PLACE)}
-        content = json.dumps([settings, self.sizes, self.code, self.start], sort_keys=True, default=str)
+        content = json.dumps([settings, self.sizes, self.code, self.start, self.files], sort_keys=True, default=str)
         digest = blake2b(content.encode(), digest_size=8)
         for split in sorted(self.prompts):
             digest.update(self.prompts[split].numpy().data)
@@ -87,9 +89,16 @@ class Manifest:
         return cls(**{**known, "lineage": tuple(state["lineage"])})
 
     def readable(self) -> dict[str, Any]:
-        """The manifest as JSON, without the prompts' fingerprints."""
-        state = self.state()
-        return {key: value for key, value in state.items() if key not in ("prompts", "seen")}
+        """The manifest as JSON, with a digest of each split's prompts."""
+        digests = {split: prompts_digest(fingerprints) for split, fingerprints in self.prompts.items()}
+        state = self.state() | {"prompts": digests}
+        del state["seen"]
+        return state
+
+
+def prompts_digest(fingerprints: Tensor) -> str:
+    """16 hexadecimal digits, equal for the same prompts in the same order."""
+    return blake2b(fingerprints.numpy().data, digest_size=8).hexdigest()
 
 
 def differences(before: Manifest, now: Manifest) -> list[str]:
@@ -100,9 +109,12 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
             lines.append(f"{key} {shown(old)} -> {shown(new)}")
     for split in dict.fromkeys([*before.sizes, *now.sizes]):
         lines += _prompt_differences(before, now, split)
+    if trained := _trained_validation(before, now):
+        lines.append(f"{trained:,} of {now.sizes['val']:,} validation prompts trained before")
     for what, old_values, new_values in (
         ("code of", before.code, now.code),
         ("the starting model's", before.start, now.start),
+        ("the file of", before.files, now.files),
         ("version of", before.versions, now.versions),
     ):
         for name, (old, new) in differing(old_values, new_values).items():
@@ -135,6 +147,17 @@ def _prompt_differences(before: Manifest, now: Manifest, split: str) -> Iterator
         yield f"{added:,} of {new_size:,} {name} differ"
     else:
         yield f"the {name} have another order"
+
+
+def _trained_validation(before: Manifest, now: Manifest) -> int:
+    """Number of validation prompts that trained, and did not validate, before a resume."""
+    if "train" not in before.prompts or "val" not in now.prompts:
+        return 0
+    validation = now.prompts["val"][:, 1]
+    trained = torch.isin(validation, before.prompts["train"][:, 1])
+    if "val" in before.prompts:
+        trained &= ~torch.isin(validation, before.prompts["val"][:, 1])
+    return int(trained.sum())
 
 
 def shown(value: Any) -> str:

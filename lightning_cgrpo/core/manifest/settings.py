@@ -95,6 +95,22 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, json.loads(json.dumps(value, default=str))
 
 
+def import_paths(settings: Settings) -> list[str]:
+    """Texts in settings that may lead to code: ``module.NAME``, or ``module:NAME``, as Gymnasium names worlds."""
+    return [text.partition(":")[0] for text in _texts([*settings.values()]) if "." in text or ":" in text]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+
+
 def _is_numberless(key: str) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS)
 

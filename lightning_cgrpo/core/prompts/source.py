@@ -26,10 +26,12 @@ class PromptSource(ABC):
 
     Attributes:
         rows: columns of each prompt, if all are in memory, for a check before training; else None.
+        names: a text for each prompt, equal for equal prompts, if prompts have names without being read; else None.
         endless: indices beyond the length are new prompts of the same kind.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
+    names: Sequence[str] | None = None
     endless = False
 
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from driving_scenes.scene import Scene
 from driving_scenes.source import Scenes
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.fingerprints import file_fingerprint
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
@@ -56,6 +58,15 @@ class ScenePrompts(PromptSource):
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def names(self) -> list[str] | None:  # type: ignore[override]
+        """Tokens of the scenes, or fingerprints of their files; None for generated scenes, which settings tell."""
+        keys = self.scenes.keys if isinstance(self.scenes, Scenes) else range(0)
+        if isinstance(keys, range):
+            return None
+        chosen = [keys[self.place(number)] for number in range(len(self))]
+        return [file_fingerprint(key) if isinstance(key, Path) else repr(key) for key in chosen]
 
     def groups(self, index: Tensor) -> PromptGroups:
         numbers = index.tolist()

@@ -7,16 +7,21 @@ import pytest
 
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.report.runs import read_summary, save
-from lightning_cgrpo.cli.run_folders import differences
 from lightning_cgrpo.cli.study.command import report
-from lightning_cgrpo.cli.study.state import Results, check_distinct, identity, note, state, weights
+from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, source_fingerprints
+from lightning_cgrpo.core.manifest.manifest import prompts_digest
+from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.pretrained import origin
 from tests.cli.report.conftest import made, summary
 
 ROOT = Path(__file__).parents[3]
+REWARDS = "def brief(completions):\n    return [0.0 for _ in completions]\n"
+PROMPTS = '{"prompt": "one"}\n{"prompt": "two"}\n'
 COMMITTED = {
     "gridworld": " ".join(file.stem for file in ROOT.glob("configs/studies/*gridworld*.yaml")),
     "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
@@ -30,7 +35,7 @@ COMMITTED = {
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    for cached in (identity, configuration, weights):
+    for cached in (identity, configuration, weights, digest_now):
         cached.cache_clear()
 
 
@@ -39,19 +44,20 @@ def make(*overrides, seed=0, updates=10, variant="a"):
     return Run(variant, seed, given, "runs/mine")
 
 
-def begin(run, updates, status="running", version=0):
+def begin(run, updates, status="running", version=0, **more):
     """What training leaves in the folder of a run."""
     folder = run.folder / f"version_{version}"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("")
     about = summary(config=configuration(run), updates=updates, asked=10)
-    (folder / SUMMARY).write_text(json.dumps({**about, "status": status}))
+    (folder / SUMMARY).write_text(json.dumps({**about, "status": status, **more}))
 
 
 def unlike(run, there):
     """The settings in which the most similar saved run differs: of it, and of the configuration."""
     now = json.loads(identity(run))
-    found = [list(differences(saved["method"], now["method"])) for saved in there.saved.values()]
+    methods = [saved["method"] for saved in there.saved.values()]
+    found = [list(differing(settings_of(method), settings_of(now["method"]))) for method in methods]
     return min(found, key=len) or "seed, length, weights, or settings that the configuration has no more"
 
 
@@ -108,6 +114,33 @@ def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
     assert state(run) == "trained, but not tested" and not results.finished(run)
     note(run, done=True)
     assert results.finished(run) and not results.finished(make(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "finished"),
+    [
+        ({}, True),
+        ({"rewards_of_study.py": "# a comment\n" + REWARDS}, True),
+        ({"rewards_of_study.py": REWARDS.replace("0.0", "1.0")}, False),
+        ({"prompts.jsonl": PROMPTS.replace("two", "three")}, False),
+    ],
+)
+def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, finished):
+    monkeypatch.syspath_prepend(str(folder))
+    files = {"rewards_of_study.py": REWARDS, "prompts.jsonl": PROMPTS}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--data=PromptDataModule", "--data.path=prompts.jsonl"), "runs/a")
+    prompts = source_fingerprints(PromptDataModule("prompts.jsonl").source("train"))
+    inputs = {"code": code_fingerprints(["rewards_of_study.brief"]), "prompts": {"train": prompts_digest(prompts)}}
+    about = {"inputs": inputs, "weights": json.loads(identity(run))["weights"]}
+    begin(run, 10, "finished", **about)
+    note(run, done=True)
+    save(made(config=configuration(run), **about), folder / "saved/runs/a_seed0.json")
+    for name, text in change.items():
+        (folder / name).write_text(text)
+    assert Results(folder / "saved", folder / "report").finished(run) == finished
+    assert ("trained with other inputs" in state(run)) != finished
 
 
 def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):

@@ -25,6 +25,19 @@ def test_prompts() -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    ["Is  2\n+ 2?", " Is 2 + 2? ", "Is 2 + 2\uff1f"],
+    ids=["inner spaces", "outer spaces", "a letter's other form"],
+)
+def test_prompts_that_a_policy_may_read_as_one(other: str) -> None:
+    found = prompt_fingerprints([{"prompt": "Is 2 + 2?"}, {"prompt": other}, {"prompt": "Is 2 - 2?"}])[:, 1]
+    assert found[0] == found[1] != found[2]
+    chat = {"role": "user", "content": "Is 2 + 2?"}
+    found = prompt_fingerprints([{"prompt": [chat]}, {"prompt": [{**chat, "content": other, "weight": 1}]}])[:, 1]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
     ("change", "differs"),
     [
         (("a comment", "another comment"), False),
@@ -43,13 +56,21 @@ def test_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str
     assert (code_fingerprints(["rewards_of_this_test.brief"]) != before) == differs
 
 
-def test_modules_that_the_users_code_imports_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("initialized", [True, False], ids=["", "no __init__.py"])
+@pytest.mark.parametrize(
+    "statement",
+    ["from package_of_this_test.helpers import half", "from .helpers import half", "from . import helpers"],
+)
+def test_modules_that_the_users_code_imports_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, initialized: bool
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "package_of_this_test"
     package.mkdir()
-    (package / "__init__.py").write_text("")
+    if initialized:
+        (package / "__init__.py").write_text("")
     (package / "helpers.py").write_text("def half(x):\n    return x / 2\n")
-    (package / "rewards.py").write_text("import json\nfrom package_of_this_test.helpers import half\n")
+    (package / "rewards.py").write_text(f"import json\n{statement}\n")
     found = code_fingerprints(["package_of_this_test.rewards.half"])
     assert {"package_of_this_test.helpers", "package_of_this_test.rewards"} <= found.keys()
     assert not any(name.startswith("json") for name in found) and "package_of_this_test" not in sys.modules

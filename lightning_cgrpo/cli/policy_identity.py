@@ -1,0 +1,76 @@
+"""What a certificate is about: the policy, everything that turns it into answers and signals, and the prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+from torch import Tensor, uint8
+
+from lightning_cgrpo.cli.configuration import Config, Resolved, get
+from lightning_cgrpo.cli.loading import instantiate, with_defaults
+from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints, source_fingerprints
+from lightning_cgrpo.core.manifest.manifest import prompts_digest
+from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
+from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
+from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.pretrained import directory
+from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.tasks.task import Task
+
+PARTS: dict[str, type] = {"policy": Policy, "sampler": Sampler, "task": Task}
+MODEL = "policy.model"
+"""A folder or a hub's name, which tells less than the content of its files."""
+FREE = ("data.eval_prompts", "data.prompts_per_update", "data.seed", "data.val_prompts")
+"""Settings of the data that do not change the test prompts."""
+PLACES = ("data.path", "data.subset", "data.val_path")
+"""Where prompts come from, which fingerprints tell."""
+
+
+def identity(weights: Mapping[str, Tensor], measuring: Any) -> str:
+    """Equal text for equal policies that are measured alike.
+
+    Args:
+        measuring: see `measuring`.
+    """
+    digest = hashlib.sha256(json.dumps(measuring, sort_keys=True, default=str).encode())
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def measuring(config: Config, base: str | None) -> dict[str, Any]:
+    """Everything beside the weights that decides answers and signals: settings with defaults, code and small files.
+
+    Args:
+        base: fingerprint of the base weights that the checkpoint lacks.
+    """
+    given = get(config, "model.init_args") or {}
+    settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
+    files: dict[str, str] = {}
+    model = settings.pop(MODEL, None)
+    if isinstance(model, str) and (folder := directory(model)) is not None:
+        files = file_fingerprints(folder)
+    return {"settings": settings, "code": code_fingerprints(import_paths(settings)), "files": files, "base": base}
+
+
+def data_of(config: Resolved) -> tuple[Settings, str | None]:
+    """The settings of the data that decide the test prompts, and a digest of the prompts if they are in memory.
+
+    With a digest, the settings of the prompts' place are left out.
+    """
+    filled = with_defaults({"data": config.get("data")}, data=LightningDataModule)
+    data = instantiate(config, data=LightningDataModule)["data"]
+    digest = None
+    if isinstance(data, GroupDataModule) and not isinstance(data, GeneratedDataModule):
+        data.prepare_data()
+        fingerprints = source_fingerprints(data.source("test"))
+        digest = None if fingerprints is None else prompts_digest(fingerprints)
+    left_out = FREE if digest is None else (*FREE, *PLACES)
+    settings = settings_of(config.environment.fingerprinted(filled))
+    return {key: value for key, value in settings.items() if key not in left_out}, digest
