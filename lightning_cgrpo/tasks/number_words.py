@@ -6,19 +6,24 @@ import re
 
 _CHANGES = frozenset(
     """
-    k ten hundred thousand million billion trillion quadrillion mln mio bn lakh crore grand dozen gross score
-    half halve quarter third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth millionth
-    and or point plus minus times to negative squared cubed
+    k ten hundred thousand thou myriad mln mio bn mrd milliard lakh crore grand dozen doz dzn gross score
+    half halve quarter third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth
+    hundredth thousandth
+    and or & point plus minus times to negative squared cubed
     """.split()  # noqa: SIM905
 )
+_LARGE = re.compile(r"[a-z]*illion(th)?s?")
+"""Millions, billions, zillions, and their parts."""
 
 
 def changes_number(word: str) -> bool:
     """True for a word that changes the number before it, or announces another number: "3 millions", "half-hours".
 
     Example:
-        >>> [changes_number(word) for word in ("dozens", "Quarter", "half-hours", "dollars", "seconds")]
-        [True, True, True, False, False]
+        >>> [changes_number(word) for word in ("dozens", "Quarter", "half-hours", "billionths", "dollars", "seconds")]
+        [True, True, True, True, False, False]
     """
     parts = [part.casefold() for part in re.split(r"[-/]", word)]
-    return any(part in _CHANGES or part.removesuffix("s") in _CHANGES for part in parts)
+    return any(
+        part in _CHANGES or part.removesuffix("s") in _CHANGES or _LARGE.fullmatch(part) is not None for part in parts
+    )

@@ -21,10 +21,18 @@ TOLERANCE = Fraction(1, 10**6)
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 _OVER = r"\s?/\s?([0-9]+)"
 _MIXED = re.compile(rf"([0-9]+)(?:\s+([0-9]+){_OVER}|\s*\\[dt]?frac\{{([0-9]+)\}}\{{([0-9]+)\}})")
-_POWER = r"(?:[eE]|\s?(?:\\times|\\cdot|\u00d7|\*)\s?10\s?\^\s?)\{?([+-]?[0-9]+)\}?"
+_POWER = r"(?:[eE]|\s?(?:\\times|\\cdot|\u00d7|\u00b7|\*|x)\s?10\s?\^\s?)\{?([+-]?[0-9]+)\}?"
 _PLAIN = re.compile(rf"({_DECIMAL})(?:{_POWER}|{_OVER})?")
 _SIGN = re.compile(r"([+-]?)\s?(?:\\?\$|[€£])?\s?([+-]?)")
 _SPACED = re.compile(r"^[+-]?\\?\$?[0-9]{1,3}(?:(?:\{,\}|\\[,;! ]|[_ \u202f\xa0])[0-9]{3})+(?![0-9]|\s?/)")
+_RAISED = re.compile("[0-9][\u207a\u207b\u00b9\u00b2\u00b3\u2070\u2074-\u2079]")
+_SKIPPED = re.compile(r"\s[0-9]|\*\*[0-9(]|\.\.|[.'\u2019\u2032][0-9]")
+"""What makes another number of the number before it, and math-verify would skip: "12 13", "10**3", "5'11"."""
+_BEFORE = re.compile(r"[0-9)](?:\s?[*/^\u00d7\u00b7\u00b1\u2044\u2013]\s?|:)$")
+_AFTER = re.compile(r"\s?\^|\s?[-+*/\u00d7\u00b7\u00b1\u2044\u2013]\s?[0-9(]|:[0-9]|\s?[\u00bc-\u00be\u2150-\u215f]")
+"""Beside formulas, what makes another number of the number after it, or before it."""
+_MAGNITUDE = re.compile(r"\s?[kmbt]n?\b", re.IGNORECASE)
+"""After an amount of money: "$5M"."""
 _EXPONENT = re.compile(r"(?:\^\{?-?[0-9]\}?|[\u00b2\u00b3])$")
 _TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\{([^{}]*)\}")
 _SHORT_UNITS = frozenset("cm mm km kg mg ml ft lb oz mi".split())  # noqa: SIM905
@@ -100,9 +108,12 @@ def read_number(text: str) -> Fraction | None:
         ['3/2', '-1/100000', '2469/2', '12', 'None']
     """
     text = text.strip().replace("\N{MINUS SIGN}", "-")
+    if _RAISED.search(text):  # math-verify would skip the exponent
+        raise UnreadableError(text)
     if len(text) > LONGEST:
         return None
     text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
+    text = text.replace("\N{FRACTION SLASH}", "/")
     text = _SPACED.sub(lambda match: re.sub(r"[^+$0-9-]", "", match[0]), text)
     sign = _SIGN.match(text)
     assert sign is not None  # it also matches nothing
@@ -118,7 +129,11 @@ def read_number(text: str) -> Fraction | None:
         number = Fraction(digits.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
     else:
         return None
-    if not _is_unit(text[match.end() :]):
+    rest = text[match.end() :]
+    money = sign[0].strip(" +-") != ""
+    if _SKIPPED.match(rest) or (money and _MAGNITUDE.match(rest)):
+        raise UnreadableError(text)
+    if not _is_unit(rest):
         # math-verify would read "1e-05 x" as another number.
         if re.search(r"\s|[eE]", match[0]) and "\\" not in match[0]:
             raise UnreadableError(text)
@@ -127,13 +142,13 @@ def read_number(text: str) -> Fraction | None:
 
 
 def _is_unit(text: str) -> bool:
-    words = text.split()
+    words = [word.strip("()") for word in text.split()]
     if not _CONNECTORS.isdisjoint(words):
         return False
     if any(changes_number(word.strip(".,")) for word in words):
         raise UnreadableError(text)
     if text and not text[0].isspace():  # "2x" is a product
-        if unicodedata.category(text[0]) == "No" or text[0] == "_":  # math-verify would skip the exponent in "5²"
+        if text[0] == "_":
             raise UnreadableError(text)
         return False
     if not any(map(_names_unit, words)):
@@ -212,19 +227,29 @@ def _last_boxed(text: str) -> str | None:
 
 
 def _whole_number(text: str, part: str) -> str:
-    """The whole number of which math-verify took a part: "1e-05", not "1".
+    """The whole number of which math-verify took a part, such as "1e-05" for "1"; a formula such as "10^5" as it is.
 
     Raises:
-        UnreadableError: the next word changes the number, as in "3 million".
+        UnreadableError: the number goes on, as in "3 million" or "10-12".
     """
-    place = text.rfind(part.strip().rstrip("."))
+    taken = part.strip().rstrip(".")
+    place = text.rfind(taken)
     for pattern in (_MIXED, _PLAIN):
         for match in pattern.finditer(text):
-            if match.start() <= place < match.end():
+            if match.start() <= place and place + len(taken) <= match.end():
                 sign = text[match.start() - 1] if match.start() and text[match.start() - 1] in "+-" else ""
-                word = re.match(r"\s+([^\W\d_]+)", text[match.end() :])
-                if word is not None and changes_number(word[1]) and word[1] not in _CONNECTORS:
-                    raise UnreadableError(match[0] + word[0])
+                rest = text[match.end() :]
+                word = re.match(r"\$?\s*(?:\\text\{)?\s*([^\W\d_]+)", rest)
+                changed = word is not None and changes_number(word[1]) and word[1] not in _CONNECTORS
+                raised = _RAISED.match(text, match.end() - 1)
+                if (
+                    changed
+                    or raised
+                    or _SKIPPED.match(rest)
+                    or _AFTER.match(rest)
+                    or _BEFORE.search(text[: match.start()])
+                ):
+                    raise UnreadableError(match[0] + rest[:20])
                 return sign + match[0]
     return part
 

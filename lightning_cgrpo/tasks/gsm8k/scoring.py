@@ -27,7 +27,9 @@ MAX_UNIT_WORDS = 4
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _INTEGER = re.compile(rf"[+-]?{_DIGITS}")
-_NUMBER = re.compile(rf"([+-]?)(?:[$€£]\s?)?({_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)")
+_NUMBER = re.compile(rf"([+-]?)([$€£]\s?)?({_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)")
+_MAGNITUDES = frozenset("k m b t".split())  # noqa: SIM905
+"""Letters that multiply an amount of money, as in "$5M"; capital letters multiply any number."""
 _IN_UNITS = "'\N{RIGHT SINGLE QUOTATION MARK}/°²³-"
 
 
@@ -85,9 +87,12 @@ def read_number(text: str) -> Decimal | None:
     if len(text) > MAX_NUMBER_LENGTH:
         return None
     match = _NUMBER.match(text.replace("\N{MINUS SIGN}", "-"))
-    if match is None or not _is_unit(text[match.end() :].removesuffix(".").strip()):
+    if match is None:
         return None
-    sign, digits = match.groups()
+    unit = text[match.end() :].removesuffix(".").strip()
+    sign, currency, digits = match.groups()
+    if not _is_unit(unit) or unit in ("M", "B", "T") or (currency and unit.casefold() in _MAGNITUDES):
+        return None
     return Decimal(sign + digits.replace(",", ""))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from lightning_cgrpo.tasks.functions import math_correct
 
+HALF = "\N{VULGAR FRACTION ONE HALF}"
 RIGHT = [
     (r"so \boxed{\frac{14}{3}}", r"\frac{14}{3}"),
     (r"$\boxed{0.5}$", "1/2"),
@@ -45,6 +46,15 @@ RIGHT = [
     (r"\boxed{5 m/s}", "5 km/h per second"),
     (r"\boxed{12}", "12 US dollars"),
     (r"\boxed{50\%}", r"50\%"),
+    ("It is $10^{5}$.", 100_000),
+    (r"It is $2\pi$.", r"2\pi"),
+    ("So $2x + 1$", "1 + 2x"),
+    ("$5!$", 120),
+    ("It is **5**.", 5),
+    (r"\boxed{12}", "12 (dollars)"),
+    (r"\boxed{6.02 x 10^{3}}", "6020"),
+    (r"\boxed{5000}", "5 \N{MIDDLE DOT} 10^3"),
+    (r"\boxed{0.5}", "1\N{FRACTION SLASH}2"),
 ]
 WRONG = [
     (r"\boxed{\frac{14}{4}}", r"\frac{14}{3}"),
@@ -66,9 +76,14 @@ WRONG = [
     ("It is 3 million.", "3"),
     ("It is 2 dozens.", "2"),
     (r"\boxed{1e999999}", "1"),
+    *[(text, "10") for text in ("It is $10^{5}$.", "$10 + 3$", r"$10 \text{ million}$", "$10$ million", "10-12.")],
+    *[(text, "10") for text in ("It is 10:30.", "5 * 10", "10\N{SUPERSCRIPT THREE}.", f"10 {HALF}.")],
+    *[(text, "2") for text in (r"It is $2\pi$.", "So $2x + 1$", "It is 2\N{FRACTION SLASH}3.")],
 ]
 UNREADABLE = [
     *("3 million", "2 dozens", "3 quarters", "1e999999", "1e-05 x", "1 1/2 x", "6 ft 2 in", "5\N{SUPERSCRIPT TWO}"),
+    *("5'11\"", "$5M", "$5 bn", "5 \N{MULTIPLICATION SIGN} 10\N{SUPERSCRIPT THREE}", "10\N{SUPERSCRIPT MINUS}"),
+    *("10**3", "12 13", "1..5", "3 & 1/2", "4 zillion", "4 billionths", "5 Mrd", "3 doz", "5 twentieths"),
     *(float("nan"), float("inf"), True, None, "$$"),
 ]
 
