@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import Controller
 from lightning_cgrpo.objective.objective import Constraint, Objective
 
@@ -79,9 +80,13 @@ class DualRun:
         self.callback.on_train_start(self.trainer, self.module)
         return self
 
-    def update(self, violations: list[float], opportunities: list[float]) -> list[float]:
+    def update(
+        self, violations: list[float], opportunities: list[float], measured: dict[str, Signal] | None = None
+    ) -> list[float]:
+        """The weights after an update with these counts, of signals that only means need."""
         self.trainer.global_step += 1
-        outputs = {"violations": numbers(*violations), "opportunities": numbers(*opportunities), "measured": {}}
+        counts = {"violations": numbers(*violations), "opportunities": numbers(*opportunities)}
+        outputs = {**counts, "measured": measured or {}}
         self.callback.on_train_batch_end(self.trainer, self.module, outputs, None, 0)
         return self.module.weights.tolist()
 

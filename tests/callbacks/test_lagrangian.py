@@ -12,7 +12,6 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector
-from lightning_cgrpo.multipliers.targets import Targets
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from tests.dual_run import COUNTS, OBJECTIVE, THRESHOLDS, DualRun, Frozen, Recording, run, same, saved
 from tests.grids import grid_module
@@ -21,22 +20,6 @@ from tests.quiet import quiet_trainer
 
 
 class TestDualStep:
-    def test_the_controller_is_told_rates_minus_thresholds(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller)
-        for violations, opportunities in COUNTS:
-            running.update(violations, opportunities)
-            told, observed = controller.told[-1]
-            assert told == [v / n - d for v, n, d in zip(violations, opportunities, THRESHOLDS, strict=True)]
-            assert observed == [True, True]
-
-    def test_standard_units(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        controller.standard_units = True
-        running = run(controller)
-        running.update([3, 1], [10, 10])
-        assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
-
     def test_an_aim(self) -> None:
         """The controller sees the tighter threshold, in units of the declared one, and the aim is logged."""
         controller = Recording(0.2, 0.3, 0.5)
@@ -47,13 +30,6 @@ class TestDualStep:
         assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, (0.1 - 0.2) / math.sqrt(0.21)])
         assert running.logged == [({"aim/safe": pytest.approx(0.8)}, 0)]
         assert running.module.thresholds["safe"] == 0.7
-
-    def test_an_aim_follows_a_schedule(self) -> None:
-        safe = Constraint(at_least=0.7, aim=0.8, start=0.5, over=2)
-        targets = Targets([safe])
-        for update, target in enumerate([0.5, 0.4, 0.2]):
-            targets.enforce(update)
-            assert targets.targets.tolist() == pytest.approx([target])
 
     def test_the_default_controller(self) -> None:
         """In the first update the margin leaves nothing of the thresholds."""
@@ -77,35 +53,6 @@ class TestDualStep:
             1,
         )
 
-    def test_a_high_threshold_has_a_small_margin(self) -> None:
-        """A bound of 0.9 allows 0.8 in the first update, as a bound of 0.1 forbids more than 0."""
-        objective = Objective("reward", {"lava": Constraint(at_most=0.9), "safe": Constraint(at_least=0.9)})
-        controller = Recording(0.2, 0.3, 0.5)
-        controller.margin = 1.0
-        running = DualRun(LagrangianCallback(controller), objective).start()
-        running.update([9, 1], [10, 10])
-        assert controller.told[-1][0] == pytest.approx([0.9 - 0.8, 0.1])
-
-    def test_pools_the_counts_of_several_updates(self) -> None:
-        """3 of 10 and then 0 of 90 is a rate of 0.03, not 0.15."""
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller, every_n_updates=3)
-        for violations, opportunities in COUNTS[:2]:
-            running.update(violations, opportunities)
-            assert controller.told == []
-        running.update(*COUNTS[2])
-        assert controller.told == [([12 / 27 - 0.1, 3 / 14 - 0.3], [True, True])]
-        for counts in COUNTS[:3]:
-            running.update(*counts)
-        assert len(controller.told) == 2 and controller.told[0] == controller.told[1]
-
-    def test_drifts_are_shares_of_their_bound(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "kl": Constraint(mean_at_most=0.4)}
-        running = DualRun(LagrangianCallback(controller), Objective("goal", drifts)).start()
-        running.update([0.8, 3.0], [10, 10])  # means of 0.08 and 0.3
-        assert controller.told == [([pytest.approx(0.6), pytest.approx(-0.25)], [True, True])]
-
     @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
     def test_without_opportunities_the_state_stays(self, make) -> None:
         running = run(make(), stall=StallDetector(weight=0.51, updates=5))
@@ -115,12 +62,6 @@ class TestDualStep:
         running.update([0, 0], [0, 0])
         assert same(saved(running.callback), before)
         assert torch.equal(running.module.weights, weights)
-
-    def test_of_one_constraint_is_told_to_the_controller(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller)
-        running.update([0, 1], [0, 2])
-        assert controller.told == [([0.0, 0.2], [False, True])]
 
     def test_nothing_to_enforce(self) -> None:
         objective = Objective("goal", {"lava": Constraint(role="monitor")})

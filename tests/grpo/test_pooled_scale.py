@@ -1,4 +1,7 @@
-"""One running deviation for each component: what is optimized is the declared problem."""
+"""One running deviation for each component: what is optimized is the declared problem.
+
+`tests/test_against_loops.py` has the advantages.
+"""
 
 import itertools
 import math
@@ -30,18 +33,6 @@ def drawn(seed: int = 0, groups: int = 6) -> Tensor:
     return torch.rand(3, groups, 4, generator=generator, dtype=torch.float64)
 
 
-def test_by_hand_with_the_groups_other_answers_as_baseline_and_a_memory_of_twenty_updates() -> None:
-    estimator, squares, answers = ScalarizedAdvantages("pooled"), torch.zeros(3).double(), 0.0
-    for update in range(3):
-        values = drawn(update)
-        total = values.sum(-1, keepdim=True)
-        excess = values - (total - values) / 3
-        squares = 0.95 * squares + values.var(-1).sum(-1) * 4  # of four answers each
-        answers = 0.95 * answers + 6 * 4
-        expected = (WEIGHTS[:, None, None] * excess / (squares / answers).sqrt()[:, None, None]).sum(0)
-        assert torch.allclose(advantages(estimator, components(values)), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("scale", ["pooled", "group"])
 def test_the_expected_gradient_has_one_price_for_all_prompts(scale: str) -> None:
     """Over all outcomes of two prompts' indicators, by hand: prompts that rarely violate are not dearer.
@@ -66,30 +57,6 @@ def test_the_expected_gradient_has_one_price_for_all_prompts(scale: str) -> None
         assert gains[0] == pytest.approx(gains[1], rel=1e-9) and gains[0] == pytest.approx(2.0, rel=1e-9)
     else:
         assert gains[0] > 1.04 * gains[1]
-
-
-def test_a_group_without_variance_contributes_nothing() -> None:
-    values = drawn()
-    values[1, 2] = 1.0
-    alone = advantages(ScalarizedAdvantages("pooled"), components(values), torch.tensor([0.0, 1.0, 0.0]).double())
-    assert alone[2].eq(0).all() and alone[3].ne(0).any()
-
-
-def test_a_lone_applicable_answer_is_compared_with_those_of_other_groups() -> None:
-    values = torch.tensor([[[1.0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]], dtype=torch.float64)
-    applicable = torch.tensor([[[True, False, False, False], [True, False, False, False], [True, True, False, False]]])
-    found = advantages(ScalarizedAdvantages("pooled"), components(values, applicable), torch.ones(1).double())
-    assert found[0, 0] > 0 > found[1, 0] and found[~applicable[0]].eq(0).all()
-    # The mean of all four values is a half; in the last group it is a second value beside the other answer's.
-    ratio = found[2, 1] / found[0, 0]
-    assert ratio == pytest.approx((1 - (0 + 0.5) / 2) / (1 - 0.5))
-
-
-def test_effective_weights_expand_the_advantage() -> None:
-    data, estimator = components(drawn()), ScalarizedAdvantages("pooled")
-    found, statistics = advantages(estimator, data), group_statistics(data)
-    effective = estimator.effective_weights(statistics, WEIGHTS)
-    assert torch.allclose((effective[..., None] * statistics.standardized).sum(0), found, rtol=1e-10)
 
 
 def test_the_price_is_what_the_advantages_trade() -> None:

@@ -37,22 +37,6 @@ class TestExpansion:
         assert average.role == "monitor" and average.bound.threshold == 0.8
         assert objective.signal_names == ["goal", "right"]
 
-    def test_counts_components_and_what_applies(self) -> None:
-        objective = Objective("goal", {"right": BY})
-        measured = objective.made(signals([1, 0], [1, 1], [0, 0], [0, 1]), prompts(1, "2", 1.5, 1))
-        violations, opportunities = objective.violations(measured)
-        # The average counts all eight answers; a column may hold texts; nothing is in subset 3.
-        assert violations.tolist() == [4, 2, 0, 0] and opportunities.tolist() == [8, 4, 2, 0]
-        components = objective.components(measured)
-        assert components.applicable[1].all(1).tolist() == [True, False, False, True]
-        assert components.applicable[3].any().item() is False
-
-    def test_an_answer_to_which_the_signal_does_not_apply_is_in_no_subset(self) -> None:
-        measured = signals([1, 0])
-        measured["right"] = Signal(measured["right"].value, applicable=torch.tensor([[True, False]]))
-        objective = Objective("goal", {"c": Constraint(at_most=0.5, signal="right", where={"steps": 1})})
-        assert objective.violations(objective.made(measured, prompts(1)))[1].tolist() == [1]
-
 
 class TestData:
     ROWS = SimpleNamespace(rows=[{"steps": 1, "prompt": "a"}, {"steps": 2, "prompt": "b"}])
@@ -94,17 +78,6 @@ class TestPooling:
     def update(self, run: DualRun, answers: float) -> list[float]:
         run.update([answers, answers], [answers, answers])
         return run.callback.controller.multipliers.tolist()
-
-    def test_a_rare_subset_waits_until_its_counts_can_move_a_multiplier(self) -> None:
-        run = self.started()
-        before = run.callback.controller.multipliers.tolist()
-        one = self.update(run, 12)
-        assert one[0] > before[0] and one[1] == before[1], "whatever has no subset moves as ever"
-        two = self.update(run, 12)
-        assert two[0] > one[0] and two[1] == before[1]
-        three = self.update(run, 12)
-        assert three[1] > before[1]
-        assert self.update(run, 12)[1] == three[1], "the counts were used up"
 
     def test_pending_counts_are_in_the_checkpoint(self) -> None:
         one, other = self.started(), self.started()
