@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -30,7 +30,10 @@ LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "te
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep a file's slow tests in one worker, because they share runs of minutes by fixtures."""
+    """Listen to Ctrl-C, and keep a file's slow tests in one worker, because they share runs of minutes by fixtures."""
+    # A shell ignores SIGINT for jobs in the background, and so would all processes that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "slow":
         config.option.dist, config.option.loadscopereorder = "loadfile", False
 
@@ -49,14 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the seed that an earlier test gave to Lightning, which keeps it in the environment."""
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Python's own handler of Ctrl-C, because a shell ignores SIGINT for jobs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Breaks(Callback):
 
 
 @pytest.fixture
-def fit(tmp_path, monkeypatch, ctrl_c):
+def fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ends.py").write_text(ENDS)

@@ -255,7 +255,7 @@ def interrupt():
 
 @pytest.fixture
 def listening():
-    """A shell's background jobs ignore SIGINT."""
+    """Python's own handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -6,7 +6,7 @@ import torch
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.merit import merit, too_few
-from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "polite": Constraint(at_least=0.95)})
 
@@ -46,6 +46,15 @@ def test_the_worst_constraint_counts_in_standard_units():
     """2 % of lava at 1 % is worse than 8 % of impoliteness at 5 %, in standard deviations of one answer."""
     assert of(1.0, lava=0.03) < of(1.0, impolite=0.08) < 0
     assert of(1.0, lava=0.03, impolite=0.06) == of(1.0, lava=0.03)
+
+
+@pytest.mark.parametrize(
+    ("bound", "mean", "expected"), [(100.0, 101.0, -0.01), (-100.0, -99.0, -0.01), (0.0, 0.5, -0.5)]
+)
+def test_a_mean_counts_in_shares_of_its_bound(bound, mean, expected):
+    objective = Objective("goal", {"tokens": Constraint(mean_at_most=bound)})
+    rates = {"tokens": ClusteredMean(mean, 1.0, 10, 10)}
+    assert merit(objective, Evaluation({"reward/mean": 1.0}, {}, 10, 10, rates)) == pytest.approx(expected)
 
 
 def test_what_was_never_observed():

@@ -39,7 +39,7 @@ class TestExpansion:
 
 
 class TestData:
-    ROWS = SimpleNamespace(rows=[{"steps": 1, "prompt": "a"}, {"steps": 2, "prompt": "b"}])
+    ROWS = SimpleNamespace(rows=[{"steps": 1, "prompt": "a"}, {"steps": 2, "prompt": "b", "late": 1}])
 
     class Generated:
         rows = None
@@ -56,6 +56,8 @@ class TestData:
             check_columns({"c": Constraint(at_most=0.1, where=where)}, lambda split: source)
 
         check({"steps": 2})
+        if source is self.ROWS:
+            check({"late": 1})  # a column of some rows
         with pytest.raises(ObjectiveError, match="Did you mean 'steps'"):
             check({"step": 2})
         with pytest.raises(ObjectiveError, match="but no steps is 3; there are 1, 2"):

@@ -31,6 +31,7 @@ def test_bad_prompts_are_named(policy, monkeypatch):
     assert "write prompt 0, but it raises" in refused(policy.read_prompts, [[{"role": "judge", "content": "Tom"}]])
     parts = [{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [parts])
+    assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [[*chat, *parts]])
     assert "prompt 4711 to have at least one" in refused(policy.read_prompts, ["Tom", ""], torch.tensor([5, 4711]))
     monkeypatch.setattr(policy.tokenizer, "chat_template", None)
     assert "prompt 0 to be a text, but got messages" in refused(policy.read_prompts, [chat])

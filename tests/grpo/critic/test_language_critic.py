@@ -47,6 +47,16 @@ def test_a_value_sees_the_tokens_before_its_step(directory):
     assert torch.equal(first[3:], second[3:])
 
 
+def test_values_are_computed_in_full_precision_whatever_the_autocast(directory):
+    critic = LanguageCritic(CausalLMPolicy(str(directory), dtype="float32"))
+    critic.load(3)
+    nn.init.normal_(critic.heads.weight)
+    examples = critic.network.examples(ragged())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = critic(examples)[examples.mask]
+    assert values.dtype == torch.float32 and not torch.equal(values, values.bfloat16().float())
+
+
 def test_first_predicts_zero_and_has_no_output_layer(directory):
     critic = critic_of(directory, random_heads=False)
     assert critic(critic.network.examples(ragged())).eq(0).all()

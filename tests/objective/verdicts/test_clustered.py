@@ -30,6 +30,15 @@ def test_copies_are_no_evidence():
         assert copied[1] == exact[1]
 
 
+def test_few_violating_prompts_may_as_well_be_copies():
+    """Two prompts with half of their answers in violation tell little of how much of a prompt violates."""
+    found = measured(np.array([4, 4] + [0] * 48), 8)
+    assert found.bounds(0.025)[1] == upper_bound(2, 50, 0.025)
+    # With many, the bound is tighter than that of copies.
+    many = measured(np.array([4] * 20 + [0] * 30), 8)
+    assert many.rate < many.bounds(0.025)[1] < upper_bound(10, 50, 0.025)
+
+
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_a_rate_of_0_or_1_has_the_interval_of_its_prompts(rate):
     found = ClusteredRate(rate, None, 299, 299 * 8, *((299, 0) if rate else (0, 299)))
