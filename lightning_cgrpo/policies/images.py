@@ -98,7 +98,7 @@ def _opened(content: bytes) -> Image.Image:
 
 
 def _array_of(tensor: torch.Tensor) -> NDArray[Any]:
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().to_dense()
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
@@ -137,8 +137,9 @@ def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     if not (least >= 0 and most < np.inf):  # also for NaN
         raise ImageError(f"values of an image are finite and not negative, but they are {least:g} to {most:g}")
     if values.dtype.kind == "f":
-        if most > 255:
-            raise ImageError(f"floats of an image are 0 to 1, or 0 to 255, but they are {least:g} to {most:g}")
+        # Interpolation or noise leads slightly above 1, and the image would be black as one of 0 to 255.
+        if most > 255 or 1 < most < 2:
+            raise ImageError(f"floats of an image are 0 to 1, or 0 to 255, but they are {least:g} to {most:.8g}")
         scale = 255.0 if most <= 1 else 1.0
         scaled = np.rint(values.astype(np.float64) * scale)
     elif values.dtype.itemsize == 2 and values.dtype.kind == "u":

@@ -104,6 +104,7 @@ REFUSED = {
     "five channels": np.zeros((6, 6, 5), np.uint8),
     "channels first or last": np.zeros((3, 20, 4), np.uint8),
     "normalized F": Image.fromarray((GRAY / 127.5 - 1).astype(np.float32)),
+    "slightly above 1": PIXELS / 255 * 1.0001,
     "wide I": Image.fromarray(GRAY.astype(np.int32) * 257),
 }
 
