@@ -1,5 +1,8 @@
 import json
+from collections import deque
 
+import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -183,7 +186,12 @@ def dataset(rows):
     return pytest.importorskip("datasets").Dataset.from_list(rows)
 
 
-@pytest.mark.parametrize("given", [list, tuple, dataset])
+def numbered(rows):
+    """Rows whose values are arrays without dimensions, as in a `Dataset` with the format numpy."""
+    return [{name: np.array(value) for name, value in row.items()} for row in rows]
+
+
+@pytest.mark.parametrize("given", [list, tuple, deque, dataset, numbered])
 def test_rows_in_memory(given):
     """Of training, validation and test; a task gets what a file of the same rows gives."""
     data = PromptDataModule(given(ROWS), prompts_per_update=2, val_path=given(ROWS[:1]), test_path=given(ROWS[1:]))
@@ -200,6 +208,9 @@ def test_rows_in_memory(given):
         ({"train": ROWS}, r"row 1 is a str, try .* one split of a DatasetDict"),
         (["a"], "row 1 is a str"),
         ([], "hold rows, but got none"),
+        (pandas.DataFrame(ROWS), r"row 1 is a str, try .* as from frame\.to_dict\('records'\)"),
+        (iter(ROWS), "the given list_iterator to hold rows that can be read several times"),
+        (7, "the given int to hold rows"),
         ([{"prompt": "a"}, {"text": "b"}], "the given list, row 2: Expected a field 'prompt'"),
     ],
 )

@@ -1,12 +1,13 @@
-"""Change the core in one place at a time, and run the tests that run the place: ``python -m tests.mutants``.
+"""Change the core in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
-Who kills a mutant is any fast test of `TESTS`. They are collected once. A mutant is a fork of the process that has
-collected them: it gets the changed function's code and stops at the first test that fails. A first fork runs all tests
-as they are, and records the lines that each runs and its CPU time; its record is read again with --record.
-
-The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
-`score.json` has their score by file, and the survivors. `equivalent.json` names mutants that change no behavior, each
-with the reason; they are not run.
+- The core is `CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
+- A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds. Later
+  runs read the record, and add new tests; a change of the core begins a new record.
+- A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
+  Tests of the same room come first, then the quickest files, up to `ENOUGH` seconds.
+- The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
+- `score.json` has the score by file, and the survivors. `equivalent.json` names mutants that change no behavior, by
+  reason; they are not run.
 """
 
 import argparse
@@ -23,46 +24,40 @@ import signal
 import sys
 import tempfile
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import hypothesis
 import pytest
 
-from tests.mutants.changes import Mutant, mutants_of
+from tests.mutants.changes import Mutant, code_of, mutants_of
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RECORD = ROOT / ".pytest_cache" / "mutants.jsonl"
+ROOMS = "grpo", "modules", "multipliers", "objective", "policies", "samplers"
 CORE = (
-    "lightning_cgrpo/core/rollout.py",
-    "lightning_cgrpo/core/randomness.py",
-    "lightning_cgrpo/core/copies.py",
-    *(
-        f"lightning_cgrpo/{room}/*.py"
-        for room in ("grpo", "modules", "multipliers", "objective", "policies", "samplers")
-    ),
+    *(f"lightning_cgrpo/core/{name}.py" for name in ("copies", "randomness", "rollout")),
+    *(f"lightning_cgrpo/{room}/*.py" for room in ROOMS),
     "lightning_cgrpo/trl.py",
     *(
         f"lightning_cgrpo/callbacks/{name}.py"
-        for name in ("lagrangian", "weight_setter", "fixed_weights", "checkpoints")
+        for name in ("checkpoints", "fixed_weights", "lagrangian", "weight_setter")
     ),
-    *(f"navsim_score/{room}/*.py" for room in ("scoring", "simulation", "route", "expert", "geometry")),
+    *(f"navsim_score/{room}/*.py" for room in ("expert", "geometry", "route", "scoring", "simulation")),
     "navsim_score/scorer.py",
 )
 # They need a GPU or a vLLM server; a model that tests alone have.
-WITHOUT = ("*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*")
+WITHOUT = "*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*"
 TESTS = (
-    *(f"tests/{room}" for room in ("grpo", "objective", "multipliers", "policies", "samplers", "modules", "callbacks")),
-    *("tests/core", "tests/checkpoints", "tests/navsim_score", "tests/tasks", "tests/datamodules"),
-    *("lightning_cgrpo/core", "lightning_cgrpo/grpo", "lightning_cgrpo/objective", "lightning_cgrpo/multipliers"),
-    *("lightning_cgrpo/policies", "lightning_cgrpo/samplers", "lightning_cgrpo/modules", "navsim_score"),
-    *(f"tests/test_{name}.py" for name in ("update_by_hand", "theorems", "trl", "plain_example", "own_parts", "seeds")),
+    *(f"tests/{room}" for room in (*ROOMS, "callbacks", "checkpoints", "core", "datamodules", "navsim_score", "tasks")),
+    *(f"tests/test_{name}.py" for name in ("own_parts", "plain_example", "seeds", "theorems", "trl", "update_by_hand")),
+    *(f"lightning_cgrpo/{room}" for room in ("core", *ROOMS)),
+    "navsim_score",
 )
-# CPU seconds of a mutant's tests. Tests of the same room come first, and files that take less time.
 ENOUGH = 60.0
 
 
@@ -74,7 +69,8 @@ class Mutants:
         self.failed = False
 
     def pytest_collection(self) -> None:
-        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        # The same examples each time, and no search for a smaller example.
+        phases = hypothesis.Phase.explicit, hypothesis.Phase.generate
         hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
         hypothesis.settings.load_profile("mutants")
 
@@ -83,91 +79,32 @@ class Mutants:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         recorded = self._recorded(session.items)
-        for name in recorded["modules"]:
-            _import(name)
-        known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
         functions = _functions()
-        gc.freeze()  # collections in forks would copy the memory
+        gc.freeze()  # a collection in a fork would copy the memory
+        known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
         results = {}
         forks = Forks(self.arguments.processes)
         for mutant in self._chosen():
             if mutant.name in known:
                 results[mutant] = "equivalent"
                 continue
-            tests = self._tests(mutant, session.items, recorded["tests"])
-            if not tests:
-                results[mutant] = "not run by a test"
-                continue
-            seconds = sum(recorded["tests"][item.nodeid]["seconds"] for item in tests)
-            run = functools.partial(self._run, mutant, functions, tests, recorded["tests"])
-            forks.start(mutant, run, limit=120 + 20 * seconds)
-        results |= forks.end()
-        _write(results, self.arguments)
+            tests = _tests(mutant, session.items, recorded)
+            seconds = sum(recorded[item.nodeid]["seconds"] for item in tests)
+            code = code_of(mutant, ROOT)
+            changed = functions[mutant.file, mutant.function, mutant.first_line]
+            forks.start(mutant, functools.partial(self._run, changed, code, tests, recorded), limit=120 + 20 * seconds)
+        _write(results | forks.end(), self.arguments)
         return True
 
-    def _recorded(self, items: list[pytest.Item]) -> dict[str, Any]:
-        """Seconds and lines of every test, and the modules that the tests import."""
-        file = self.arguments.record
-        if not file.exists():
-            forks = Forks(self.arguments.processes)
-            parts = [file.with_suffix(f".{number}.json") for number in range(self.arguments.processes)]
-            for number, part in enumerate(parts):
-                own = [item for item in items if zlib.crc32(str(item.path).encode()) % len(parts) == number]
-                forks.start(part, functools.partial(self._record, own, part), limit=7200)
-            forks.end()
-            read = [json.loads(part.read_text()) for part in parts]
-            tests = {name: test for part in read for name, test in part["tests"].items()}
-            modules = sorted({name for part in read for name in part["modules"]})
-            file.write_text(json.dumps({"tests": tests, "modules": modules}))
-        return json.loads(file.read_text())
-
     def _chosen(self) -> list[Mutant]:
-        found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT / file, file)]
+        found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT, file)]
         found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
         chosen = [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
         return sorted(chosen, key=lambda mutant: (mutant.file, mutant.lines.start))
 
-    # ------------------------------------------------------------------ which test runs which line
-
-    def _record(self, items: list[pytest.Item], part: Path) -> int:
-        files = {str(ROOT / file): file for file in core_files()}
-        tests = {}
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            lines: dict[str, set[int]] = defaultdict(set)
-
-            def trace(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
-                file = files.get(frame.f_code.co_filename)
-                if file is None:
-                    return None
-                noted = lines[file]
-
-                def note(frame: FrameType, event: str, _: Any) -> Any:
-                    noted.add(frame.f_lineno)
-                    return note
-
-                return note
-
-            self.failed = False
-            began = time.process_time()
-            sys.settrace(trace)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            sys.settrace(None)
-            seconds = time.process_time() - began
-            print(
-                f"{'fails without a change' if self.failed else 'recorded'}: {seconds:.2f} s {item.nodeid}", flush=True
-            )
-            if lines and not self.failed:
-                tests[item.nodeid] = {"seconds": seconds, "lines": {file: sorted(of) for file, of in lines.items()}}
-        modules = [name for name in sys.modules if not name.startswith("tests")]
-        part.write_text(json.dumps({"tests": tests, "modules": modules}))
-        return 0
-
-    # ------------------------------------------------------------------ a mutant
-
-    def _run(self, mutant: Mutant, functions: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> int:
-        """Run tests until one fails; 0 if none does."""
-        code = _code(mutant)
-        for function in functions[mutant.file, mutant.function, mutant.first_line]:
+    def _run(self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> int:
+        """Run tests with the changed functions until one fails; 0 if none does."""
+        for function in functions:
             function.__code__ = code
         self.failed = False
         for item, following in zip(tests, [*tests[1:], None], strict=True):
@@ -178,24 +115,51 @@ class Mutants:
                 return 1
         return 0
 
-    def _tests(self, mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -> list[pytest.Item]:
-        """Tests that run the changed lines, file by file."""
-        files: dict[str, list[pytest.Item]] = defaultdict(list)
-        for item in items:
-            lines = recorded.get(item.nodeid, {"lines": {}})["lines"].get(mutant.file, ())
-            if not set(mutant.lines).isdisjoint(lines):
-                files[item.nodeid.partition("::")[0]].append(item)
-        room = Path(mutant.file).parent.name
-        seconds = {file: sum(recorded[item.nodeid]["seconds"] for item in own) for file, own in files.items()}
-        in_order = sorted(files, key=lambda file: (room not in Path(file).parts, seconds[file]))
-        chosen: list[pytest.Item] = []
-        left = ENOUGH
-        for file in in_order:
-            for item in files[file]:
-                left -= recorded[item.nodeid]["seconds"]
-                if left > 0 or not chosen:
-                    chosen.append(item)
-        return chosen
+    # ------------------------------------------------------------------ which test runs which line
+
+    def _recorded(self, items: list[pytest.Item]) -> dict[str, Any]:
+        """Seconds and lines of tests by name; the modules that the tests import are imported."""
+        core = hashlib.sha256(b"".join((ROOT / file).read_bytes() for file in core_files())).hexdigest()
+        if not RECORD.exists() or json.loads(RECORD.open().readline())["core"] != core:
+            RECORD.write_text(json.dumps({"core": core}) + "\n")
+        known = {json.loads(line).get("test") for line in RECORD.open()}
+        missing = [item for item in items if item.nodeid not in known]
+        forks = Forks(self.arguments.processes)
+        for number in range(self.arguments.processes if missing else 0):
+            part = [item for item in missing if len(str(item.path)) % self.arguments.processes == number]
+            forks.start(f"record {number}", functools.partial(self._record, part), limit=7200)
+        forks.end()
+        lines = [json.loads(line) for line in RECORD.open()]
+        for name in {name for line in lines for name in line.get("modules", ())}:
+            _import(name)
+        return {line["test"]: line for line in lines if line.get("lines")}
+
+    def _record(self, items: list[pytest.Item]) -> int:
+        files = {str(ROOT / file): file for file in core_files()}
+        with RECORD.open("a") as record:
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                lines: dict[str, set[int]] = {file: set() for file in files.values()}
+
+                def trace(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
+                    file = files.get(frame.f_code.co_filename)
+                    if file is None:
+                        return None
+                    lines[file].add(frame.f_lineno)
+                    return trace
+
+                self.failed = False
+                began = time.process_time()
+                sys.settrace(trace)
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                sys.settrace(None)
+                seen = {} if self.failed else {file: sorted(of) for file, of in lines.items() if of}
+                line = {"test": item.nodeid, "seconds": time.process_time() - began, "lines": seen}
+                record.write(json.dumps(line) + "\n")
+                record.flush()
+                if self.failed:
+                    print(f"Fails without a change: {item.nodeid}", flush=True)
+            record.write(json.dumps({"modules": [name for name in sys.modules if not name.startswith("tests")]}) + "\n")
+        return 0
 
 
 def core_files() -> list[str]:
@@ -207,7 +171,7 @@ def core_files() -> list[str]:
 
 
 def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
-    """The functions of the core by file, name and first line."""
+    """The functions of the core by file, name and first line, also those that decorators wrap."""
     for file in core_files():
         _import(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     files = {str(ROOT / file): file for file in core_files()}
@@ -220,23 +184,28 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
 
 
 def _import(name: str) -> None:
-    try:
+    # Tests make modules up, which are gone then.
+    with contextlib.suppress(Exception):
         importlib.import_module(name)
-    except Exception as error:  # a module that a test made up, or that is gone
-        print(f"not imported: {name} ({type(error).__name__})", flush=True)
 
 
-def _code(mutant: Mutant) -> CodeType:
-    """The changed function, compiled."""
-    path = ROOT / mutant.file
-    tree = next(tree for other, tree in mutants_of(path, mutant.file) if other == mutant)
-    waiting = [compile(tree, str(path), "exec", dont_inherit=True)]
-    while waiting:
-        code = waiting.pop()
-        if (code.co_qualname, code.co_firstlineno) == (mutant.function, mutant.first_line):
-            return code
-        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    raise AssertionError(mutant.name)
+def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -> list[pytest.Item]:
+    """Tests that run the changed lines, file by file, because the tests of a file may share what takes long."""
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        lines = recorded.get(item.nodeid, {"lines": {}})["lines"].get(mutant.file, ())
+        if not set(mutant.lines).isdisjoint(lines):
+            files[str(item.path)].append(item)
+    room = Path(mutant.file).parent.name
+    seconds = {file: sum(recorded[item.nodeid]["seconds"] for item in own) for file, own in files.items()}
+    chosen: list[pytest.Item] = []
+    left = ENOUGH
+    for file in sorted(files, key=lambda file: (room not in Path(file).parts, seconds[file])):
+        for item in files[file]:
+            left -= recorded[item.nodeid]["seconds"]
+            if left > 0 or not chosen:
+                chosen.append(item)
+    return chosen
 
 
 class Forks:
@@ -261,7 +230,7 @@ class Forks:
         self._running[child] = name, time.monotonic() + limit
 
     def end(self) -> dict[Any, str]:
-        """By name, whether the fork's function returned 0, as where all tests pass."""
+        """By name, "survived" if the function returned 0, as it does if all tests pass, else "killed"."""
         self._wait(0)
         return self._results
 
@@ -270,39 +239,34 @@ class Forks:
             for child, (name, deadline) in list(self._running.items()):
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended or time.monotonic() > deadline:
-                    self._finish(child, name, status if ended else None)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child, signal.SIGKILL)  # and the processes that it started
+                    if not ended:
+                        os.waitpid(child, 0)
+                    del self._running[child]
+                    self._results[name] = "survived" if ended and status == 0 else "killed"
+                    print(f"{self._results[name]:8} {getattr(name, 'text', name)}", flush=True)
             time.sleep(0.02)
-
-    def _finish(self, child: int, name: Any, status: int | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # and the processes that it started
-        if status is None:
-            os.waitpid(child, 0)
-        del self._running[child]
-        self._results[name] = "survived" if status == 0 else "killed"
-        print(f"{self._results[name]:8} {getattr(name, 'name', name)}", flush=True)
 
 
 def _write(results: dict[Mutant, str], arguments: argparse.Namespace) -> None:
     total = Counter(results.values())
-    changing = total.total() - total["equivalent"]
+    changing = total["killed"] + total["survived"]
     score = f"{total['killed']} of {changing}, {total['killed'] / max(changing, 1):.1%}"
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    minutes = sum(times.ru_utime + times.ru_stime for times in used) / 60
-    print(f"Killed: {score}, in {minutes:.1f} CPU minutes")
+    print(f"Killed: {score}, in {sum(times.ru_utime + times.ru_stime for times in used) / 60:.1f} CPU minutes")
     files: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant, result in results.items():
         files[mutant.file][result] += 1
-    left = [mutant for mutant, result in results.items() if result not in ("killed", "equivalent")]
     written = {
         "seed": arguments.seed,
         "killed": score,
         "equivalent": total["equivalent"],
-        "survivors": [f"{mutant.name}  (line {mutant.lines.start}: {results[mutant]})" for mutant in left],
+        "survivors": [mutant.text for mutant, result in results.items() if result == "survived"],
         "files": {file: dict(counts) for file, counts in sorted(files.items())},
     }
     if not arguments.only:
-        arguments.score.write_text(json.dumps(written, indent=1) + "\n")
+        (HERE / "score.json").write_text(json.dumps(written, indent=1) + "\n")
 
 
 def main() -> None:
@@ -310,14 +274,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=57)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument(
-        "--only", default="", help="run only the mutants whose names hold this text, and write no score"
-    )
-    parser.add_argument("--record", type=Path, default=ROOT / ".pytest_cache" / "mutants.json")
-    parser.add_argument("--score", type=Path, default=HERE / "score.json")
+    parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    arguments.record.parent.mkdir(exist_ok=True)
+    RECORD.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         options = ["-n", "0", "-p", "no:cacheprovider", "-p", "no:terminal", f"--basetemp={folder}/tests"]
         sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 PAIRS = (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
 COMPARISONS = dict(PAIRS) | {second: first for first, second in PAIRS}
@@ -23,7 +24,7 @@ class Mutant:
 
     Args:
         file: the path in the repository.
-        function: name with its classes, and `first_line`, the line at which Python says that it begins.
+        function: name with its classes, and `first_line`, where Python says that it begins.
         lines: of the changed statement; a test that runs none of them can't see the change.
         change: source before and after.
         number: of equal changes in a function, the first is 0.
@@ -40,14 +41,18 @@ class Mutant:
     def name(self) -> str:
         return f"{self.file} {self.function}: {self.change}" + f" ({self.number + 1})" * (self.number > 0)
 
+    @property
+    def text(self) -> str:
+        return f"{self.name}  (line {self.lines.start})"
 
-def mutants_of(path: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
+
+def mutants_of(root: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
     """All mutants of a file, each with the changed source, which is changed back before the next."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse((root / file).read_text())
     for name, function in _functions(tree, ""):
         first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         seen: dict[str, int] = {}
-        for parent, field, index, lines in _places(function, range(0), body_only=True):
+        for parent, field, index, lines in _places(function, range(0)):
             old = getattr(parent, field) if index is None else getattr(parent, field)[index]
             for new in _changed(old):
                 change = f"{_text(old)}  ->  {_text(new)}"
@@ -55,6 +60,18 @@ def mutants_of(path: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
                 _put(parent, field, index, ast.fix_missing_locations(ast.copy_location(new, old)))
                 yield Mutant(file, name, first_line, lines, change, number), tree
                 _put(parent, field, index, old)
+
+
+def code_of(mutant: Mutant, root: Path) -> CodeType:
+    """The changed function, compiled."""
+    tree = next(tree for other, tree in mutants_of(root, mutant.file) if other == mutant)
+    waiting = [compile(tree, str(root / mutant.file), "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        if (code.co_qualname, code.co_firstlineno) == (mutant.function, mutant.first_line):
+            return code
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    raise AssertionError(mutant.name)
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -65,10 +82,10 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDe
             yield from _functions(child, f"{prefix}{child.name}.")
 
 
-def _places(parent: ast.AST, lines: range, body_only: bool = False) -> Iterator[tuple[ast.AST, str, int | None, range]]:
-    """Every place of a node below `parent`, with the lines of its statement."""
+def _places(parent: ast.AST, lines: range) -> Iterator[tuple[ast.AST, str, int | None, range]]:
+    """Every place of a node in the body of `parent`, with the lines of its statement."""
     for field, value in ast.iter_fields(parent):
-        if field in ("annotation", "returns", "decorator_list") or (body_only and field != "body"):
+        if field in ("annotation", "returns", "decorator_list"):
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or _for_people(child):

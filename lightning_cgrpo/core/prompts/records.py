@@ -93,19 +93,28 @@ def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
         name: of the rows, for errors.
 
     Raises:
-        RecordError: a row is no dictionary, or there are no rows.
+        RecordError: a row is no dictionary, there are no rows, or they can be read only once.
     """
+    if isinstance(rows, Iterator) or not (isinstance(rows, Iterable) or hasattr(rows, "__getitem__")):
+        raise RecordError(f"Expected {name} to hold rows that can be read several times, try a list of dictionaries.")
     records = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise RecordError(
                 f"Expected {name} to hold rows, each a dictionary by column, but row {number} is a "
-                f"{type(row).__name__}, try a list of dictionaries, or one split of a DatasetDict, as in data['train']."
+                f"{type(row).__name__}, try a list of dictionaries, as from "
+                "frame.to_dict('records') or table.to_pylist(), or one split of a DatasetDict, as in data['train']."
             )
-        records.append(Record(dict(row), f"{name}, row {number}"))
+        values = {column: _plain(value) for column, value in row.items()}
+        records.append(Record(values, f"{name}, row {number}"))
     if not records:
         raise RecordError(f"Expected {name} to hold rows, but got none.")
     return records
+
+
+def _plain(value: Any) -> Any:
+    """The number or text of an array or tensor without dimensions, as of a `Dataset` with the format torch."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
