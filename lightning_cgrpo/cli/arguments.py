@@ -6,7 +6,8 @@ import sys
 
 from lightning_cgrpo.cli.configuration import DEFAULTS, ConfigError, Resolved, build, file_layer, find, get, override
 from lightning_cgrpo.cli.key_check import check_keys
-from lightning_cgrpo.cli.run_folders import AUTO, run_name
+from lightning_cgrpo.cli.run_folders import AUTO
+from lightning_cgrpo.cli.run_name import run_name
 from lightning_cgrpo.objective.objective import Objective
 
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
