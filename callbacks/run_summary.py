@@ -247,10 +247,17 @@ def _inputs(trainer: Trainer) -> Record:
 def _resumed(trainer: Trainer) -> tuple[Record, Path]:
     """The summary of the checkpoint's run, {} without one, and the folder of that run."""
     folder = Path(trainer.ckpt_path or "").parent.parent
+    if not trainer.ckpt_path:
+        return {}, folder
     try:
-        return json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if trainer.ckpt_path else {}, folder
+        record = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}, folder
+    own = isinstance(record, dict) and record.get("format") == SUMMARY_FORMAT
+    # A file of another origin, or a damaged one, has other values.
+    whole = own and isinstance(record.get("faults"), dict)
+    whole = whole and all(isinstance(record.get(key), (int, float, type(None))) for key in SPENT)
+    return (record if whole else {}), folder
 
 
 def _found(checkpoint: str, resumed_from: Any) -> str:

@@ -35,6 +35,8 @@ from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewe
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")
 """Callbacks that a look needs: reading checkpoints, and the progress bar."""
+EDGE = 1e-6
+"""Share of a declared range by which a value may lie outside, because of its rounding."""
 MEANS = {bound for bound in BOUNDS if bound.startswith("mean")}
 STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold yellow"}
 
@@ -261,11 +263,15 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
     least, width = _range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
-    if constraint.bound.of_mean and ((violations < 0) | (violations > opportunities)).any():
-        raise UserError(
-            f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a wider "
-            "range:; this was no look."
-        )
+    if constraint.bound.of_mean:
+        # Signals are float32, which rounds a value at the edge of its range.
+        rounding = EDGE * opportunities
+        if ((violations < -rounding) | (violations > opportunities + rounding)).any():
+            raise UserError(
+                f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a "
+                "wider range:; this was no look."
+            )
+        violations = violations.clip(0, opportunities)
     most = 1.0 if whole else float(longest or 1)
     if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
         raise UserError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,13 +68,14 @@ def _write_card(config: Config, checkpoint: Path, update: int, policy: str, dire
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
     from lightning_cgrpo.cli.looks import certificates_of
+    from lightning_cgrpo.cli.report.runs import read_summary
 
-    summary = checkpoint.parent.parent / SUMMARY
+    summary = read_summary(checkpoint.parent.parent / SUMMARY)
     (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
-    if not summary.is_file():
+    if summary is None:
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
     looks = certificates_of(checkpoint.parent, policy, objective)
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
-    write_card(directory, base, method, json.loads(summary.read_text()), update, rewards, looks)
+    write_card(directory, base, method, dict(summary), update, rewards, looks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -87,11 +88,23 @@ class ManualOptimization:
             with _named("lr_scheduler"):
                 scheduler = self.make_scheduler(optimizer)
         self._settings = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
+        self._check_finite(optimizer)
         if scheduler is None:
             return optimizer
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
         return [optimizer], [scheduler]
+
+    @staticmethod
+    def _check_finite(optimizer: Optimizer) -> None:
+        """Refuse settings, as declared or as the schedule makes them, with which a step would lose the weights."""
+        for group in optimizer.param_groups:
+            for key, value in group.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UserError(
+                        f"Expected finite settings of the optimizer, but got {key}={value}, try a finite "
+                        f"model.optimizer.{key}, or another model.lr_scheduler."
+                    )
 
     def start(self) -> None:
         """Give a restored optimizer its settings, and compare its schedule with the length of the run."""
@@ -187,6 +200,7 @@ class ManualOptimization:
         optimizer.zero_grad()
         if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
             schedule.step()
+            self._check_finite(optimizer.optimizer)
 
     def _no_loss(self, beside: Reference | None) -> Tensor:
         if not is_sharded(self.policy):

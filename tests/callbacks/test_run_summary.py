@@ -4,10 +4,12 @@ import contextlib
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks.run_summary import _resumed
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.core.errors import UserError
@@ -138,3 +140,30 @@ def test_a_run_resumed_from_an_earlier_checkpoint_knows_no_later_best(fit):
     assert part["measured"]["best"] == part["measured"]["last"] and part["measured"]["best"]["update"] == 4
     assert part["best"]["score"] == pytest.approx(part["measured"]["best"]["constraints"]["lava"]["value"])
     assert part["measured"]["before"] == whole["measured"]["before"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1]",
+        "5",
+        '{"answers": "many"}',
+        '{"format": "another"}',
+        "{",
+        '{"format": "lightning_cgrpo run 2", "faults": 5}',
+    ],
+)
+def test_a_foreign_summary_beside_a_checkpoint_is_not_added_to(tmp_path, content):
+    (tmp_path / "summary.json").write_text(content)
+    found, folder = _resumed(SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")))
+    assert found == {} and folder == tmp_path
+    own = {
+        "format": "lightning_cgrpo run 2",
+        "faults": {},
+        "answers": 5,
+        "seconds": 1.5,
+        "cpu_seconds": 1,
+        "peak_mb": 9,
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(own))
+    assert _resumed(SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")))[0] == own

@@ -43,6 +43,16 @@ def certified(constraint: Constraint, values: np.ndarray, steps: np.ndarray | No
     return counts.p_values()[0] <= 0.05
 
 
+def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
+    """0.1 in float32 is above 0.1."""
+    values = np.full(300, np.float32(0.1)).astype(float)
+    assert values[0] > 0.1
+    decision, mean, (low, high) = verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values)
+    assert decision == "refuted" and mean == pytest.approx(0.1) and low <= mean <= high + 1e-9
+    with pytest.raises(UserError, match="within its range"):
+        verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values + 1e-6)
+
+
 def test_false_certificates_are_rare() -> None:
     """A policy with a skewed mean right at its bound: certified in at most 5 % of looks (400 looks, 3 errors)."""
     rng = np.random.default_rng(1)

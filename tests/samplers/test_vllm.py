@@ -13,6 +13,7 @@ from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.vllm.requests import Turn, check_informative
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import version
 from tests.memory import Memory
@@ -177,3 +178,24 @@ def test_training(directory, serve, sleeps, tmp_path):
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
     assert bool(served.engine.asleep) is sleeps
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "filters", "refused"),
+    [
+        ([0.0] * 40, {}, True),
+        ([0.0] * 40, {"top_k": 1}, False),
+        ([0.0] * 40, {"top_p": 0.5}, False),
+        ([0.0] * 31, {}, False),  # too few to tell
+        ([0.0] * 39 + [-0.25], {}, False),
+    ],
+)
+def test_log_probabilities_that_are_all_zero(log_probs, filters, refused):
+    """Two answers; a server may begin to give zeros after the check of its first."""
+    turns = [Turn([1] * len(log_probs), log_probs)] * 2
+    request = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | filters
+    if refused:
+        with pytest.raises(UserError, match="but got 0 for each of 80 tokens"):
+            check_informative(turns, request, "the server")
+    else:
+        check_informative(turns, request, "the server")

@@ -22,6 +22,10 @@ ROUNDING = 1e-3
 """Largest log-probability in nats that rounding explains."""
 
 
+MANY = 64
+"""Tokens that a policy does not sample with certainty, one and all."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """Sampled tokens of a request, with their log-probabilities."""
@@ -128,3 +132,19 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             "with --dtype bfloat16 or float32, because float16 overflows."
         )
     return Turn(tokens, log_probs)
+
+
+def check_informative(turns: Sequence[Turn], request: Mapping[str, Any], where: str) -> None:
+    """Refuse log-probabilities that are all 0, of many tokens sampled from the whole distribution.
+
+    Args:
+        request: of one of the turns, whose filters are those of all.
+        where: names the server.
+    """
+    whole = request["top_k"] == 0 and request["top_p"] == 1 and request["min_p"] == 0
+    told = [value for turn in turns for value in turn.log_probs]
+    if whole and len(told) >= MANY and not any(told):
+        raise UserError(
+            f"Expected {where} to give the log-probabilities of what it samples, but got 0 for each of {len(told)} "
+            f"tokens, try `vllm serve` with --logprobs-mode {LOGPROBS_MODE}."
+        )

@@ -21,6 +21,7 @@ from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
     Turn,
+    check_informative,
     parameters,
     read_turn,
     rollouts,
@@ -210,7 +211,10 @@ class VLLMServer(RolloutEngine):
         """Answers to requests, each sent several times if needed: its seed fixes the answer."""
         bodies = [{**request, "return_token_ids": True} for request in requests]
         replies = self.client.post_all("/v1/completions", bodies)
-        return [read_turn(policy, *pair, self._where) for pair in zip(requests, replies, strict=True)]
+        turns = [read_turn(policy, *pair, self._where) for pair in zip(requests, replies, strict=True)]
+        if requests:
+            check_informative(turns, requests[0], self._where)
+        return turns
 
 
 def _meet(policy: CausalLMPolicy) -> None:

@@ -1,57 +1,122 @@
-"""Every setting of every shipped configuration is told when it changes or goes, or is listed as changing no number."""
+"""Every setting of every shipped configuration is told when it changes or goes, or refused, or changes no number."""
 
+from collections import Counter
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED, file_layer, stacked
+from lightning_cgrpo.callbacks.run_manifest import check_continuable
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
+from lightning_cgrpo.cli.preparation import import_names
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.manifest.settings import NUMBERLESS, SHOWING, UNSET, differing, settings_of
 
-FILES = sorted(str(file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml") if "studies" not in file.parts)
+FILES = [
+    str(file.relative_to(PACKAGED))
+    for file in sorted(PACKAGED.rglob("*.yaml"))
+    if "studies" not in file.parts and file != DEFAULTS
+]
+BASES = {
+    "paper/gsm8k_ppo_lagrangian.yaml": "paper/gsm8k_qwen2_5_1.5b.yaml",
+    "paper/navsim_ppo_lagrangian.yaml": "paper/navsim_qwen2_5_vl_3b.yaml",
+}
+"""Files that others go on top of; an ablation's is called as its folder."""
 
 
-def paths(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of all leaves, by plain recursion over mappings."""
-    if isinstance(config, dict) and config:
-        for key, value in config.items():
-            yield from paths(value, (*path, key))
-    else:
-        yield path
+class Parsed(CommandLine):
+    """Reads a configuration, with all defaults of all classes, and makes nothing of it."""
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
+
+
+def parsed(*arguments: str) -> dict[str, Any]:
+    import_names()
+    config, _ = read_arguments("fit", list(arguments))
+    whole: dict[str, Any] = Parsed("fit", config, []).config["fit"].as_dict()
+    return whole
+
+
+def leaves(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[dict[Any, Any], tuple[Any, ...]]]:
+    """Each mapping with the path of one of its values, by plain recursion."""
+    for key, value in list(config.items()):
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield config, (*path, key)
 
 
 def changes_no_number(config: Any, path: tuple[Any, ...]) -> bool:
     key = ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
     if any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS):
         return True
-    if path[0] != "callbacks":
+    if path[0] != "callbacks" or len(path) == 1:
         return False
     callback = config["callbacks"][path[1]]
     name = callback.get("class_path") if isinstance(callback, dict) else callback
     return str(name).rpartition(".")[2] in SHOWING
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_each_setting_is_told(name: str) -> None:
-    config = stacked([file_layer(str(DEFAULTS)), file_layer(f"configs/{name}")])
-    before = settings_of(config)
-    for path in paths(config):
-        if changes_no_number(config, path):
-            continue
-        for change in ("other", "gone"):
-            changed = deepcopy(config)
-            above = changed
-            for part in path[:-1]:
-                above = above[part]
-            if change == "gone":
-                if above[path[-1]] is None:  # null and left out are one setting
-                    continue
-                del above[path[-1]]
-            else:
-                above[path[-1]] = "another value"
-            assert differing(before, settings_of(changed)), (path, change)
+def answer(before: Any, now: Any) -> str:
+    """What a resume answers to changed settings."""
+    try:
+        check_continuable(before, now)
+    except UserError:
+        return "refused"
+    return "told" if differences(Manifest(before), Manifest(now)) else "silent"
+
+
+def of_file(name: str) -> dict[str, Any]:
+    """A file alone, or over the file of its folder's name that it changes."""
+    try:
+        return parsed("-c", f"configs/{name}")
+    except UserError:
+        folder = Path(name).parent.name
+        base = BASES.get(name, f"{folder}.yaml")
+        return parsed("-c", f"configs/{base}", "-c", f"configs/{name}")
+
+
+@pytest.mark.parametrize(
+    "names", [["gridworld.yaml"], pytest.param(FILES, marks=pytest.mark.slow)], ids=["gridworld", "all"]
+)
+def test_each_setting_is_told(names: list[str]) -> None:
+    counts: Counter[str] = Counter()
+    known = set()
+    for name in names:
+        config = of_file(name)
+        before = {part: settings_of({part: value}) for part, value in config.items()}
+        for above, path in list(leaves(config)):
+            value = above[path[-1]]
+            if (*path, repr(value)) in known:
+                continue
+            known.add((*path, repr(value)))
+            if changes_no_number(config, path):
+                counts["change no number"] += 1
+                continue
+            above[path[-1]] = "another value"
+            changed = answer(before[path[0]], settings_of({path[0]: config[path[0]]}))
+            del above[path[-1]]
+            # Null and left out are one setting.
+            part = {path[0]: config[path[0]]} if path[0] in config else {}
+            removed = "told" if value is None else answer(before[path[0]], settings_of(part))
+            above[path[-1]] = value
+            assert "silent" not in (changed, removed), (name, path)
+            counts[changed] += 1
+            counts[f"{removed} when removed"] += 1
+    print(len(names), len(known), dict(counts))
+    assert counts["told"] > 50 and counts["change no number"] > 20
+
+
+def test_a_removed_line_counts_as_its_default() -> None:
+    whole = settings_of(parsed("-c", "configs/gridworld.yaml", "--model.optimization.kl_weight=0.02"))
+    removed = settings_of(parsed("-c", "configs/gridworld.yaml"))
+    assert differing(whole, removed) == {"model.optimization.kl_weight": (0.02, 0.0)}
 
 
 def test_what_only_shows_is_no_setting() -> None:
