@@ -2,10 +2,12 @@
 
     python -m benchmarks.kill_loop --kills 20 --out kill_loop.json
     python -m benchmarks.kill_loop --first 3 --step 8 --kills 5 --out kill_loop_fsdp2.json  # fsdp2 only
+    python -m benchmarks.kill_loop --tasks critic cartpole pendulum minigrid calculator sft navsim --kills 35
 
 Kinds of kills, in turn: SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM
 during validation. Each kind runs on gridworld and word problems, on one process and on two. On two processes either or
-both are hit; word problems alternate between ddp and fsdp2, whose checkpoints are directories. The same command
+both are hit; word problems alternate between ddp and fsdp2, whose checkpoints are directories. Other tasks run on one
+process. The same command
 resumes each run, with ``--ckpt_path=last`` if a checkpoint exists. The run must end with the uninterrupted checkpoint:
 weights, optimizer, schedule, multipliers and controller, progress. Randomness is drawn by counter, so no generators
 are compared. Unfinished files must be gone. Both parts' logs together must equal the uninterrupted CSV file, and agree
@@ -50,6 +52,11 @@ COMMON = (
     "--callbacks.layout=null --callbacks.progress=null "
     "--callbacks.initial_rates.batches=1 --callbacks.marks=benchmarks.kill_marks.Marks"
 )
+WORLDS = (
+    "--data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=6 --data.eval_prompts=2 "
+    "--model.group_size=2 --trainer.val_check_interval=2 --callbacks.pictures=null "
+    "--callbacks.checkpoints.every_n_train_steps=1"
+)
 # Passes over the prompts, validations and checkpoints begin and end at different updates, and some at the same.
 TASKS = {
     "gridworld": (
@@ -68,6 +75,36 @@ TASKS = {
         "--model.optimization.epochs=2 --model.optimization.minibatch_size=4 "
         "--model.optimization.micro_batch_size=2 --trainer.val_check_interval=3 --callbacks.samples=null "
         "--callbacks.multipliers.every_n_updates=2 --callbacks.checkpoints.every_n_train_steps=1",
+    ),
+    "critic": (
+        6,
+        "-c configs/gridworld.yaml -c configs/ablations/gridworld/ppo_lagrangian.yaml --data.prompts_per_update=4 "
+        "--data.train_prompts=12 --data.val_prompts=12 --data.eval_prompts=4 --model.group_size=4 "
+        "--model.sampler.environment.max_steps=20 --model.optimization.minibatch_size=200 "
+        "--model.estimator.learning.minibatch_size=200 --trainer.val_check_interval=2 --callbacks.pictures=null "
+        "--callbacks.checkpoints.every_n_train_steps=1",
+    ),
+    "cartpole": (6, f"-c configs/cartpole.yaml {WORLDS}"),
+    "pendulum": (4, f"-c configs/pendulum.yaml {WORLDS} --model.objective.constraints.hard.over=2"),
+    "minigrid": (6, f"-c configs/minigrid_lava.yaml {WORLDS}"),
+    "calculator": (
+        4,
+        "-c configs/calculator.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=6 "
+        "--data.eval_prompts=2 --model.group_size=2 --model.sampler.max_new_tokens=32 --callbacks.samples=null "
+        "--trainer.val_check_interval=2 --callbacks.checkpoints.every_n_train_steps=1",
+    ),
+    "sft": (
+        6,
+        "-c configs/gsm8k_sft.yaml --data.prompts_per_update=4 --data.train_prompts=16 --data.val_prompts=6 "
+        "--data.eval_prompts=2 --model.sampler.max_new_tokens=8 --trainer.val_check_interval=2 "
+        "--callbacks.checkpoints.every_n_train_steps=1",
+    ),
+    "navsim": (  # whose prompts a worker makes ahead
+        4,
+        "-c configs/navsim.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=6 "
+        "--data.eval_prompts=2 --model.group_size=2 --model.eval_group_size=1 --callbacks.samples=null "
+        "--callbacks.drives=null --callbacks.scores=null --trainer.val_check_interval=2 "
+        "--callbacks.checkpoints.every_n_train_steps=1",
     ),
 }
 PROCESSES = {"auto": 1, "ddp": 2, "fsdp2": 2}
@@ -311,6 +348,7 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     parser.add_argument("--first", type=int, default=0, help="number of the first kill, to do some of them only")
     parser.add_argument("--step", type=int, default=1, help="from one kill's number to the next one's")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, help="in turn on one process, instead of the two in turn")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args(argv)
     lightning_cgrpo.cli.preparation.prepare("fit", {})  # imports all there is, for the processes that are forked
@@ -318,7 +356,11 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     with tempfile.TemporaryDirectory(prefix="kill_loop") as name:
         folder, whole = Path(name), {}
         for number in range(options.first, options.first + options.kills * options.step, options.step):
-            kind, (task, strategy) = KINDS[number // 4 % len(KINDS)], _setting(number)
+            if options.tasks:
+                kind = KINDS[number // len(options.tasks) % len(KINDS)]
+                task, strategy = options.tasks[number % len(options.tasks)], "auto"
+            else:
+                kind, (task, strategy) = KINDS[number // 4 % len(KINDS)], _setting(number)
             if (task, strategy) not in whole:
                 whole[task, strategy] = folder / f"{task}_{strategy}"
                 Run(whole[task, strategy], task, strategy).finish()
@@ -327,7 +369,7 @@ def main(argv: list[str] | None = None) -> list[Trial]:
             trials.append(outcome)
             verdict = "equal" if not outcome.differences else f"{len(outcome.differences)} differences"
             print(
-                f"{number:3} {task:9} {strategy:5} {kind:21} {outcome.victims!s:6} in {outcome.killed_in:13} "
+                f"{number:3} {task:10} {strategy:5} {kind:21} {outcome.victims!s:6} in {outcome.killed_in:13} "
                 f"{outcome.statuses!s:10} resumed at {outcome.resumed_at:2}: {verdict}",
                 *outcome.differences[:5],
                 sep="\n      ",

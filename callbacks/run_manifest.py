@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -115,9 +116,9 @@ class RunManifest(Callback):
         origin = getattr(getattr(pl_module, "policy", None), "origin", None)
         if origin is not None:
             start = {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
-        # The policy's model is the start, and prompts tell more than their files.
-        known = (*(["data."] if prompts else []), "model.policy.model")
-        others = {key: value for key, value in settings.items() if not key.startswith(known)}
+        # The policy's model is the start, and prompts tell more than their files. Callbacks name files that they write.
+        read = ("model.",) if prompts else ("model.", "data.")
+        others = {key: value for key, value in settings.items() if key.startswith(read) and key != "model.policy.model"}
         return Manifest(
             settings=self.settings,
             sizes=sizes,
@@ -125,9 +126,14 @@ class RunManifest(Callback):
             code=code_fingerprints(import_paths(settings)),
             start=start,
             files=_named_files(others) if trainer.is_global_zero else {},
+            machine={"processes": str(trainer.world_size), "device": _device_name(pl_module.device)},
             versions={"lightning_cgrpo": __version__}
             | {name: version(name) for name in LIBRARIES if name in sys.modules},
         )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _of_policy(manifest: Manifest) -> Manifest:

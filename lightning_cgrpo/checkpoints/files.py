@@ -13,7 +13,7 @@ from lightning_cgrpo.checkpoints.header import read_header, updates_done
 from lightning_cgrpo.checkpoints.replacement import put_back
 from lightning_cgrpo.core.errors import UserError
 
-__all__ = ["CHECKPOINTS", "LAST", "best_of", "is_remote", "newest", "put_back", "version_number"]
+__all__ = ["CHECKPOINTS", "LAST", "best_of", "is_remote", "newest", "put_back", "version_number", "written_in"]
 
 LAST = "last.ckpt"
 CHECKPOINTS = "checkpoints"
@@ -80,6 +80,16 @@ def best_of(last: Path) -> tuple[Path, str] | None:
         if path.exists():
             return path, monitor
     raise UserError(f"Expected the best checkpoint by {monitor} at '{best}', but it is gone, try --ckpt_path=last.")
+
+
+def written_in(checkpoint: Path) -> Path | None:
+    """The folder that a run wrote a checkpoint into, of which the file may be a copy; None if it is not there."""
+    states = read_header(checkpoint).get("callbacks")
+    for state in states.values() if isinstance(states, dict) else ():
+        folder = state.get("dirpath") if isinstance(state, dict) else None
+        if isinstance(folder, str) and folder and Path(folder).is_dir():
+            return Path(folder)
+    return None
 
 
 def _ranking_state(content: dict[str, Any]) -> dict[str, Any] | None:

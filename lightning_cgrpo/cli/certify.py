@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.checkpoints.files import is_remote
+from lightning_cgrpo.checkpoints.files import is_remote, written_in
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.objective.objective import Objective
@@ -82,13 +82,16 @@ def _certificate(
             f"Expected a checkpoint on this machine, beside which the look is recorded, but got {config['ckpt_path']}."
         )
     checkpoint = Path(config["ckpt_path"])
-    folder = checkpoint.parent
+    # A copy of a checkpoint is looked at as the run's own.
+    folder, origin = checkpoint.parent, written_in(checkpoint)
+    folders = {folder} if origin is None else {folder, origin}
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     if first:
-        check_writable(folder)
+        for place in folders:
+            check_writable(place)
     # A running `fit` may replace the file, whose first content is what counts. One look at a time, because looks share
     # their error and their prompts.
-    lock = FileLock(folder / f".{FILE}.lock") if first else nullcontext()
+    lock = FileLock((origin or folder) / f".{FILE}.lock") if first else nullcontext()
     with lock, held(checkpoint) as kept:
         # Which policy is asked what.
         manifest = read_manifest(kept)
@@ -105,7 +108,7 @@ def _certificate(
 
         # The same question to the same policy has its answer.
         lineage = () if manifest is None else manifest.lineage
-        looks = looks_at(folder, lineage)
+        looks = looks_at(folders, lineage)
         earlier = recorded(looks, policy, question)
         note = _note(folder / FILE, objective)
         if earlier is not None:
@@ -131,7 +134,8 @@ def _certificate(
             "question": question | {"confidence": asked.confidence, "prompts": seen["prompts"]},
             **seen,
         }
-        record(folder, certificate)
+        for place in folders:
+            record(place, certificate)
     show(certificate, note)
     return certificate
 

@@ -37,20 +37,25 @@ def error_share(number: int) -> float:
     return FIRST if number == 1 else (1 - FIRST) / (number * (number - 1))
 
 
-def looks_at(folder: Path, lineage: Iterable[str]) -> list[Certificate]:
+def looks_at(folders: Iterable[Path], lineage: Iterable[str]) -> list[Certificate]:
     """All looks at a run's policies, and at those of the runs that it continues or that continue it, oldest first.
 
     Args:
-        folder: of the run's checkpoints.
+        folders: of the run's checkpoints, and of copies.
         lineage: of the run's manifest.
     """
-    looks = list(certificates(folder).values())
+    found: dict[tuple[str, ...], Certificate] = {}
     names = set(lineage)
-    # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
-    for file in sorted(folder.parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{FILE}")):
-        if file.parent.resolve() != folder.resolve():
-            looks += [look for look in certificates(file.parent).values() if names & {*look.get("lineage", ())}]
-    return sorted(looks, key=lambda look: str(look["at"]))
+    own = {folder.resolve() for folder in folders}
+    for folder in sorted(own):
+        # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
+        files = folder.parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{FILE}")
+        others = {file.parent.resolve() for file in files}
+        for place in sorted({folder, *others}):
+            for look in certificates(place).values():
+                if place in own or names & {*look.get("lineage", ())}:
+                    found[look["policy"], str(look["look"]), str(look["at"])] = look
+    return sorted(found.values(), key=lambda look: str(look["at"]))
 
 
 def recorded(looks: Sequence[Certificate], policy: str, question: Mapping[str, Any]) -> Certificate | None:

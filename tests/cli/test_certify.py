@@ -148,7 +148,15 @@ def test_looks_at_all_checkpoints_of_a_run_and_of_what_continues_it_count():
     assert certify(f"--prompts=300 --ckpt_path={later}/last.ckpt", 0.06) in (3, 4)
     (look,) = json.loads((later / "certificates.json").read_text()).values()
     assert look["look"] == 2 and look["new_until"] == 405
-    assert len(looks_at(later, look["lineage"])) == len(looks_at(FOLDER, look["lineage"])) == 2
+    assert len(looks_at([later], look["lineage"])) == len(looks_at([FOLDER], look["lineage"])) == 2
+
+
+def test_a_copy_elsewhere_is_looked_at_as_the_runs_own(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(FOLDER / "last.ckpt", tmp_path / "elsewhere/mine.ckpt")
+    assert certify(f"--prompts=100 --ckpt_path={tmp_path}/elsewhere/mine.ckpt", 0.06) == 3
+    assert certify(f"--prompts=300 --ckpt_path={FOLDER}/last.ckpt", 0.06) in (3, 4)
+    assert [look["look"] for look in looks()] == [1, 2]
 
 
 def test_the_shares_of_all_looks_are_the_whole_error():

@@ -57,15 +57,25 @@ def _bytes(value: Any) -> bytes:
     try:
         return marshal.dumps(value, 2)  # several times faster than JSON; version 2 depends on the content alone
     except ValueError:  # a value of a library, such as an image or a date
-        return repr(value).encode("utf-8", "surrogatepass")
+        return marshal.dumps(_plain(value), 2)
+
+
+def _plain(value: Any) -> Any:
+    """Plain containers with the content of a value; an image's or a tensor's is an array."""
+    if isinstance(value, Mapping):
+        return [(str(name), _plain(part)) for name, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if value is None or type(value) in (str, int, float, bool, bytes):
+        return value
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        return repr(value)
+    return str(array.dtype), array.shape, array.tobytes()
 
 
 def _prompt_bytes(prompt: Any) -> bytes:
-    if isinstance(prompt, str):
-        return _letters(prompt)
-    if isinstance(prompt, list):
-        return _bytes([_read(message) for message in prompt])
-    return _bytes(prompt)
+    return _letters(prompt) if isinstance(prompt, str) else _bytes(_read(prompt))
 
 
 def _letters(text: str) -> bytes:
@@ -74,15 +84,17 @@ def _letters(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass").translate(None, SPACES)
 
 
-def _read(message: Any) -> Any:
-    """The fields of a message that a policy reads."""
-    if not isinstance(message, Mapping):
-        return message
-    fields = []
-    for name in READ_FIELDS:
-        part = message.get(name)
-        fields.append(_letters(part) if isinstance(part, str) else part)
-    return fields
+def _read(part: Any) -> Any:
+    """What a policy reads of a chat, of a message or of a part of its content."""
+    if isinstance(part, str):
+        return _letters(part)
+    if isinstance(part, list):
+        return [_read(inner) for inner in part]
+    if isinstance(part, Mapping) and "role" in part:
+        return [_read(part.get(name)) for name in READ_FIELDS]
+    if isinstance(part, Mapping):
+        return [(str(name), _read(value)) for name, value in sorted(part.items())]
+    return part
 
 
 def code_fingerprints(paths: Iterable[str]) -> dict[str, str]:

@@ -39,6 +39,7 @@ class Manifest:
         start: fingerprints of the starting model's weights and files.
         files: fingerprints of other files and models that settings name, by setting.
         versions: of the libraries that compute.
+        machine: number of processes and kind of device, which sums' rounding depends on.
         lineage: the runs that this run continues, oldest first, and itself; equal runs have one name.
     """
 
@@ -50,6 +51,7 @@ class Manifest:
     start: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
 
     @property
@@ -119,6 +121,8 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
     ):
         for name, (old, new) in differing(old_values, new_values).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
+    if before.machine:  # manifests of before November 27, 2026 do not tell
+        lines += [f"{name} {old} -> {new}" for name, (old, new) in differing(before.machine, now.machine).items()]
     return lines
 
 

@@ -1,10 +1,14 @@
 """Fingerprints: equal for equal content, whatever the layout; different for what changes a run."""
 
 import sys
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, prompt_fingerprints
 
@@ -35,6 +39,18 @@ def test_prompts_that_a_policy_may_read_as_one(other: str) -> None:
     chat = {"role": "user", "content": "Is 2 + 2?"}
     found = prompt_fingerprints([{"prompt": [chat]}, {"prompt": [{**chat, "content": other, "weight": 1}]}])[:, 1]
     assert found[0] == found[1]
+
+
+def test_images_and_other_values_of_libraries_count_by_content() -> None:
+    def row(shade: int, day: int, text: str = "Which?") -> dict[str, Any]:
+        image = Image.new("RGB", (3, 2), (shade, 0, 0))
+        content = [{"type": "image", "image": image}, {"type": "text", "text": text}]
+        return {"prompt": [{"role": "user", "content": content}], "day": date(2026, 11, day), "x": np.arange(2000)}
+
+    found = prompt_fingerprints([row(1, 1), row(1, 1), row(2, 1), row(1, 2), row(1, 1, " Which? ")])
+    assert torch.equal(found[0], found[1]), "made anew, at other addresses"
+    assert len({*found[1:, 0].tolist()}) == 4
+    assert found[0, 1] == found[3, 1] == found[4, 1] != found[2, 1]
 
 
 @pytest.mark.parametrize(
