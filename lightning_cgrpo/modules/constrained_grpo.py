@@ -159,11 +159,12 @@ class ConstrainedGRPO(RolloutModule):
         super().on_save_checkpoint(checkpoint)
         checkpoint["standstill"] = self.standstill.state_dict()
         checkpoint["estimator"] = self.estimator.running_state()
+        checkpoint["components"] = list(self.objective.component_names)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "standstill" in checkpoint:  # not after supervised fine-tuning
             self.standstill.load_state_dict(checkpoint["standstill"])
-        self.estimator.load_running_state(checkpoint.get("estimator", {}))
+        self.estimator.load_running_state(self._running_state_of(checkpoint))
         # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
         unused = () if self.reference is not None else ("reference.",)
         if not any(name.startswith("estimator.") for name in self.state_dict()):
@@ -171,6 +172,27 @@ class ConstrainedGRPO(RolloutModule):
         if (state := checkpoint.get("state_dict")) is not None:
             checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith(unused)}
         super().on_load_checkpoint(checkpoint)
+
+    def _running_state_of(self, checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+        """The estimator's state ``[J]`` in a checkpoint, in the order of this objective's components.
+
+        Raises:
+            UserError: the components of a critic, which has a head for each, differ.
+        """
+        state: dict[str, Tensor] = checkpoint.get("estimator", {})
+        names = list(self.objective.component_names)
+        before = checkpoint.get("components", names)  # versions before November 27, 2026 kept no names
+        if before == names:
+            return state
+        if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+            raise UserError(
+                f"Expected the components of the checkpoint, {before}, because the critic has a head for each, but got "
+                f"{names}, try the same rewards and constraints in the same order."
+            )
+        if set(before) != set(names):
+            return {}  # the deviations of new components are not known, and all begin anew
+        order = [before.index(name) for name in names]
+        return {key: value[order] for key, value in state.items()}
 
     def on_train_start(self) -> None:
         super().on_train_start()

@@ -224,3 +224,19 @@ def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     again = make()
     again.load_state_dict(module.state_dict())
     assert again.weights.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "squares"),
+    [
+        (("lava", "battery"), [1.0, 2.0, 3.0]),
+        (("battery", "lava"), [1.0, 3.0, 2.0]),
+        (("lava",), None),  # another reward's and constraint's deviations say nothing
+    ],
+)
+def test_running_deviations_stay_with_their_constraints_after_a_resume(constraints, squares):
+    state = {"squares": torch.tensor([1.0, 2.0, 3.0]), "freedom": torch.ones(3)}
+    saved = {"estimator": state, "components": list(make().objective.component_names)}
+    resumed = make(objective=Objective("goal", {name: OBJECTIVE.constraints[name] for name in constraints}))
+    found = resumed._running_state_of(saved)
+    assert (found["squares"].tolist() if found else None) == squares
