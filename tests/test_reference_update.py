@@ -88,6 +88,8 @@ class Reference:
     policy: nn.Module
     critic: nn.Module | None
     runs: list[Run] = field(default_factory=list)
+    logged: list[dict[str, float]] = field(default_factory=list)
+    """Terms of the last update's minibatches."""
 
     def __post_init__(self) -> None:
         self.initial = copy.deepcopy(self.policy)
@@ -187,8 +189,10 @@ class Reference:
             if name != "even":
                 penalties["entropy" if name == "entropy" else "kl"] += -weight if name == "entropy" else weight
         all_steps = int(batch.rollouts.mask.sum())
+        self.logged = []
         for epoch, minibatch, share in self.minibatches(number, batch):
             gain = torch.zeros((), dtype=torch.float64)
+            logged = dict.fromkeys(("kl", "entropy", "clip_fraction"), 0.0)
             for (b, g), positions in minibatch.items():
                 steps = loops.own_steps(batch, b, g)
                 every = self.log_probs(self.policy, batch, b, g)
@@ -208,7 +212,12 @@ class Reference:
                 # Answers of a language model weigh alike, and so do steps of a world.
                 weight = 1 / (PROMPTS * GROUP * len(steps)) if self.language else 1 / all_steps
                 gain = gain + weight / share * (value - terms[positions]).sum()
-            descend(self.policy, -gain, LR, self.loss.get("max_grad_norm", math.inf))
+                clipped = (ratio - 1) * advantage.sign() > CLIP
+                shown = {"kl": estimate[positions], "entropy": entropy[positions], "clip_fraction": clipped}
+                for name, values in shown.items():
+                    logged[name] += weight / share * float(values.sum())
+            norm = descend(self.policy, -gain, LR, self.loss.get("max_grad_norm", math.inf))
+            self.logged.append({**logged, "loss": -gain.item(), "grad_norm": norm})
 
     def record(self, batch: Batch, b: int, g: int, positions: list[int], **measured: Tensor) -> None:
         """Keep what the policy computed at some steps of an answer."""
@@ -234,14 +243,15 @@ class Reference:
             descend(self.critic, loss, CRITIC_LR * 0.5**number)
 
 
-def descend(network: nn.Module, loss: Tensor, lr: float, limit: float = math.inf) -> None:
-    """One step of SGD, along a gradient of at most that length."""
+def descend(network: nn.Module, loss: Tensor, lr: float, limit: float = math.inf) -> float:
+    """One step of SGD, along a gradient of at most that length; returns the gradient's own."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
     with torch.no_grad():
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter -= lr * min(1.0, limit / (norm + 1e-6)) * gradient
+    return norm
 
 
 @pytest.fixture(scope="module")
@@ -302,12 +312,17 @@ def test_updates_equal_the_reference(language, several, critic, case, folder) ->
     data = GridworldDataModule(PROMPTS, train_prompts=50, size=4, lava=2)
     if language:
         data = PromptDataModule(str(folder / "prompts.jsonl"), PROMPTS, val_prompts=0)
-    quiet_trainer(duals, memory, precision="64-true", max_steps=UPDATES).fit(module, data)
+    quiet_trainer(duals, memory, logger=memory, precision="64-true", max_steps=UPDATES).fit(module, data)
     # The norms of these language models are computed in float32.
     close = {"rtol": 1e-5, "atol": 1e-6 if language else 1e-9}
     for number in range(UPDATES):
         reference.update(number, memory.outputs[number])
         torch.testing.assert_close(memory.parameters[number], flat(reference.policy), **close)
         torch.testing.assert_close(memory.weights[number], reference.weights, **close)
+        logged = memory.updates[number]
+        assert ("policy/kl" in logged) == bool(loss), "the reference is there if it is needed"
+        for name in reference.logged[0]:
+            mean = np.mean([terms[name] for terms in reference.logged])
+            assert logged.get(f"policy/{name}", mean) == pytest.approx(mean, rel=1e-4, abs=1e-6), name
     if critic:
         torch.testing.assert_close(flat(estimator.critic), flat(reference.critic), **close)

@@ -63,7 +63,10 @@ def unlike(run, there):
 
 @pytest.mark.parametrize(
     "folder",
-    [pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k") else ()) for folder in COMMITTED],
+    [
+        pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k", "navsim") else ())
+        for folder in COMMITTED
+    ],
 )
 def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
