@@ -212,7 +212,8 @@ class Reference:
                 # Answers of a language model weigh alike, and so do steps of a world.
                 weight = 1 / (PROMPTS * GROUP * len(steps)) if self.language else 1 / all_steps
                 gain = gain + weight / share * (value - terms[positions]).sum()
-                clipped = (ratio - 1) * advantage.sign() > CLIP
+                # An advantage of 0 may have a residue in these loops.
+                clipped = ((ratio - 1) * advantage.sign() > CLIP) & (advantage.abs() > 1e-9)
                 shown = {"kl": estimate[positions], "entropy": entropy[positions], "clip_fraction": clipped}
                 for name, values in shown.items():
                     logged[name] += weight / share * float(values.sum())

@@ -32,6 +32,9 @@ COMMITTED = {
 }
 
 
+LONG = dict.fromkeys(("gridworld", "gsm8k", "navsim"), pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def forget():
     yield
@@ -61,13 +64,7 @@ def unlike(run, there):
     return min(found, key=len) or "seed, length, weights, or settings that the configuration has no more"
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k", "navsim") else ())
-        for folder in COMMITTED
-    ],
-)
+@pytest.mark.parametrize("folder", [pytest.param(name, marks=LONG.get(name, ())) for name in COMMITTED])
 def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
     results, known = ROOT / "docs/results" / folder, set()
