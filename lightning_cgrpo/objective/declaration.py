@@ -30,18 +30,19 @@ def check_schedule(name: str, constraint: Constraint, updates: float) -> None:
 def _types(of: Constraint) -> Iterator[str]:
     for key in NUMBERS:
         value = getattr(of, key)
-        if value is not None and not _is_number(value):
+        if value is not None and not is_number(value):
             yield f"{key}: as a number, but got '{value}'"
-    if of.signal is not None and not isinstance(of.signal, str):
-        yield f"signal: as a signal's name, but got {of.signal} ({type(of.signal).__name__}), try quotes"
+    if of.signal is not None and not (isinstance(of.signal, str) and of.signal.strip()):
+        yield f"signal: as a signal's name, but got {of.signal!r} ({type(of.signal).__name__}), try quotes"
     if of.range is not None and not (
-        isinstance(of.range, (list, tuple)) and len(of.range) == 2 and all(map(_is_number, of.range))
+        isinstance(of.range, (list, tuple)) and len(of.range) == 2 and all(map(is_number, of.range))
     ):
         yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_number(value: object) -> bool:
+    """True for a float, and for an integer that a float can be; YAML reads ``yes`` as True, which is no number."""
+    return isinstance(value, float) or (isinstance(value, int) and type(value) is not bool and abs(value) < 2**1023)
 
 
 def _choices(of: Constraint) -> Iterator[str]:

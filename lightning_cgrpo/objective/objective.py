@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
-from lightning_cgrpo.objective.declaration import check_constraint
+from lightning_cgrpo.objective.declaration import check_constraint, is_number
 from lightning_cgrpo.objective.signals import SignalKind, check_declared, check_indicators
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
@@ -82,9 +82,11 @@ class Objective:
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():
-            if not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            if not is_number(weight) or not math.isfinite(weight):
                 raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
         for name, constraint in self.constraints.items():
+            if not str(name).strip():
+                raise ObjectiveError("Expected a constraint to have a name, but got a blank text.")
             if not isinstance(constraint, Constraint):
                 raise ObjectiveError(
                     f"Expected constraint '{name}' to be a Constraint, but got a {type(constraint).__name__}, try "

@@ -32,6 +32,9 @@ LATER = {"start": 0.3, "over": 30}
         ({"at_most": 0.1, "role": "constraint"}, "role"),
         ({"at_most": 0.1, "cost": "mean"}, "cost"),
         ({"at_most": 0.1, "signal": 5}, "signal"),
+        ({"at_most": 0.1, "signal": " "}, "signal"),
+        ({"mean_at_most": 10**400, "signal": "tokens"}, "mean_at_most: as a number"),
+        ({"mean_at_most": 5, "range": [0, 10**400], "signal": "tokens"}, "range: as two numbers"),
         # numbers
         ({"at_most": 0.1, "signal": "tokens"}, "violated_above"),
         ({"at_most": 0.1, "violated_above": 0.5}, "indicator"),
@@ -86,6 +89,9 @@ def test_constraints(constraint: dict, keyword: str) -> None:
     [
         ({"reward": ""}, "reward"),
         ({"reward": {"goal": 1.0, "score": math.inf}}, "finite weight"),
+        ({"reward": {"goal": True}}, "finite weight for reward 'goal', but got True"),
+        ({"reward": {"goal": 10**400}}, "finite weight"),
+        ({"constraints": {" ": {"signal": "lava", "at_most": 0.1}}}, "to have a name"),
         ({"reward": "gaol"}, "Did you mean 'goal'"),
         ({"constraints": {"lava": 0.1}}, "at_most: 0.01"),
         ({"constraints": {"reward": {"at_most": 0.1}}}, "'reward'"),
