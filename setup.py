@@ -8,6 +8,14 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 (VERSION,) = re.findall(r'__version__ = "(.+)"', (ROOT / "lightning_cgrpo" / "__init__.py").read_text(encoding="utf-8"))
 
+
+def description() -> str:
+    """The README without pictures and without links into the repository, because an index can't follow them."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[[^]]*\]\([^)]*\)\n*", "", text)
+    return re.sub(r"\[([^]]+)\]\((?!https?://)[^)]*\)", r"\1", text)
+
+
 PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
 EXTRAS = {
     "lora": ["peft>=0.17"],
@@ -41,11 +49,29 @@ setup(
     name="lightning_cgrpo",
     version=VERSION,
     description="Constrained GRPO on PyTorch Lightning: state behavior rates, let a Lagrangian do the weighting",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
+    keywords=[
+        "GRPO",
+        "constrained reinforcement learning",
+        "RLHF",
+        "Lagrangian",
+        "language models",
+        "PyTorch Lightning",
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     # callbacks, datamodules and configs are links to the folders at the top; setuptools follows them.
     packages=find_packages(include=[f"{package}{inside}" for package in PACKAGES for inside in ("", ".*")]),
     package_data={

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,34 @@ def test_the_installed_package_trains_elsewhere(python, tmp_path):
     assert (tmp_path / "runs" / "gridworld" / "version_0" / "config.yaml").is_file()
     command = str(Path(python).with_name("lightning_cgrpo"))
     assert run(command, "--version", cwd=tmp_path).stdout.strip() == lightning_cgrpo.__version__
+
+
+@pytest.mark.slow
+def test_the_job_of_the_readme_runs_from_a_copied_configuration(python, tmp_path):
+    command = str(Path(python).with_name("lightning_cgrpo"))
+    copied = run(command, "configs", "--copy", "navsim", cwd=tmp_path)
+    assert copied.stdout == "Wrote navsim.yaml.\n", copied.stderr
+    small = ["--trainer.max_steps=1", "--data.prompts_per_update=2", "--data.val_prompts=2", "--model.group_size=2"]
+    ran = run(command, "fit", "-c", "navsim.yaml", *small, "--callbacks.initial_rates=null", cwd=tmp_path)
+    assert ran.returncode == 0 and "Run finished" in ran.stdout, ran.stderr
+
+
+@pytest.mark.slow
+def test_what_an_index_shows(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        shown = message_from_bytes(archive.read(name))
+    assert shown["Version"] == lightning_cgrpo.__version__ and shown["Requires-Python"] == ">=3.11"
+    assert shown["License"] == "Apache-2.0" or shown["License-Expression"] == "Apache-2.0"
+    assert "Typing :: Typed" in shown.get_all("Classifier")
+    assert set(shown.get_all("Provides-Extra")) >= {"trl", "gymnasium", "lora", "data", "math", "worlds", "wandb"}
+    needed = [line for line in shown.get_all("Requires-Dist") if "extra ==" not in line]
+    assert needed and all(">=" in line for line in needed), "every bound is a tested one"
+    # An index renders Markdown, and follows no link into the repository.
+    assert shown["Description-Content-Type"] == "text/markdown"
+    text = shown.get_payload()
+    assert text.startswith("# lightning_cgrpo") and re.findall(r"\]\((?!https?://)", text) == []
 
 
 @pytest.mark.slow
