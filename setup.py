@@ -83,8 +83,8 @@ setup(
         "accelerate>=1.10",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=3.18",
         "httpx>=0.28",
-        "jsonargparse[signatures]>=4.41",
-        "lightning>=2.5.5",
+        "jsonargparse[signatures]>=4.47",
+        "lightning>=2.6",
         "matplotlib>=3.9",
         "numpy>=1.26",
         "omegaconf>=2.3",
