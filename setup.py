@@ -18,7 +18,7 @@ def description() -> str:
 
 PACKAGES = ("lightning_cgrpo", "driving_scenes", "navsim_score")
 EXTRAS = {
-    "lora": ["peft>=0.17"],
+    "lora": ["peft>=0.19"],
     "data": ["datasets>=4.0", "pyarrow>=21.0"],
     "math": ["math-verify>=0.8"],
     "gymnasium": ["gymnasium>=1.2", "minigrid>=3.0"],
@@ -83,7 +83,7 @@ setup(
         "accelerate>=1.10",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=3.18",
         "httpx>=0.28",
-        "jsonargparse[signatures]>=4.47",
+        "jsonargparse[signatures]>=4.50",
         "lightning>=2.6",
         "matplotlib>=3.9",
         "numpy>=1.26",
@@ -95,7 +95,7 @@ setup(
         "tensorboard>=2.19",
         "torch>=2.9",
         "torchmetrics>=1.8",
-        "transformers>=5.9",
+        "transformers>=5.15",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["lightning_cgrpo = lightning_cgrpo.__main__:run"]},

@@ -8,7 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers.utils.generic import is_flash_attention_requested
-from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
+from transformers.vision_utils import (
+    get_vision_cu_seqlens,
+    get_vision_interpolation_indices_and_weights,
+    get_vision_position_ids,
+    get_vision_window_index,
+)
 
 from lightning_cgrpo.core.errors import UserError
 
@@ -117,9 +122,6 @@ class Qwen3VL(QwenVL):
         return [torch.cat(list(part)) for part in (output.pooler_output, *output.deepstack_features)]
 
     def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        # Qwen3-VL alone asks for this newer function.
-        from transformers.vision_utils import get_vision_interpolation_indices_and_weights
-
         tower = self.network.model.visual
         corners, weights = get_vision_interpolation_indices_and_weights(
             grids, tower.num_grid_per_side, tower.interpolation_mode, tower.interpolation_align_corners, self.merge

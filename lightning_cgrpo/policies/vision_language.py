@@ -90,8 +90,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         super().load()
 
     def _read_processor(self) -> Any:
-        # From its module, because transformers 5.9 exports it beside torchvision alone.
-        from transformers.models.auto.image_processing_auto import AutoImageProcessor
+        from transformers import AutoImageProcessor
 
         # A directory of adapters has its own settings, which determine the tokens of an image.
         folder = Path(self.name).expanduser()

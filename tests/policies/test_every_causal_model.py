@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import transformers
 from transformers import GenerationConfig
 
 from lightning_cgrpo.core.errors import UserError
@@ -13,7 +14,10 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from tests.policies.causal_families import NAMES, build, configuration
 from tests.policies.test_comparison import check, computation
 
-PAGE = Path(__file__).parents[2] / "docs" / "language_models.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "language_models.md"
+PINNED = re.search(r"^transformers==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)[1]
+pytestmark = pytest.mark.skipif(transformers.__version__ != PINNED, reason=f"the page is about transformers {PINNED}")
 
 
 def documented():
