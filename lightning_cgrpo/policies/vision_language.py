@@ -90,7 +90,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         super().load()
 
     def _read_processor(self) -> Any:
-        from transformers import AutoImageProcessor
+        # From its module, because some releases of transformers export it beside torchvision alone.
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         # A directory of adapters has its own settings, which determine the tokens of an image.
         folder = Path(self.name).expanduser()

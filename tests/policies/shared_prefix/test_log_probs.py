@@ -115,7 +115,7 @@ def test_impossible_tokens_and_no_tokens():
 
 @pytest.mark.skipif(
     "out_dtype" not in inspect.signature(meta_mm).parameters,
-    reason="torch 2.9 has no product of another dtype on fakes",
+    reason="fake tensors of torch 2.9 have no such product",
 )
 def test_products_on_cuda_are_float32():
     """Torch's own schema, on tensors without values."""
