@@ -233,7 +233,8 @@ class CausalLMPolicy(TextPolicy):
 
     @property
     def _cache_argument(self) -> str | None:
-        for name in ("past_key_values", "cache_params"):
+        # Transformers 5.24 calls every model's cache `cache`.
+        for name in ("cache", "past_key_values", "cache_params"):
             if name in self._arguments:
                 return name
         return None
