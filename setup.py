@@ -85,7 +85,7 @@ setup(
         "httpx>=0.28",
         "jsonargparse[signatures]>=4.50",
         "lightning>=2.6",
-        "matplotlib>=3.9",
+        "matplotlib>=3.10",
         "numpy>=1.26",
         "omegaconf>=2.3",
         "packaging>=24.0",

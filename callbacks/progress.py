@@ -120,7 +120,7 @@ class ObjectiveProgressBar(RichProgressBar):
         get_console().print(Text(line), soft_wrap=True)
         self._printed = time.monotonic()
 
-    def _update_metrics(self, trainer: Trainer, pl_module: RolloutModule, *_: Any) -> None:
+    def _update_metrics(self, trainer: Trainer, pl_module: RolloutModule, *_: Any, **__: Any) -> None:
         if self.progress is not None and self.train_progress_bar_id is not None:
             self.progress.update(self.train_progress_bar_id, description=self._status(trainer, pl_module))
 
