@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_cgrpo.core.moved import MovedModules
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _EXPORTS = {
     "AdvantageEstimator": "lightning_cgrpo.grpo.advantages",
