@@ -48,6 +48,7 @@ _EXPORTS = {
     "load": "lightning_cgrpo.cli.loading",
     "LogReplay": "navsim_score.traffic.log_replay",
     "MLPCritic": "lightning_cgrpo.grpo.critic.mlp_critic",
+    "MovingObservations": "lightning_cgrpo.tasks.driving.moving_observations",
     "NavsimDevkit": "driving_scenes.devkit",
     "NCCLPush": "lightning_cgrpo.samplers.vllm.nccl_push",
     "NetworkPolicy": "lightning_cgrpo.policies.network_policy",

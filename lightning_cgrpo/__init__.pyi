@@ -53,6 +53,7 @@ from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush as IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush as NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat as AnswerFormat
+from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations as MovingObservations
 from lightning_cgrpo.tasks.driving.observations import Observations as Observations
 from lightning_cgrpo.tasks.driving.task import DrivingTask as DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts as WrittenThoughts

@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.navsim.answers import FORM, Driver
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Scene
+from driving_scenes.source import Scenes
 from lightning_cgrpo.cli.study.comparison import difference
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.rollout import PromptGroups
@@ -238,16 +239,17 @@ def compared(tables: Mapping[str, Table]) -> dict[str, dict[str, str]]:
 def measure(drivers: Drivers, count: int) -> Iterator[Measured]:
     """The first stage, then also the second."""
     source = GeneratedScenes(seed=1, follow_ups=2)
-    places = evenly_spaced(len(source.scenes("test")), count)
+    places = evenly_spaced(len(source.scenes("test")), SCENES)[:count]
     found = Measured()
-    for prompts in prompts_of([source.scenes("test")[place] for place in places]):
+    for prompts in prompts_of(Scenes(places, source.scenes("test").__getitem__)):
         found.add("first", prompts, drivers)
-    for prompts in prompts_of([source.next_frames("test")[place] for place in places]):
+    for prompts in prompts_of(Scenes(places, source.next_frames("test").__getitem__)):
         # Noise of its own, as the second half of a batch of frame pairs has.
-        prompts.index += count
+        prompts.index += SCENES
         found.add("next", prompts, drivers)
     yield found
-    for prompts in PromptLoader(FollowUpPrompts([source.follow_ups("test")[place] for place in places], FORM), AT_ONCE):
+    groups = [source.follow_ups("test")[place] for place in places]
+    for prompts in PromptLoader(FollowUpPrompts(groups, FORM), AT_ONCE):
         found.add("after", prompts, drivers)
     yield found
 
@@ -265,7 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="JSON file")
     parser.add_argument("trained", nargs="*", help="directories of trained policies")
-    parser.add_argument("--scenes", type=int, default=SCENES)
+    parser.add_argument("--scenes", type=int, default=SCENES, help="the first of the test scenes; default: all")
     options = parser.parse_args()
     torch.set_num_threads(1)
     drivers = Drivers(options.trained)

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 
 import torch
+from torch import Tensor
 
 from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo import GeneratedScenes
@@ -19,12 +20,12 @@ from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from navsim_score.columns import SHORT
 from navsim_score.explanation import explain
-from navsim_score.scorer import Scorer
+from navsim_score.scorer import Scorer, Scores
 from navsim_score.traffic.log_replay import LogReplay
 
 SCENES = 1000
-AGENT = re.compile(r"hits the (\w[\w ]*?) \S+ \(([\d.]+) m/s\)")
-"""An agent in an explanation."""
+AGENT = re.compile(r"hits the (\w[\w ]*?) (\S+) \(([\d.]+) m/s\)")
+"""An agent in an explanation: kind, token, speed."""
 
 
 def causes(model: str) -> Counter[str]:
@@ -37,10 +38,15 @@ def causes(model: str) -> Counter[str]:
         counts["answers"] += len(poses)
         for row in (scores.columns[SHORT["NC"]] < 1).nonzero()[:, 0].tolist():
             counts["violations"] += 1
-            lines = explain(scorer, scores, row, row, poses[row, 1::2])
-            [sentence] = [line for line in lines if line.startswith("NC")]
-            counts.update({_kind(*agent) for agent in AGENT.findall(sentence)})
+            counts.update({*struck(scorer, scores, row, row, poses).values()})
     return counts
+
+
+def struck(scorer: Scorer, scores: Scores, row: int, scene: int, poses: Tensor) -> dict[str, str]:
+    """The agents that a plan of `poses` ``[R, P, 3]`` strikes at fault: kind by token."""
+    lines = explain(scorer, scores, row, scene, poses[row, 1::2])
+    [sentence] = [line for line in lines if line.startswith("NC")]
+    return {token: _kind(agent, speed) for agent, token, speed in AGENT.findall(sentence)}
 
 
 def _kind(agent: str, speed: str) -> str:

@@ -5,6 +5,8 @@ Observations make a tiny model look at its images, because past positions explai
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from driving_scenes.scene import Scene
@@ -33,25 +35,46 @@ class Observations(Thoughts):
         """
         ahead = lane_ahead(scene)
         start = float(ahead.path.project(ahead.road.position))
-        x, y, yaw = scene.ego.poses[-1].tolist()
-        points = ahead.path.at(start + np.array(LANE_POINTS))[:, :2] - [x, y]
-        points = points @ np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
-        lane = ", ".join(f"{number(forward)} {number(left)}" for forward, left in points.tolist())
-        return f"Lane: {lane}. Ahead: {_agent(scene, ahead, start)}. Light: {_light(scene, ahead, start)}."
+        agent = nearest(scene, ahead, start)
+        described = "none" if agent is None else f"{agent.distance:.0f}"
+        return f"{lane(scene, ahead, start)} Ahead: {described}. {light(scene, ahead, start)}"
 
 
-def _agent(scene: Scene, ahead: LaneAhead, start: float) -> str:
+class Near(NamedTuple):
+    """An agent on the lane ahead."""
+
+    token: str
+    distance: float  # meters along the lane
+
+
+def lane(scene: Scene, ahead: LaneAhead, start: float) -> str:
+    """The lane's points, ahead of `start` meters along it."""
+    x, y, yaw = scene.ego.poses[-1].tolist()
+    points = ahead.path.at(start + np.array(LANE_POINTS))[:, :2] - [x, y]
+    points = points @ np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
+    return f"Lane: {', '.join(f'{number(forward)} {number(left)}' for forward, left in points.tolist())}."
+
+
+def nearest(scene: Scene, ahead: LaneAhead, start: float) -> Near | None:
+    """The nearest agent whose center is in the lane."""
     agents = scene.agents
     if not len(agents.times):
-        return "none"
+        return None
     now = int(np.abs(agents.times.numpy()).argmin())
-    places = agents.states[agents.seen[:, now], now, :2].numpy()
+    rows = np.flatnonzero(agents.seen[:, now].numpy())
+    places = agents.states[rows, now, :2].numpy()
     if not len(places):
-        return "none"
+        return None
     along = ahead.path.project(places)
     beside = np.hypot(*(ahead.path.at(along)[:, :2] - places).T)
-    distances = (along - start)[(beside < IN_THE_WAY) & (along > start)]
-    return f"{distances.min():.0f}" if distances.min(initial=np.inf) < IN_SIGHT else "none"
+    distances = np.where((beside < IN_THE_WAY) & (along > start), along - start, np.inf)
+    row = int(distances.argmin())
+    return Near(agents.tokens[rows[row]], float(distances[row])) if distances[row] < IN_SIGHT else None
+
+
+def light(scene: Scene, ahead: LaneAhead, start: float) -> str:
+    """The nearest red light."""
+    return f"Light: {_light(scene, ahead, start)}."
 
 
 def _light(scene: Scene, ahead: LaneAhead, start: float) -> str:

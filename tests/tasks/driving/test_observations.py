@@ -1,5 +1,6 @@
 """What is said of a scene is what is in it."""
 
+import math
 import re
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
+from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.observations import Observations
 from lightning_cgrpo.tasks.driving.thoughts import thought_first
-from tests.driving_scenes.scenes import straight_road
+from tests.driving_scenes.scenes import agent, straight_road
 
 TEXT = re.compile(
     r"Lane: (\S+) (\S+), (\S+) (\S+), (\S+) (\S+)\. Ahead: (none|[0-9]+)\. Light: (?:none|(red) ([0-9]+))\."
@@ -82,3 +84,34 @@ def test_answers_with_observations_can_be_read(scenes):
 
 def test_an_empty_road_has_nobody_ahead():
     assert "Ahead: none." in Observations()(straight_road([]))
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (agent("a", 20, -1.75, speed=3.0), "Ahead: 20 3. In: none."),
+        (agent("a", 20, -1.75, yaw=math.pi, speed=3.0), "Ahead: 20 0. In: none."),  # comes towards the ego
+        (agent("a", 15, -8, math.pi / 2, 1.5, "pedestrian", (0.6, 0.6)), "Ahead: none. In: 15 3.0."),  # after 2.9 s
+        (agent("a", 15, -8, -math.pi / 2, 1.5, "pedestrian", (0.6, 0.6)), "Ahead: none. In: none."),  # walks away
+        (agent("a", 10, 1.75, -0.2, 8.0), "Ahead: none. In: 14 0.5."),  # cuts in
+        (agent("a", 10, 1.75, 0.0, 8.0), "Ahead: none. In: none."),  # stays in its lane
+        (agent("a", 20, -4.2), "Ahead: 20 0. In: none."),  # stands at the edge, half a meter too near
+        (agent("a", -10, -1.75, speed=12.0), "Ahead: none. In: none."),  # follows
+    ],
+)
+def test_moving_observations_say_who_is_and_who_comes_into_the_lane(one, words):
+    assert words in MovingObservations()(straight_road([one]))
+
+
+def test_moving_observations_say_the_rest_as_observations_do(scenes):
+    for scene in scenes[:10]:
+        [before, after] = (
+            re.sub(r"Ahead: .*?Light", "Light", kind(scene)) for kind in (Observations(), MovingObservations())
+        )
+        assert before == after
+
+
+def test_the_first_to_come_and_the_nearest_ahead_are_named():
+    many = [agent("far", 40, -1.75, speed=5.0), agent("near", 25, -1.75, speed=2.0)]
+    many += [agent("later", 10, -12, math.pi / 2, 2.5), agent("sooner", 30, -8, math.pi / 2, 2.5)]
+    assert "Ahead: 25 2. In: 30 " in MovingObservations()(straight_road(many))
