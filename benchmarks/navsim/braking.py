@@ -182,7 +182,7 @@ class Measured:
     def table(self, name: str) -> Table:
         """Official means over a scene's answers; EPDMS with EC is of the scene, whose next frame makes EC."""
         columns: Table = {measure: [] for measure in MEASURES}
-        both = summary([*self.first[name], *self.after[name]], EPDMS, Reactive()).by_scene
+        both = summary([*self.first[name], *self.after.get(name, [])], EPDMS, Reactive()).by_scene
         for now, later in zip(self.first[name], self.next[name], strict=True):
             for measure in ("NC", "DAC", "EP"):
                 columns[measure].append(mean(now.columns[SHORT[measure]], now))
@@ -206,7 +206,7 @@ class Measured:
         return float((driven[used] / human[used]).mean())
 
     def row(self, name: str, table: Table) -> dict[str, Any]:
-        result = summary([*self.first[name], *self.after[name]], EPDMS, Reactive()).as_json()
+        result = summary([*self.first[name], *self.after.get(name, [])], EPDMS, Reactive()).as_json()
         result["stage_one"]["EC"] = fmean(table["EC"])
         result["EPDMS with EC"] = fmean(table["EPDMS with EC"])
         result["as training scores"] = {each: fmean(rates) for each, rates in self.training[name].items()}
