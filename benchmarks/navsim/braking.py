@@ -96,8 +96,8 @@ class Drivers:
         self.trained = {f"{TRAINED} {number}": Driver(model, ANSWERS) for number, model in enumerate(trained)}
         self.deceleration = 0.0
 
-    def choose(self) -> dict[str, float]:
-        """Set `deceleration`; returns NC on the validation prompts by deceleration, and of the committed runs."""
+    def choose(self) -> None:
+        """Set `deceleration`: the least with the committed runs' NC on their validation prompts."""
         runs = [json.loads(path.read_text()) for path in RUNS.glob("cgrpo_pooled_scale_seed*.json")]
         wanted = fmean(run["measured"]["last"]["constraints"]["NC"]["value"] for run in runs)
         scenes = GeneratedScenes(seed=1, follow_ups=2)
@@ -114,9 +114,7 @@ class Drivers:
             scorer, plans = as_training(prompts), poses_of(self.start, prompts)
             for deceleration, found in complies.items():
                 found += compliance(scorer, braked(plans, deceleration))["NC"].tolist()
-        rates = {deceleration: fmean(found) for deceleration, found in complies.items()}
-        self.deceleration = next(each for each, rate in rates.items() if rate >= wanted)
-        return {f"{each:g} m/s²": rate for each, rate in rates.items()} | {TRAINED: wanted}
+        self.deceleration = next(each for each, found in complies.items() if fmean(found) >= wanted)
 
     def __call__(self, prompts: PromptGroups, replay: Scorer, split: str) -> dict[str, Tensor]:
         """``[B G, P, 3]`` poses by driver."""
@@ -228,7 +226,7 @@ def compared(tables: Mapping[str, Table]) -> dict[str, dict[str, str]]:
     """Differences between drivers by measure, paired by scene, with 95 % intervals."""
     lines: dict[str, dict[str, str]] = {}
     for one, other in PAIRS:
-        if one not in tables:
+        if not {one, other} <= tables.keys():
             continue
         apart = lines.setdefault(f"{one} less {other}", {})
         for each in MEASURES:
@@ -271,11 +269,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     drivers = Drivers(options.trained)
-    rates = drivers.choose()
+    drivers.choose()
     print(f"Braking by {drivers.deceleration:g} m/s².", flush=True)
-    chosen = {"deceleration": drivers.deceleration, "NC on validation prompts": rates}
     for found in measure(drivers, options.scenes):
-        result = chosen | report(found)
+        result = {"deceleration": drivers.deceleration, **report(found)}
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(json.dumps(result["differences"], indent=1), flush=True)
 
