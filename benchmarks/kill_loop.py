@@ -102,7 +102,8 @@ TASKS = {
     "navsim": (  # whose prompts a worker makes ahead
         4,
         "-c configs/navsim.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=6 "
-        "--data.eval_prompts=2 --model.group_size=2 --model.eval_group_size=1 --callbacks.samples=null "
+        "--data.eval_prompts=2 --model.group_size=2 --model.eval_group_size=1 --model.sampler.max_new_tokens=16 "
+        "--callbacks.samples=null "
         "--callbacks.drives=null --callbacks.scores=null --trainer.val_check_interval=2 "
         "--callbacks.checkpoints.every_n_train_steps=1",
     ),
