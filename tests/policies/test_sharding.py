@@ -162,6 +162,8 @@ def test_the_first_version_of_fsdp_is_refused_by_the_module():
 def test_a_placeholder_is_a_unit_of_the_policy(folder, kind):
     policy = CategoricalMLP(3, 2) if kind == "mlp" else CausalLMPolicy(str(folder / "model"))
     policy.load()
+    if kind == "language":
+        policy.stop_tokens = policy.stop_tokens[:1]  # many models have one
     output = policy(policy.placeholder())
     assert output.log_probs.numel() == 1 and bool(output.log_probs.isfinite().all())
     (output.log_probs.sum() + output.entropy.sum()).backward()

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
+from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.policies.network_policy import NetworkPolicy
+from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gridworld import Gridworld, Layouts
 
 HORIZON, GROUP = 25, 4
@@ -18,6 +20,25 @@ def float64():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+class Bounded(Environment):
+    max_steps, action_size, low, high = 1, 1, (-1.0,), (0.1,)
+
+    def reset(self, prompts, group_size):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 0.1), (-1.1, 0.1), (-1.0, 0.11), (-0.9, 0.1), (None, None)])
+def test_the_policys_bounds_are_those_of_the_world(low, high):
+    """Up to the rounding of float32, in which worlds state them."""
+    policy = GaussianMLP(2, 1, low=low, high=high if high is None else float(torch.tensor(high, dtype=torch.float32)))
+    sampler = EnvironmentSampler(Bounded())
+    if (low, high) == (-1.0, 0.1):
+        sampler.check_policy(policy)
+        return
+    with pytest.raises(UserError, match=r"bounds to be those of Bounded, low \(-1\.0,\)"):
+        sampler.check_policy(policy)
 
 
 class Elementwise(NetworkPolicy):
