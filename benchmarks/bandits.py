@@ -61,8 +61,7 @@ class Problem:
     @property
     def objective(self) -> Objective:
         bound = "mean_at_most" if self.heavy else "at_most"
-        cost = "excess" if self.excess else "signal"
-        constraints = {f"cost{k}": Constraint(cost=cost, **{bound: d}) for k, d in enumerate(self.thresholds)}
+        constraints = {f"cost{k}": Constraint(**{bound: d}) for k, d in enumerate(self.thresholds)}
         return Objective("reward", constraints)
 
     @property
@@ -235,7 +234,8 @@ def answered(problem: Problem, costs: Tensor, rows: Tensor, arms: Tensor, draw: 
         if problem.lengths is not None:
             steps = torch.from_numpy(problem.lengths)[rows, arms]
             value = torch.binomial(steps, mean, generator=draw)
-            options = {"count": value, "opportunities": steps}
+            # A count apart from the value keeps the sum as the cost.
+            options = {"opportunities": steps} if problem.excess else {"count": value, "opportunities": steps}
         if problem.applies:
             options["applicable"] = uniform() < problem.applies[k]
         signals[f"cost{k}"] = Signal(value, **options)

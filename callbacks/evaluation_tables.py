@@ -73,6 +73,7 @@ def _threshold(constraint: Constraint) -> Words:
     return [
         *(["mean"] if constraint.bound.of_mean else []),
         *filter(None, [str(constraint.bound)]),
+        *([] if constraint.given is None else [f"given {constraint.given}"]),
         *(["monitored"] if constraint.role == "monitor" else []),
     ]
 

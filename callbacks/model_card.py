@@ -42,9 +42,10 @@ def measured_rows(constraints: Mapping[str, Record], measured: Iterable[Record])
     columns, rows = list(measured), []
     for name, declared in constraints.items():
         bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
+        condition = f" given {declared['given']}" if "given" in declared else ""
         role = " (monitored)" if declared["role"] == "monitor" else ""
         cells = (measured_text(of["constraints"].get(name), bound) for of in columns)
-        rows.append([f"{name} {bound}{role}", *cells])
+        rows.append([f"{name} {bound}{condition}{role}", *cells])
     return [*rows, ["reward", *(reward_text(of["reward"]) for of in columns)]]
 
 
@@ -95,7 +96,10 @@ def _certificate(certificate: Record) -> list[str]:
     for name, of in certificate["constraints"].items():
         word = next(word for word in BOUNDS if word in of)
         rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
-        rows.append([f"{name}, {word} {of[word]:g}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]])
+        condition = f" given {of['given']}" if "given" in of else ""
+        rows.append(
+            [f"{name}, {word} {of[word]:g}{condition}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
+        )
     return [
         f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
         f"trained nor selected the policy; confidence {question['confidence']:g} over all constraints together.",

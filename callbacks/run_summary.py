@@ -204,9 +204,13 @@ class RunSummary(Callback):
 
 
 def declared(objective: Objective) -> Record:
-    """The bound and role of each constraint."""
-    constraints = objective.constraints
-    return {n: {**{key: getattr(c.bound, key) for key in BOUND}, "role": c.role} for n, c in constraints.items()}
+    """The bound and role of each constraint, and its condition, if it has one."""
+    records = {}
+    for name, constraint in objective.constraints.items():
+        records[name] = {**{key: getattr(constraint.bound, key) for key in BOUND}, "role": constraint.role}
+        if constraint.given is not None:
+            records[name]["given"] = constraint.given
+    return records
 
 
 def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:

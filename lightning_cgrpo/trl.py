@@ -20,6 +20,7 @@ from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.objective.objective import Objective, over_prompts
+from lightning_cgrpo.objective.subsets import columns_read
 
 if find_spec("trl") is None:
     raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {installing('trl')}.")
@@ -112,7 +113,7 @@ class Lagrangian(TrainerCallback):
         return output
 
     def signals(self, inputs: list[dict[str, Any]], trains: bool) -> dict[str, Signal]:
-        """Signals ``[B, G]`` of all processes by reward function, and of the subsets that constraints name."""
+        """Signals ``[B, G]`` of all processes by reward function, and those of the answers that count."""
         assert self._rewards is not None
         trainer = self.trainer
         group: int = trainer.num_generations if trains else trainer.num_generations_eval
@@ -123,10 +124,10 @@ class Lagrangian(TrainerCallback):
         return self.objective.made(as_signals(measured), prompts)
 
     def columns(self, inputs: list[dict[str, Any]], group: int) -> dict[str, list[Any]]:
-        """Columns of all processes' prompts that constraints with ``where`` or ``by`` read. Collective."""
+        """Columns of all processes' prompts that constraints read. Collective."""
         from accelerate.utils import gather_object
 
-        names = {column for constraint in self.objective.constraints.values() for column in constraint.where or {}}
+        names = {column for constraint in self.objective.constraints.values() for column in columns_read(constraint)}
         columns: dict[str, list[Any]] = {}
         for name in sorted(names):
             if name in inputs[0]:

@@ -94,7 +94,7 @@ class TaskWithNumbers(GridworldTask):
 
 
 class WithSides(GridworldDataModule):
-    """Grids with a column: the side of the start, of three."""
+    """Grids with two columns: the side of the start, of three, and a limit of steps."""
 
     def source(self, split):
         source = super().source(split)
@@ -102,7 +102,8 @@ class WithSides(GridworldDataModule):
 
         def with_sides(index):
             made = groups(index)
-            return replace(made, columns={**made.columns, "side": made.columns["start"] % 3})
+            side = made.columns["start"] % 3
+            return replace(made, columns={**made.columns, "side": side, "limit": 8 + side})
 
         source.groups = with_sides
         return source
@@ -117,6 +118,7 @@ def grammar_module() -> ConstrainedGRPO:
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
         "lively": Constraint(signal="entropy", mean_at_least=1.6),
         "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
+        "slow": Constraint(signal="steps", violated_above={"column": "limit"}, at_most=0.3, given="fine"),
     }
     optimization = Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean")
     objective, pooled = Objective("goal", constraints), ScalarizedAdvantages("pooled")

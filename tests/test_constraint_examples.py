@@ -20,6 +20,7 @@ EXPECTED = {
     "mean": {"mean/brevity", "multiplier/brevity", "rate/correctness", "val/mean/brevity"},
     "schedule": {"threshold/correctness", "threshold/format"},
     "drift": {"mean/drift", "multiplier/drift", "policy/kl"},
+    "given": {"rate/long", "multiplier/long", "val/rate/long"},
     "subsets": {"rate/correctness", "threshold/correctness", "multiplier/correctness/steps=1", "val/rate/correctness"},
 }
 FURTHER = {"schedule": [f"--model.objective.constraints.{name}.over=2" for name in ("format", "correctness")]}

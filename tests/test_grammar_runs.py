@@ -67,7 +67,7 @@ def test_tags_and_thresholds_in_force(whole) -> None:
     assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
     assert first["mean/lively"] < 1.6 < last["mean/lively"], "its multiplier lifts it"
     assert updates[1]["multiplier/lively"] > 0.25 and last["multiplier/lively"] < 0.1
-    for name in ("brief", "fine", "drift"):
+    for name in ("brief", "fine", "drift", "slow"):
         assert len({updates[u][f"multiplier/{name}"] for u in updates}) > 5
 
 

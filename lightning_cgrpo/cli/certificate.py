@@ -77,7 +77,7 @@ def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
         return {}
     counts = {name: line.counts(name) for name in decided(objective)}
     judged = verdicts(counts, 1 - asked.level)
-    constraints = {}
+    constraints: dict[str, dict[str, Any]] = {}
     for name, verdict in judged.items():
         constraint = objective.constrained[name]
         least, width = _range(name, constraint, line.longest)
@@ -90,6 +90,8 @@ def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
             "high": high,
             "prompts_that_would_decide": verdict.needed,
         }
+        if constraint.given is not None:
+            constraints[name]["given"] = constraint.given
     return {
         "decision": overall([verdict.decision for verdict in judged.values()]),
         "prompts": line.count,
@@ -254,7 +256,8 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
         whole: an answer has at most one opportunity, by declaration.
     """
     constraint = objective.constrained[name]
-    faults = int(rows[f"faults/{constraint.signal or name}"].sum())
+    read = [constraint.signal or name, *([] if constraint.given is None else [constraint.given])]
+    faults = max(int(rows[f"faults/{signal}"].sum()) for signal in read)
     if faults:
         raise UserError(
             f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
@@ -347,7 +350,7 @@ def _cells(name: str, found: Mapping[str, Any]) -> list[Text | str]:
         prompts = "no number" if needed is None else f"{needed:,}"
     return [
         Text(name),
-        f"{'>=' if at_least else '<='} {threshold:g}",
+        f"{'>=' if at_least else '<='} {threshold:g}" + (f" given {found['given']}" if "given" in found else ""),
         "never observed" if rate is None else f"{rate:.4f}",
         true_value,
         Text(decision, style=STYLES[decision]),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import Signal, Signals
+from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.dual import Dual
@@ -81,13 +81,17 @@ class ConstrainedAdvantages:
         """Thresholds of the next call by enforced constraint, in the user's orientation."""
         return dict(zip(self.dual.constraints, self.dual.targets.thresholds(self.updates), strict=True))
 
-    def __call__(self, measured: Mapping[str, Tensor | Signal]) -> Tensor:
+    def __call__(
+        self, measured: Mapping[str, Tensor | Signal], columns: Mapping[str, Sequence[Any] | Tensor] | None = None
+    ) -> Tensor:
         """Advantages ``[B, G]`` of G answers to each of B prompts; then the dual's step. Collective.
 
         Args:
             measured: signals ``[B, G]`` of this process by name. NaN does not apply, as None of a reward function.
+            columns: of the prompts, B values each, which constraints with ``where``, ``by`` or limits in a column read.
         """
-        signals = as_signals(measured)
+        prompts = PromptGroups(torch.arange(0), dict(columns or {}))
+        signals = self.objective.made(as_signals(measured), prompts)
         advantages_BG = self.estimate(signals)
         self.step(signals)
         return advantages_BG

@@ -368,7 +368,7 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
         )
     for name, constraint in objective.constrained.items():
         limit = constraint.violated_above
-        if (constraint.signal or name) == "tokens" and limit is not None and limit >= longest:
+        if (constraint.signal or name) == "tokens" and isinstance(limit, (int, float)) and limit >= longest:
             raise UserError(
                 f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
                 f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."

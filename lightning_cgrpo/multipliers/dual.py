@@ -30,7 +30,8 @@ class Dual:
         compare   v_k = (p_k - target_k) / unit_k
         control   the controller moves the multipliers by v
 
-    The reward takes no part. A subset of the prompts pools counts over updates until there are enough.
+    The reward takes no part. A constraint on some of the answers pools counts over updates until there
+    are enough.
 
     Args:
         controller: by default `DampedAscent`.
@@ -56,8 +57,8 @@ class Dual:
             )
         if self.constraints != objective.constrained:
             self.constraints = objective.constrained
-            subsets = [constraint.where is not None for constraint in self.constraints.values()]
-            self.rates = BehaviorRate(len(subsets), rare=subsets, sync_on_compute=False)
+            rare = [constraint.of_some for constraint in self.constraints.values()]
+            self.rates = BehaviorRate(len(rare), rare, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))

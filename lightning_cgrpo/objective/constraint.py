@@ -5,6 +5,7 @@ Functions import torch themselves, so that the command line checks a declaration
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from lightning_cgrpo.core.rollout import Signal
 
 Role = Literal["constrain", "monitor"]
-Cost = Literal["signal", "excess"]
 
 
 class ObjectiveError(UserError):
@@ -43,15 +43,13 @@ class Constraint:
         aim: stricter than the bound: what training aims for, so that a test or a certificate meets the bound.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
+        violated_above: larger values of a number are violations, whose rate `at_most` bounds. The limit is a number,
+            or that of each prompt, in a column of the prompts: ``{column: NAME}``.
         violated_below: smaller values are violations.
-        cost: value in the advantage. ``signal`` is the signal's own value; ``excess`` is violations - threshold *
-            opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
-            different opportunities: a sum over steps as the cost prefers short answers, whatever their rate. By
-            default ``excess`` for a signal with opportunities, unless its value and its count differ by design.
         start: threshold before the first update, looser than the bound; with `over`.
         over: updates until the bound is in force, along a line from `start`.
         where: a column of the prompts and its value; only answers to these prompts count.
+        given: another signal of the task, an indicator; only answers for which the signal is 1 count.
         by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
     """
 
@@ -60,15 +58,15 @@ class Constraint:
     aim: float | None = None
     role: Role = "constrain"
     signal: str | None = None
-    violated_above: float | None = None
-    violated_below: float | None = None
-    cost: Cost | None = None
+    violated_above: float | dict[str, str] | None = None
+    violated_below: float | dict[str, str] | None = None
     mean_at_most: float | None = None
     mean_at_least: float | None = None
     range: list[float] | tuple[float, float] | None = None
     start: float | None = None
     over: int | None = None
     where: dict[str, Any] | None = None
+    given: str | None = None
     by: dict[str, list[Any]] | None = None
 
     @property
@@ -97,28 +95,41 @@ class Constraint:
         count, opportunities = (as_number(part) for part in self._indicator(signal).counts())
         if self.bound.of_mean:
             return -count if self.bound.lower else count, opportunities
-        if self.bound.lower and not self.from_number:
-            count = opportunities - count
-        return count, opportunities
+        return (opportunities - count if self.bound.lower else count), opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """Value for the advantage, larger is better: the signal, or minus an unwanted signal or the excess.
+        """Value for the advantage, larger is better: the signal, minus an unwanted signal, or minus the excess.
 
         The value is by step, ``[B, G, T]``, if the signal is.
 
         A signal that is a number gives -1 at violations, else 0; under a bound of its mean, the number itself.
+
+        The excess is violations - threshold * opportunities, the Lagrangian of the ratio violations / opportunities. It
+        is the cost where answers have different opportunities, because a sum over steps would prefer short answers,
+        whatever their rate. A signal whose count is apart from its value has chosen its cost.
         """
         indicator = self._indicator(signal)
         counted = indicator.count is None and indicator.opportunities is not None
-        if self.cost == "excess" or (self.cost is None and counted):
+        if counted or self.given is not None:
             count, opportunities = self.violations(signal)
             return self.bound.target * opportunities - count
         value = as_number(indicator.value)
-        return value if self.bound.lower and not self.from_number else -value
+        return value if self.bound.lower else -value
 
     @property
     def from_number(self) -> bool:
         return self.violated_above is not None or self.violated_below is not None
+
+    @property
+    def limit_column(self) -> str | None:
+        """The column of the prompts with the limits of a number, which are subtracted from the signal."""
+        limit = self.violated_below if self.violated_above is None else self.violated_above
+        return limit["column"] if isinstance(limit, Mapping) else None
+
+    @property
+    def of_some(self) -> bool:
+        """True if only some answers count, so that an update may have few of them."""
+        return self.where is not None or self.given is not None
 
     def _indicator(self, signal: Signal) -> Signal:
         if not self.from_number:
@@ -137,13 +148,18 @@ class Constraint:
             else:  # a number of answers, which a critic gets by step
                 value = over_steps(value)
         if self.violated_above is not None:
-            violated = value > self.violated_above
+            violated = value > _edge(self.violated_above)
         else:
             assert self.violated_below is not None
-            violated = value < self.violated_below
+            violated = value < _edge(self.violated_below)
         if every is not None:
             violated = violated & (every > 0)  # not after an answer's end
         return Signal(violated.to(value.dtype), opportunities=every, applicable=signal.applicable)
+
+
+def _edge(limit: float | Mapping[str, str]) -> float:
+    """The value beyond which violations are; 0 where limits of a column are subtracted."""
+    return 0.0 if isinstance(limit, Mapping) else limit
 
 
 def as_number(tensor: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
-from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, Cost, ObjectiveError, Role
+from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, ObjectiveError, Role
 
-NUMBERS = (*BOUNDS, "aim", "violated_above", "violated_below", "start", "over")
+NUMBERS = (*BOUNDS, "aim", "start", "over")
+LIMITS = ("violated_above", "violated_below")
 
 
 def check_constraint(name: str, constraint: Constraint) -> None:
@@ -31,13 +32,20 @@ def _types(of: Constraint) -> Iterator[str]:
     for key in NUMBERS:
         value = getattr(of, key)
         if value is not None and not is_number(value):
-            yield f"{key}: as a number, but got '{value}'"
-    if of.signal is not None and not (isinstance(of.signal, str) and of.signal.strip()):
-        yield f"signal: as a signal's name, but got {of.signal!r} ({type(of.signal).__name__}), try quotes"
+            yield f"{key}: as a number, but got {value!r}"
+    for key in LIMITS:
+        limit = getattr(of, key)
+        column = isinstance(limit, Mapping) and limit.keys() == {"column"} and isinstance(limit["column"], str)
+        if limit is not None and not (is_number(limit) or column):
+            yield f"{key}: as a number, or as {{column: NAME}} of the prompts, but got {limit!r}"
+    for key in ("signal", "given"):
+        name = getattr(of, key)
+        if name is not None and not (isinstance(name, str) and name.strip()):
+            yield f"{key}: as a signal's name, but got {name!r} ({type(name).__name__}), try quotes"
     if of.range is not None and not (
         isinstance(of.range, (list, tuple)) and len(of.range) == 2 and all(map(is_number, of.range))
     ):
-        yield f"range: as two numbers, like [0, 100], but got '{of.range}'"
+        yield f"range: as two numbers, like [0, 100], but got {of.range!r}"
 
 
 def is_number(value: object) -> bool:
@@ -47,13 +55,12 @@ def is_number(value: object) -> bool:
 
 def _choices(of: Constraint) -> Iterator[str]:
     if of.role not in get_args(Role):
-        yield f"role: constrain or monitor, but got '{of.role}'"
-    if of.cost is not None and of.cost not in get_args(Cost):
-        yield f"cost: signal or excess, but got '{of.cost}'"
+        yield f"role: constrain or monitor, but got {of.role!r}"
     if of.violated_above is not None and of.violated_below is not None:
         yield "one of violated_above and violated_below, but got both"
-    for key, limit in (("violated_above", of.violated_above), ("violated_below", of.violated_below)):
-        if limit is not None and not math.isfinite(limit):
+    for key in LIMITS:
+        limit = getattr(of, key)
+        if is_number(limit) and not math.isfinite(limit):
             yield f"a finite {key}, but got {limit}"
 
 
@@ -63,7 +70,7 @@ def _subset(of: Constraint) -> Iterator[str]:
     if of.where is not None and (not isinstance(of.where, Mapping) or len(of.where) != 1):
         yield f"where: as a column and its value, like {{language: fr}}, but got {of.where}"
     if isinstance(of.by, str):
-        yield f"by: with the column's values, but got the column '{of.by}' alone, try by: {{{of.by}: [VALUE, ...]}}"
+        yield f"by: with the column's values, but got the column {of.by!r} alone, try by: {{COLUMN: [VALUE, ...]}}"
     if of.by is not None:
         values = next(iter(of.by.values()), None) if isinstance(of.by, Mapping) and len(of.by) == 1 else None
         if not isinstance(values, list) or not values or len(set(map(str, values))) < len(values):
@@ -86,6 +93,11 @@ def _bound(of: Constraint) -> Iterator[str]:
     elif not 0.0 <= threshold <= 1.0:
         hint = f" (did you mean {threshold / 100:g}?)" if 1.0 < threshold <= 100.0 else ""
         yield f"{bound.key} in [0, 1], a rate, but got {threshold}{hint}"
+    elif of.from_number and bound.lower:
+        limit = "violated_above" if of.violated_below is None else "violated_below"
+        yield f"at_most: with {limit}:, the rate of violations, but got at_least: {threshold:g}, try at_most: " + (
+            f"{bound.target:g}"
+        )
     elif of.role == "constrain" and bound.target == 1:
         hint = "0.99" if bound.lower else "0.01 for 1 %"
         yield f"a bound that can be violated, but got {bound.key}: {threshold:g}, try {hint}, or role: monitor"

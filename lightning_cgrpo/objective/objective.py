@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
-from lightning_cgrpo.objective.signals import SignalKind, check_declared, check_indicators
+from lightning_cgrpo.objective.signals import SignalKind, check_condition, check_declared, check_indicators
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
 if TYPE_CHECKING:
@@ -180,14 +180,17 @@ class Objective:
 
     @property
     def signal_names(self) -> list[str]:
-        return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
+        """Names of the signals that the objective reads."""
+        bounded = [constraint.signal or name for name, constraint in self.constraints.items()]
+        given = [constraint.given for constraint in self.constraints.values() if constraint.given is not None]
+        return list(dict.fromkeys([*self.rewards, *bounded, *given]))
 
     def check_signals(self, kinds: Mapping[str, SignalKind]) -> None:
         """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
-                has one or is bounded by its mean.
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator has
+                one or is bounded by its mean, or a condition is no other indicator.
         """
         if taken := [signal for signal in POLICY_SIGNALS if signal in kinds and signal in self.policy_signals.values()]:
             raise ObjectiveError(
@@ -199,14 +202,15 @@ class Objective:
         for name, constraint in self.constraints.items():
             signal, bound = constraint.signal or name, constraint.bound
             if name in self.policy_signals:
-                if not bound.of_mean or constraint.where is not None:
-                    where = "" if constraint.where is None else " and where: or by:"
+                if not bound.of_mean or constraint.of_some:
+                    some = " and where:, by: or given:" if constraint.of_some else ""
                     raise ObjectiveError(
                         f"Expected constraint '{name}' to bound the mean of the policy's own '{signal}' on all "
-                        f"prompts, but got {bound.key}{where}, try mean_at_most: {bound.threshold or 0.1:g} alone."
+                        f"answers, but got {bound.key}{some}, try mean_at_most: {bound.threshold or 0.1:g} alone."
                     )
                 continue
             check_declared(f"constraint '{name}'", signal, kinds)
+            check_condition(name, signal, constraint.given, kinds)
             if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
                 wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
                 raise ObjectiveError(
@@ -220,16 +224,19 @@ class Objective:
                 )
 
     def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
-        """The task's signals, and the signals of subsets.
+        """The task's signals, and those of the answers that count for a constraint.
 
         Raises:
             ObjectiveError: an indicator has another value than 0 and 1, or counts give no rate.
         """
         every = with_subsets(self.constraints, signals, prompts)
-        users: dict[str, str] = {}
+        users: dict[str, tuple[str, str]] = {}
         for name, constraint in self.constraints.items():
+            if constraint.given is not None:
+                users[constraint.given] = f"'{constraint.given}', given: to constraint '{name}',", "an indicator"
             if not (constraint.bound.of_mean or constraint.from_number):
-                users[key(name, constraint)] = f"constraint '{name}'"
+                hint = "violated_above: or violated_below: with a limit"
+                users[key(name, constraint)] = f"the signal of constraint '{name}'", hint
         check_indicators(every, users)
         return every
 
@@ -241,9 +248,10 @@ class Objective:
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.compared.items():
-            signal = signals[key(name, constraint)]
-            values.append(constraint.component(signal))
-            applicable.append(signal.applicable)
+            values.append(constraint.component(signals[key(name, constraint)]))
+            # An answer outside the condition costs nothing, and is compared with the others: the policy decides whether
+            # the condition holds, unlike which prompts are in a subset.
+            applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
         values = [as_number(value) for value in values]
         sums = [over_steps(value) for value in values]
         everywhere = torch.ones_like(sums[0], dtype=torch.bool)

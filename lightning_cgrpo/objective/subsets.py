@@ -1,15 +1,18 @@
-"""Constraints on subsets of the prompts: a column of the data has a value."""
+"""Constraints that read the prompts: subsets by the value of a column, and limits in a column; and conditions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
-from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError
+from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from lightning_cgrpo.core.prompts.source import PromptSource
     from lightning_cgrpo.core.rollout import PromptGroups, Signal
 
@@ -40,38 +43,83 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
 
 
 def key(name: str, of: Constraint) -> str:
-    """Name of the signal that a constraint measures, within its subset."""
-    signal = of.signal or name
-    return signal + "".join(f"[{column}={value}]" for column, value in (of.where or {}).items())
+    """Name of the signal that a constraint measures: against its limits, in its subset, under its condition."""
+    parts = [] if of.limit_column is None else [f"beyond {of.limit_column}"]
+    parts += [f"{column}={value}" for column, value in (of.where or {}).items()]
+    parts += [] if of.given is None else [f"given {of.given}"]
+    return (of.signal or name) + "".join(f"[{part}]" for part in parts)
 
 
 def with_subsets(
     constraints: Mapping[str, Constraint], signals: Mapping[str, Signal], prompts: PromptGroups
 ) -> dict[str, Signal]:
-    """The signals, and those of constraints with `where`, which apply to the answers of the subset alone."""
+    """The signals, and by `key` those that constraints measure beyond limits, in subsets and under conditions.
+
+    Of a constraint with `given`, the result also has the signal without the condition.
+    """
+    import torch
+
+    every = dict(signals)
+    for name, constraint in constraints.items():
+        measured = constraint.signal or name
+        if key(name, constraint) == measured:
+            continue
+        signal, user = signals[measured], f"constraint '{name}'"
+        if constraint.limit_column is not None:
+            signal = _beyond(signal, prompts.column(constraint.limit_column, user), constraint.limit_column)
+        for column, value in (constraint.where or {}).items():
+            inside = [str(element) == str(value) for element in _elements(prompts.column(column, user))]
+            signal = _among(signal, torch.tensor(inside)[:, None])
+        every[key(name, replace(constraint, given=None))] = signal
+        if constraint.given is not None:
+            condition = signals[constraint.given]
+            if not condition.of_whole_answers:
+                raise ObjectiveError(
+                    f"Expected {user} to be given a signal of whole answers, but got '{constraint.given}', of steps, "
+                    "try a signal with one value for each answer."
+                )
+            every[key(name, constraint)] = _among(signal, condition.counts()[0] > 0)
+    return every
+
+
+def _among(signal: Signal, answers: Tensor) -> Signal:
+    """The signal, applicable to `answers` alone, bool ``[B, G]`` or ``[B, 1]``."""
+    applicable = answers.to(signal.value.device, non_blocking=True).expand(signal.value.shape[:2])
+    return replace(signal, applicable=applicable if signal.applicable is None else applicable & signal.applicable)
+
+
+def _beyond(signal: Signal, limits: Any, column: str) -> Signal:
+    """The signal minus the limit of each prompt, so that a violation is on one side of 0."""
+    import torch
+
+    numbers = torch.tensor([_number(limit, column) for limit in _elements(limits)], dtype=torch.float64)
+    value = as_number(signal.value)
+    shape = [-1] + [1] * (value.dim() - 1)
+    return replace(signal, value=value - numbers.to(value).view(shape))
+
+
+def _elements(column: Any) -> list[Any]:
+    """The values of a column, a tensor or a list."""
     import torch
 
     from lightning_cgrpo.core.distributed import on_host
 
-    every = dict(signals)
-    for name, constraint in constraints.items():
-        if constraint.where is None:
-            continue
-        [(column, value)] = constraint.where.items()
-        of_prompts = prompts.column(column, f"constraint '{name}'")
-        elements = on_host(of_prompts)[0].tolist() if isinstance(of_prompts, torch.Tensor) else of_prompts
-        signal = signals[constraint.signal or name]
-        within = [str(element) == str(value) for element in elements]
-        inside = torch.tensor(within, dtype=torch.bool, device="cpu").to(signal.value.device, non_blocking=True)
-        applicable = inside[:, None].expand(signal.value.shape[:2])
-        if signal.applicable is not None:
-            applicable = applicable & signal.applicable
-        every[key(name, constraint)] = replace(signal, applicable=applicable)
-    return every
+    elements: list[Any] = on_host(column)[0].tolist() if isinstance(column, torch.Tensor) else column
+    return elements
+
+
+def _number(limit: Any, column: str) -> float:
+    try:
+        number = float(limit)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ObjectiveError(f"Expected the limits in column '{column}' to be numbers, but got {limit!r}.")
+    return number
 
 
 def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[str], PromptSource]) -> None:
-    """Refuse a column that training or validation prompts lack, and a subset without prompts in training data.
+    """Refuse a column that training or validation prompts lack, limits that are no numbers, and an empty subset.
 
     Args:
         source_of: a data module's prompts by split.
@@ -79,8 +127,8 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
     Raises:
         ObjectiveError: the nearest column or value is suggested.
     """
-    subsets = {name: constraint for name, constraint in constraints.items() if constraint.where is not None}
-    for split in ("train", "val") if subsets else ():
+    readers = {name: constraint for name, constraint in constraints.items() if columns_read(constraint)}
+    for split in ("train", "val") if readers else ():
         try:
             columns = _columns(source_of(split))
         except UserError:
@@ -89,20 +137,36 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
             columns = {}  # There is no validation.
         if not columns and split == "val":
             return
-        for name, constraint in subsets.items():
-            [(column, value)] = (constraint.where or {}).items()
-            if column not in columns:
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to name a column of the {split} data, {sorted(columns)}, but got "
-                    f"'{column}'.{did_you_mean(column, list(columns))}"
-                )
-            values = sorted({str(value) for value in columns[column]})
-            if split == "train" and str(value) not in values:
-                shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there "
-                    f"are {shown}.{did_you_mean(str(value), values)}"
-                )
+        for name, constraint in readers.items():
+            for column in columns_read(constraint):
+                if column not in columns:
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to name a column of the {split} data, {sorted(columns)}, but "
+                        f"got '{column}'.{did_you_mean(column, list(columns))}"
+                    )
+            if constraint.limit_column is not None:
+                for limit in columns[constraint.limit_column]:
+                    _number(limit, constraint.limit_column)
+            if constraint.where is not None and split == "train":
+                _check_inhabited(name, constraint.where, columns)
+
+
+def columns_read(constraint: Constraint) -> list[str]:
+    """The columns of the prompts that a constraint reads."""
+    limits = [] if constraint.limit_column is None else [constraint.limit_column]
+    return [*(constraint.where or {}), *limits]
+
+
+def _check_inhabited(name: str, where: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
+    """Refuse a subset without prompts."""
+    [(column, value)] = where.items()
+    values = sorted({str(value) for value in columns[column]})
+    if str(value) not in values:
+        shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there are "
+            f"{shown}.{did_you_mean(str(value), values)}"
+        )
 
 
 def _columns(source: PromptSource) -> dict[str, list[Any]]:

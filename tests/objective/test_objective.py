@@ -79,25 +79,21 @@ class TestCost:
 
     signal = Signal(torch.tensor([[1.0, 2.0]]), opportunities=torch.tensor([[10.0, 80.0]]))
 
-    @pytest.mark.parametrize("signal", [signal, replace(signal, count=signal.value)])
-    def test_a_sum_prefers_the_answer_with_the_higher_rate(self, signal: Signal) -> None:
-        """A sum is the cost by name, or because the task gives it beside a count."""
-        constraint = Constraint(at_most=0.05, cost="signal" if signal.count is None else None)
-        wrong, right = constraint.component(signal)[0].tolist()
+    def test_a_sum_prefers_the_answer_with_the_higher_rate(self) -> None:
+        """A sum is the cost where the task gives it beside a count."""
+        signal = replace(self.signal, count=self.signal.value)
+        wrong, right = Constraint(at_most=0.05).component(signal)[0].tolist()
         assert wrong > right
 
-    def test_the_excess_is_the_default_of_a_rate_over_steps(self) -> None:
-        default, excess = (Constraint(at_most=0.05, cost=cost).component(self.signal) for cost in (None, "excess"))
-        assert default.equal(excess)
-
     def test_the_excess_prefers_the_answer_that_meets_the_threshold(self) -> None:
-        wrong, right = Constraint(at_most=0.05, cost="excess").component(self.signal)[0].tolist()
+        wrong, right = Constraint(at_most=0.05).component(self.signal)[0].tolist()
         assert (wrong, right) == pytest.approx((-0.5, 2.0))
 
     @pytest.mark.parametrize("word", ["at_most", "at_least"])
     def test_the_excess_of_an_indicator_is_its_value_up_to_a_constant(self, word: str) -> None:
         indicator = Signal(torch.tensor([[1.0, 0.0, 0.0]]))
-        plain, excess = (Constraint(**{word: 0.2}, cost=cost).component(indicator) for cost in ("signal", "excess"))
+        counted = replace(indicator, opportunities=torch.ones(1, 3))
+        plain, excess = (Constraint(**{word: 0.2}).component(signal) for signal in (indicator, counted))
         assert torch.allclose(excess - plain, (excess - plain)[:, :1].expand_as(plain))
 
     @pytest.mark.parametrize(

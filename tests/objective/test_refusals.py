@@ -30,7 +30,6 @@ LATER = {"start": 0.3, "over": 30}
         ({"at_least": math.nan}, r"in \[0, 1\]"),
         ({"at_most": 1}, "can be violated"),
         ({"at_most": 0.1, "role": "constraint"}, "role"),
-        ({"at_most": 0.1, "cost": "mean"}, "cost"),
         ({"at_most": 0.1, "signal": 5}, "signal"),
         ({"at_most": 0.1, "signal": " "}, "signal"),
         ({"mean_at_most": 10**400, "signal": "tokens"}, "mean_at_most: as a number"),
@@ -40,6 +39,9 @@ LATER = {"start": 0.3, "over": 30}
         ({"at_most": 0.1, "violated_above": 0.5}, "indicator"),
         ({"at_most": 0.1, "signal": "tokens", "violated_above": 5, "violated_below": 1}, "both"),
         ({"at_most": 0.1, "signal": "tokens", "violated_below": math.nan}, "finite violated_below"),
+        ({"at_least": 0.9, "signal": "tokens", "violated_above": 5}, r"try at_most: 0\.1"),
+        ({"at_most": 0.1, "signal": "tokens", "violated_above": {"columns": "budget"}}, r"\{column: NAME\}"),
+        ({"at_most": 0.1, "signal": "tokens", "violated_below": {"column": 3}}, r"violated_below: as a number, or as"),
         # means
         ({"mean_at_most": 0.5}, "try at_most:"),
         ({"mean_at_most": "few", "signal": "tokens"}, "'few'"),
@@ -68,13 +70,20 @@ LATER = {"start": 0.3, "over": 30}
         ({"at_most": 0.1, **LATER, "start": "loose"}, "'loose'"),
         ({"at_most": 0.1, **LATER, "role": "monitor"}, "no schedule"),
         # subsets
-        ({"at_most": 0.1, "by": "steps"}, r"try by: \{steps: \[VALUE"),
+        ({"at_most": 0.1, "by": "steps"}, r"column 'steps' alone, try by: \{COLUMN: \[VALUE"),
         ({"at_most": 0.1, "by": {"steps": []}}, "different values"),
         ({"at_most": 0.1, "by": {"steps": [1, 1]}}, "different values"),
         ({"at_most": 0.1, "where": {}}, "where:"),
         ({"at_most": 0.1, "where": {"steps": 1}, "by": {"steps": [1]}}, "both"),
-        ({"mean_at_most": 0.1, "signal": "kl", "where": {"steps": 1}}, "all prompts"),
+        ({"mean_at_most": 0.1, "signal": "kl", "where": {"steps": 1}}, "all answers"),
         ({"at_most": 0.1, "signal": "kl"}, "try mean_at_most"),
+        # conditions
+        ({"at_most": 0.1, "given": 5}, "given: as a signal's name"),
+        ({"at_most": 0.1, "given": "gaol"}, "given: of constraint 'c' to name a signal .* Did you mean 'goal'"),
+        ({"at_most": 0.1, "given": "lava"}, "another signal than its own"),
+        ({"at_most": 0.1, "given": "tokens"}, "an indicator, but got the number 'tokens', which has no limit"),
+        ({"at_most": 0.1, "given": "kl"}, "'kl'"),
+        ({"mean_at_most": 0.1, "signal": "kl", "given": "goal"}, "all answers"),
         # names
         ({"at_most": 0.1, "signal": "lavva"}, "Did you mean 'lava'"),
         ({"role": "monitor", "signal": "xyzzy"}, r"'xyzzy'\.$"),
@@ -124,7 +133,8 @@ def test_what_fits_passes() -> None:
             "short": Constraint(at_most=0.1, signal="tokens", violated_below=1.0),
             "score": Constraint(at_least=1),
             "high": Constraint(at_most=0.5, signal="score", violated_above=0.9),
-            "low": Constraint(at_least=0.4, signal="score", violated_above=0.9),
+            "low": Constraint(at_most=0.6, signal="score", violated_below=0.9),
+            "long": Constraint(at_most=0.1, signal="tokens", violated_above={"column": "budget"}, given="goal"),
         },
     ).check_signals(DECLARED)
 

@@ -1,0 +1,164 @@
+"""A rate among the answers for which another signal holds, and limits in a column of the prompts."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from scipy.stats import beta
+
+from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.cli.certificate import _counts
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages
+from lightning_cgrpo.objective.measurement import RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.objective.subsets import check_columns, columns_read
+from lightning_cgrpo.objective.verdicts.verdict import verdicts
+
+LONG = Constraint(signal="tokens", violated_above=20, at_most=0.25, given="right")
+PROMPTS = PromptGroups(torch.arange(2), {"budget": [5, "30"], "language": ["en", "de"]})
+
+
+def signals(**more: Signal) -> dict[str, Signal]:
+    """Of the right answers, one of three is long; of the others, all."""
+    right = Signal(torch.tensor([[1.0, 1, 0, 0], [1, 0, 0, 0]]))
+    tokens = Signal(torch.tensor([[10.0, 30, 30, 30], [20, 30, 30, 30]]))
+    return {"right": right, "tokens": tokens, **more}
+
+
+def counts(constraint: Constraint, **more: Signal) -> list[list[float]]:
+    """Violations and opportunities by prompt."""
+    objective = Objective("right", {"long": constraint})
+    return objective.counts(objective.made(signals(**more), PROMPTS))["long"].tolist()
+
+
+class TestCounts:
+    def test_only_answers_for_which_the_signal_holds_count(self) -> None:
+        assert counts(LONG) == [[1, 0], [2, 1]]
+
+    def test_within_a_subset(self) -> None:
+        constraint = Constraint(
+            signal="tokens", violated_above=20, at_most=0.25, given="right", where={"language": "en"}
+        )
+        assert counts(constraint) == [[1, 0], [2, 0]]
+
+    def test_a_mean_among_them(self) -> None:
+        assert counts(Constraint(signal="tokens", mean_at_most=25, given="right")) == [[40, 20], [2, 1]]
+
+    def test_the_condition_holds_for_no_answer_that_it_does_not_apply_to(self) -> None:
+        unknown = Signal(torch.ones(2, 4), applicable=torch.tensor([[True] + 3 * [False], 4 * [False]]))
+        assert counts(LONG, right=unknown) == [[0, 0], [1, 0]]
+
+    def test_a_faulty_condition_holds_for_no_answer(self) -> None:
+        objective = Objective("tokens", {"long": LONG})
+        right = signals()["right"].value.clone()
+        right[0, 1] = torch.nan
+        made, faults = isolate_faults(objective.made(signals(right=Signal(right)), PROMPTS))
+        assert objective.counts(made)["long"].tolist() == [[0, 0], [1, 1]] and faults["right"].tolist() == [1, 0]
+
+    def test_limits_in_a_column(self) -> None:
+        """The first prompt's budget is 5, the second's 30."""
+        assert counts(Constraint(signal="tokens", violated_above={"column": "budget"}, at_most=0.1)) == [[4, 0], [4, 4]]
+        assert counts(Constraint(signal="tokens", violated_below={"column": "budget"}, at_most=0.1)) == [[0, 1], [4, 4]]
+        by_step = Signal(torch.full((2, 4, 2), 5.0), opportunities=torch.ones(2, 4, 2))
+        above = Constraint(signal="speed", violated_below={"column": "budget"}, at_most=0.1)
+        assert counts(above, speed=by_step) == [[0, 8], [8, 8]]
+
+
+class TestAdvantage:
+    def test_the_component_is_the_excess_and_every_answer_is_compared(self) -> None:
+        """Right and brief is better than wrong, and wrong is better than right and long."""
+        objective = Objective("right", {"long": LONG})
+        components = objective.components(objective.made(signals(), PROMPTS))
+        assert components.values[1].tolist() == [[0.25, -0.75, 0, 0], [0.25, 0, 0, 0]]
+        assert components.applicable.all()
+
+    def test_answers_outside_the_subset_are_not_compared(self) -> None:
+        objective = Objective("right", {"long": Constraint(**{**vars(LONG), "where": {"language": "en"}})})
+        components = objective.components(objective.made(signals(), PROMPTS))
+        assert components.applicable[1].tolist() == [4 * [True], 4 * [False]]
+
+    def test_training_finds_the_constrained_optimum(self) -> None:
+        """A bandit of three arms for each of two prompts; a linear program knows the optimum."""
+        right = torch.tensor([[0.3, 0.6, 0.9], [0.2, 0.5, 0.6]], dtype=torch.float64)
+        long = torch.tensor([[0.05, 0.3, 0.7], [0.02, 0.1, 0.6]], dtype=torch.float64)
+        excess = (long - 0.25) * right
+        rows = np.kron(np.eye(2), np.ones(3))
+        optimum = -linprog(-right.flatten().numpy(), excess.flatten()[None].numpy(), [0], rows, np.ones(2)).fun / 2
+
+        draw = torch.Generator().manual_seed(0)
+        advantages_of = ConstrainedAdvantages(Objective("right", {"long": LONG}))
+        logits = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.Adam([logits], lr=0.05)
+        policies = []
+        for _ in range(300):
+            arms = logits.softmax(-1).detach().repeat(8, 1).multinomial(16, replacement=True, generator=draw)
+            prompts = torch.arange(16)[:, None] % 2
+            right_BG = torch.rand(arms.shape, generator=draw) < right[prompts, arms]
+            long_BG = torch.rand(arms.shape, generator=draw) < long[prompts, arms]
+            measured = {"right": Signal(right_BG.double()), "tokens": Signal(10 + 20 * long_BG.double())}
+            advantages = advantages_of(measured)
+            optimizer.zero_grad()
+            (-(advantages * logits.log_softmax(-1)[prompts, arms]).mean()).backward()
+            optimizer.step()
+            policies.append(logits.softmax(-1).detach())
+        policy = torch.stack(policies[-75:]).mean(0)
+        rate = (policy * right * long).sum() / (policy * right).sum()
+        assert rate < 0.26
+        assert (policy * right).sum() / 2 > 0.95 * optimum
+
+
+class TestMeasurement:
+    OBJECTIVE = Objective("right", {"long": LONG})
+
+    def sums(self) -> RunningSums:
+        rollouts = Rollouts(torch.zeros(2, 4, 3, dtype=torch.int64), torch.ones(2, 4, 3, dtype=torch.bool), {})
+        made, faults = isolate_faults(self.OBJECTIVE.made(signals(), PROMPTS))
+        running = RunningSums()
+        running.add(prompt_sums(self.OBJECTIVE, made, rollouts, faults, longest=80), PROMPTS)
+        return running
+
+    def test_the_table_names_the_condition(self) -> None:
+        evaluation = self.sums().evaluation(self.OBJECTIVE)
+        table = objective_table(self.OBJECTIVE, {"test": evaluation}, "Test")
+        (row,) = (n for n, cell in enumerate(table.columns[0].cells) if str(cell) == "long")
+        assert str([*table.columns[1].cells][row]) == "<= 0.25 given right"
+        assert evaluation.metrics["rate/long"] == pytest.approx(1 / 3)
+
+    def test_the_certificate_is_exact_given_the_number_of_right_answers(self) -> None:
+        """Clopper and Pearson's bounds for one violation in three opportunities, whatever the number of prompts."""
+        every = {name: Signal(signal.value.view(8, 1)) for name, signal in signals().items()}
+        made, faults = isolate_faults(self.OBJECTIVE.made(every, PromptGroups(torch.arange(8))))
+        assert made["tokens[given right]"].of_whole_answers
+        rollouts = Rollouts(torch.zeros(8, 1, 3, dtype=torch.int64), torch.ones(8, 1, 3, dtype=torch.bool), {})
+        rows = prompt_sums(self.OBJECTIVE, made, rollouts, faults, longest=80)
+        found = _counts(self.OBJECTIVE, "long", rows, 80, True)
+        assert found.single and found.totals == (1, 3)
+        verdict = verdicts({"long": found}, 0.95)["long"]
+        assert verdict.upper == pytest.approx(beta.ppf(0.95, 2, 2))
+        assert verdict.lower == pytest.approx(beta.ppf(0.05, 1, 3))
+
+
+class TestRefusals:
+    def test_a_condition_by_step(self) -> None:
+        by_step = Signal(torch.ones(2, 4, 3), opportunities=torch.ones(2, 4, 3))
+        with pytest.raises(ObjectiveError, match="given a signal of whole answers, but got 'right', of steps"):
+            counts(LONG, right=by_step)
+
+    def test_a_condition_that_is_a_number(self) -> None:
+        with pytest.raises(ObjectiveError, match="'right', given: to constraint 'long', to be 0 or 1, but got 2"):
+            counts(LONG, right=Signal(2 * torch.ones(2, 4)))
+
+    def test_columns_of_limits(self) -> None:
+        constraint = Constraint(signal="tokens", violated_above={"column": "budget"}, at_most=0.1)
+        assert columns_read(constraint) == ["budget"]
+
+        def check(budget: object) -> None:
+            source = type("Source", (), {"rows": [{"budget": 5}, {"budget": budget}]})
+            check_columns({"long": constraint}, lambda split: source)
+
+        check("7")
+        with pytest.raises(ObjectiveError, match="limits in column 'budget' to be numbers, but got 'few'"):
+            check("few")
+        with pytest.raises(ObjectiveError, match="but got None"):
+            check(None)
