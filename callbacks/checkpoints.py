@@ -35,8 +35,7 @@ from lightning_cgrpo.core.errors import UserError, did_you_mean, expect
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.merit import MERIT, too_few
-from lightning_cgrpo.objective.selection import Selection, Standing
+from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
 
 VALIDATION = "val/"
 VALIDATION_MERIT = f"{VALIDATION}{MERIT}"
@@ -63,8 +62,9 @@ class Checkpoints(ModelCheckpoint):
       checkpoints.
     - With `monitor` of validation, every validation ranks its policy, and no other policy gets its rank.
       A run without validation keeps the newest checkpoint.
-    - ``val/merit`` stands for a rule (`Selection`): the best is the latest policy that misses no threshold, with nearly
-      the highest reward. A policy's rank is the update at which the rule chose it, or 0.
+    - ``val/merit`` stands for a rule (`Selection`): the best is the latest policy of the last third of the validations
+      whose estimates meet all thresholds, with nearly the highest reward. A policy's rank is the update at which the
+      rule chose it, or 0.
     - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
 
     Args:
@@ -98,7 +98,7 @@ class Checkpoints(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
-            self._ranked_by = f"selection: {pl_module.objective!r}"
+            self._ranked_by = f"latest third: {pl_module.objective!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):

@@ -15,6 +15,7 @@ from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.selection import too_few_to_rank
 
 Record = dict[str, Any]
 
@@ -60,17 +61,24 @@ def closing_table(record: Record) -> Table:
 
 
 def _why_best(record: Record) -> list[str]:
-    """Why validation's rule chose this checkpoint, and which thresholds it leaves open."""
+    """Why validation's rule (`Selection`) chose this checkpoint, and which thresholds it leaves open."""
     best = record["measured"]["best"]
     sides: dict[str, str] = {}
+    bounds: dict[str, Bound] = {}
+    met = True
     for name, declared in record["constraints"].items():
         measured = best["constraints"].get(name)
         if declared["role"] == "constrain" and measured is not None:
             bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
             sides[name] = bound.side(measured["low"], measured["high"])
-    if "missed" in sides.values():
-        return ["It is the latest, because every validated policy missed a threshold."]
-    lines = ["It is the latest that missed no threshold, with nearly the highest reward."]
+            bounds[name] = bound
+            met = met and bound.met(measured["value"])
+    if unranked := too_few_to_rank(bounds, best["prompts"]):
+        prompts = f"{best['prompts']:,} validation prompts"
+        return [f"It is the last, because {prompts} can't rank policies by {', '.join(unranked)}."]
+    if not met:
+        return ["It is the last, because no policy of the last third of the validations met all thresholds."]
+    lines = ["It is the latest whose estimates met all thresholds, with nearly the highest reward."]
     undecided = [name for name, side in sides.items() if side != "met"]
     if undecided:
         lines.append(f"{best['prompts']:,} validation prompts leave {', '.join(undecided)} undecided.")

@@ -17,8 +17,8 @@ from rich.text import Text
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.merit import unit
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.units import unit
 
 TABLES, FEWEST = 10, 10
 """Tables of a run, and the fewest updates between two tables."""

@@ -15,8 +15,8 @@ from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.merit import MERIT
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.selection import MERIT
 from lightning_cgrpo.tasks.task import Renderer
 
 

@@ -24,11 +24,11 @@ CONSTRAINTS = {
     "polite": Constraint(at_least=0.9),
     "lava": Constraint(at_most=0.1),
     "bumps": Constraint(at_most=0.6, aim=0.2),
-    "bumped": Constraint(at_least=0.5, signal="bumps", cost="signal"),
-    "hits": Constraint(at_most=0.1, cost="excess"),
+    "bumped": Constraint(at_least=0.5, signal="bumps"),
+    "hits": Constraint(at_most=0.1),
     # Rates of numbers.
     "slow": Constraint(at_most=0.2, signal="speed", violated_below=0.0),
-    "fast": Constraint(at_least=0.3, signal="speed", violated_above=0.5),
+    "fast": Constraint(at_most=0.7, signal="speed", violated_above=0.5),
     "effort": Constraint(at_most=0.3, violated_above=0.25),
     # Means, of a task's signals and of the policy's own.
     "mean": Constraint(mean_at_most=0.5, signal="speed"),

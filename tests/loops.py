@@ -144,7 +144,7 @@ def gains(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -> 
     of = batch.signals[signal]
     # A value beside its count is a cost of its own, and a number of an answer is violated or not.
     over_chances = of.count is None and of.opportunities is not None
-    if over_chances if constraint.cost is None else constraint.cost == "excess":
+    if over_chances:
         excess = []
         for value, chance in zip(values, chances, strict=True):
             violation = value

@@ -8,8 +8,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.objective.measurement import evaluation_tags
-from lightning_cgrpo.objective.merit import MERIT
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.selection import MERIT
 
 OURS = "lightning_cgrpo.", "lightning."
 LATER = "faults/", "functions/", "inapplicable/"

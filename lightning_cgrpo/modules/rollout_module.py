@@ -29,8 +29,8 @@ from lightning_cgrpo.modules.manual_optimization import (
 )
 from lightning_cgrpo.modules.monitored import check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
-from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.selection import MERIT, Standing
 from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.policies.base_weights import same_base, without_bases
@@ -348,8 +348,8 @@ class RolloutModule(LightningModule):
         metrics = dict(evaluation.metrics)
         if split == "val":
             metrics |= {f"functions/{name}": value for name, value in means(self.task_metrics()).items()}
-            if (rank := merit(self.objective, evaluation)) is not None:
-                metrics[MERIT] = rank
+            if (standing := Standing.of(self.objective, evaluation)) is not None:
+                metrics[MERIT] = standing.merit
         else:
             for name, rate in evaluation.rates.items():
                 bound = self.objective.constraints[name].bound

@@ -1,16 +1,29 @@
-"""Which validated policy of a run is the best: the latest that misses no threshold, of nearly the highest reward."""
+"""Which validated policy of a run is the best, and a number that follows a policy's standing."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.units import SMALLEST, unit
+from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts
+
+MERIT = "merit"
+WORST = -1e3
+"""Merit of a policy of which a mean was never observed, because an infinite metric can't be logged."""
+CONFIDENCE = 0.95
+"""Confidence with which a threshold counts as shown."""
+
 
 CLEAR = 2.0
 """Standard errors of a difference that make a reward lower than another."""
+RECENT = 1 / 3
+"""Share of a run's validations, the latest, whose policies may be the best."""
 
 
 @dataclass(frozen=True)
@@ -18,16 +31,17 @@ class Standing:
     """What a validation says of a policy, as far as it decides which policy is the best.
 
     Args:
-        missed: whether the 95 % interval of a constraint is beyond its threshold.
-        met: whether each estimate is within its threshold.
-        reward: mean reward.
+        excess: the largest of the estimated rates above their thresholds, in the bounds' `unit`; infinity if a rate was
+            never observed, minus infinity without constraints.
+        reward: mean reward, in double precision.
         error: its standard error.
+        ranked: whether the validation has enough prompts to rank policies, see `too_few_to_rank`.
     """
 
-    missed: bool
-    met: bool
+    excess: float
     reward: float
     error: float
+    ranked: bool = True
 
     @classmethod
     def of(cls, objective: Objective, evaluation: Evaluation) -> Standing | None:
@@ -35,54 +49,98 @@ class Standing:
         reward = evaluation.metrics.get("reward/mean")
         if reward is None:
             return None
-        missed = False
-        met = True
+        excess = -math.inf
         for name, constraint in objective.constrained.items():
-            rate = evaluation.rates.get(name)
-            if rate is None:  # never observed
-                met = False
+            if name not in evaluation.rates:
+                excess = math.inf  # A rate that was never observed may be anything.
                 continue
-            met = met and rate.rate <= constraint.bound.target
-            missed = missed or constraint.bound.side(*constraint.bound.interval(rate)) == "missed"
+            above = evaluation.rates[name].rate - constraint.bound.target
+            excess = max(excess, above / unit(constraint.bound))
         # One prompt says nothing of the error; several that agree have none.
         error = evaluation.standard_errors.get("reward/mean", 0.0) if evaluation.prompts > 1 else math.inf
-        return cls(missed, met, reward, error)
+        bounds = {name: constraint.bound for name, constraint in objective.constrained.items()}
+        return cls(excess, reward, error, not too_few_to_rank(bounds, evaluation.prompts))
+
+    @property
+    def met(self) -> bool:
+        """True if each estimate is within its threshold."""
+        return self.excess <= 0
+
+    @property
+    def merit(self) -> float:
+        """A number for searches and curves: at least 0 if each estimate is within its threshold, else minus the excess.
+
+        At least 0, merit rises with the reward, and keeps as many of its digits as the metric's type has.
+        """
+        if not self.met:
+            return max(-self.excess, WORST)
+        return 1 + self.reward if self.reward >= 0 else 1 / (1 - self.reward)
 
 
 class Selection:
     """Chooses the best of a run's policies, one validation after the other.
 
-    The best is the latest policy that misses no threshold and whose reward is not clearly below the highest reward of
-    the policies whose estimates met all thresholds. If every policy misses a threshold, it is the latest.
+    The best is the latest policy of the last third of the validations
 
-    A policy that is undecided by few prompts counts as one that misses nothing: training has moved toward the
-    thresholds, so the latest is then the best guess. `benchmarks.checkpoints` compares rules.
+    1. whose estimates meet all thresholds, and
+    2. whose reward is not clearly below the highest reward of a policy that meets them.
+
+    If there is none, or if the validations have too few prompts to rank policies, the best is the last policy: training
+    has moved toward the thresholds, so the last is then the best guess. `benchmarks.checkpoints` compares rules.
     """
 
     def __init__(self) -> None:
-        self.some_miss_nothing = False
+        self.validations = 0
+        self.candidate = 0
+        """Number of the latest validation, from 1, whose policy was a candidate; 0 for none."""
         self.highest: tuple[float, float] | None = None
-        """The highest reward of a policy that met all thresholds, and its standard error."""
+        """The highest reward of a policy whose estimates met all thresholds, and its standard error."""
 
     def chooses(self, policy: Standing) -> bool:
         """Add the next validated policy; whether it is the best so far.
 
-        The new policy is the latest, so the best so far is either the new policy or stays.
+        The new policy is the last, so the best so far is either the new policy or stays.
         """
-        if policy.missed:
-            return not self.some_miss_nothing
-        first = not self.some_miss_nothing
-        self.some_miss_nothing = True
-        if policy.met and (self.highest is None or policy.reward > self.highest[0]):
-            self.highest = policy.reward, policy.error
-        if first or self.highest is None:
+        self.validations += 1
+        if not policy.ranked:
             return True
-        reward, error = self.highest
-        return policy.reward >= reward - CLEAR * math.hypot(policy.error, error)
+        if policy.met:
+            # The highest reward itself is a candidate, so it never turns an older candidate down.
+            if self.highest is None or policy.reward > self.highest[0]:
+                self.highest = policy.reward, policy.error
+            reward, error = self.highest
+            if policy.reward >= reward - CLEAR * math.hypot(policy.error, error):
+                self.candidate = self.validations
+                return True
+        age = self.validations - self.candidate
+        return self.candidate == 0 or age >= RECENT * self.validations
 
     def state_dict(self) -> dict[str, Any]:
-        return {"some_miss_nothing": self.some_miss_nothing, "highest": self.highest}
+        return {"validations": self.validations, "candidate": self.candidate, "highest": self.highest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.some_miss_nothing = state["some_miss_nothing"]
+        self.validations = state["validations"]
+        self.candidate = state["candidate"]
         self.highest = state["highest"]
+
+
+def too_few_to_rank(bounds: Mapping[str, Bound], prompts: int) -> list[str]:
+    """Names of rates that so few prompts can't rank: at the threshold, less than one violation is expected in them."""
+    return [name for name, of in bounds.items() if not of.of_mean and prompts * max(of.target, SMALLEST) < 1]
+
+
+def too_few(objective: Objective, prompts: int) -> str | None:
+    """A note on rates' thresholds that so few validation prompts can't show to be met, also without a violation."""
+    rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.bound.of_mean}
+    needed = {name: fewest_prompts([PlannedTest(of.bound.target)], CONFIDENCE) for name, of in rates.items()}
+    unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
+    if not unshown:
+        return None
+    texts = [
+        f"{name} {rates[name].bound} ({'no number suffices' if count is None else f'{count} needed'})"
+        for name, count in unshown.items()
+    ]
+    note = f"{prompts} validation prompts are too few to show {', '.join(texts)}."
+    if too_few_to_rank({name: of.bound for name, of in objective.constrained.items()}, prompts):
+        note += " They can't rank policies either, so the last checkpoint is the best."
+    return note

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lightning_cgrpo.objective.bound import Bound
+
 MEMORY = 0.95
 """Weight of the past per update: the estimate covers about the last 20 updates."""
 SMALLEST = 1e-3
@@ -24,6 +26,13 @@ def standard_units(thresholds: Tensor) -> Tensor:
     """
     d = thresholds.clamp(SMALLEST, 1 - SMALLEST)
     return (d * (1 - d)).sqrt()
+
+
+def unit(bound: Bound) -> float:
+    """The unit in which policies' violations are compared: `standard_units` of a rate, the size of a mean's bound."""
+    if bound.of_mean:
+        return abs(bound.target) or 1.0
+    return standard_units(torch.tensor([bound.target], dtype=torch.float64)).item()
 
 
 class RunningDeviation(nn.Module):

@@ -11,7 +11,7 @@ from lightning_cgrpo.callbacks.closing_card import closing_lines, closing_table,
 
 def measured(update, low, high, value, reward):
     constraints = {"safe": {"value": value, "low": low, "high": high}}
-    return {"update": update, "prompts": 9, "constraints": constraints, "reward": {"value": reward, "error": 0.01}}
+    return {"update": update, "prompts": 90, "constraints": constraints, "reward": {"value": reward, "error": 0.01}}
 
 
 RECORD = {
@@ -72,7 +72,7 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
     show_closing_card({**RECORD, "best": {**RECORD["best"], "score": -1.125}}, folder)
     sentences, _, commands = screen.export_text().partition("Next:")
     assert max(map(len, sentences.splitlines())) <= 80
-    assert "by val/merit -1.125. It is the latest that missed no" in " ".join(sentences.split())
+    assert "by val/merit -1.125. It is the latest whose estimates met" in " ".join(sentences.split())
     assert "export -c runs/a_run_with_a_long_name/version_0/config.yaml --out model\n" in commands
 
 
@@ -96,23 +96,28 @@ def test_next_commands(tmp_path):
     assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 3, "the error says what to do"
 
 
+NONE = "It is the last, because no policy of the last third of the validations met all thresholds."
+CHOSEN = "It is the latest whose estimates met all thresholds, with nearly the highest reward."
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "value", "prompts", "said"),
     [
-        (0.91, 0.97, ["It is the latest that missed no threshold, with nearly the highest reward."]),
-        (0.1, 0.8, ["It is the latest, because every validated policy missed a threshold."]),
+        (0.91, 0.97, 0.94, 90, [CHOSEN]),
+        (0.1, 1.0, 0.94, 90, [CHOSEN, "90 validation prompts leave safe undecided."]),
         (
             0.1,
             1.0,
-            [
-                "It is the latest that missed no threshold, with nearly the highest reward.",
-                "9 validation prompts leave safe undecided.",
-            ],
+            0.89,
+            90,
+            ["It is the last, because no policy of the last third of the validations met all thresholds."],
         ),
+        (0.1, 1.0, 0.94, 9, ["It is the last, because 9 validation prompts can't rank policies by safe."]),
     ],
 )
-def test_why_a_checkpoint_is_the_best(tmp_path, low, high, said):
-    record = {**RECORD, "measured": {"best": measured(20, low, high, 0.5, 0.2)}}
+def test_why_a_checkpoint_is_the_best(tmp_path, low, high, value, prompts, said):
+    best = {**measured(20, low, high, value, 0.2), "prompts": prompts}
+    record = {**RECORD, "measured": {"best": best}}
     assert closing_lines(record, tmp_path)[2:] == said
     ranked = {**record, "best": {**RECORD["best"], "monitor": "val/reward/mean"}}
     assert len(closing_lines(ranked, tmp_path)) == 2, "by a metric that the user chose"

@@ -5,8 +5,14 @@ import torch
 
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
-from lightning_cgrpo.objective.merit import merit, too_few
+from lightning_cgrpo.objective.selection import Standing, too_few
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
+
+
+def merit(objective, evaluation):
+    standing = Standing.of(objective, evaluation)
+    return None if standing is None else standing.merit
+
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "polite": Constraint(at_least=0.95)})
 
