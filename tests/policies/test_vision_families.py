@@ -115,7 +115,7 @@ def by_transformers(policy, prompt, answer):
         given = dict(policy.image_processor(images=images, return_tensors="pt"))
         given["mm_token_type_ids"] = (ids == policy.image_token).int()
     elif images:
-        given["pixel_values"] = policy.image_processor(images, return_tensors="pt", **InternVLProcessor.images_kwargs)[
+        given["pixel_values"] = policy.image_processor(images, return_tensors="pt", crop_to_patches=True)[
             "pixel_values"
         ]
     logits = policy.network(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given).logits
