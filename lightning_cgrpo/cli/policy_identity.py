@@ -17,7 +17,7 @@ from lightning_cgrpo.core.manifest.manifest import prompts_digest
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.pretrained import directory
+from lightning_cgrpo.policies.pretrained import located
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
 
@@ -54,7 +54,7 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
     files: dict[str, str] = {}
     model = settings.pop(MODEL, None)
-    if isinstance(model, str) and (folder := directory(model)) is not None:
+    if isinstance(model, str) and (folder := located(model)) is not None:
         files = file_fingerprints(folder)
     return {"settings": settings, "code": code_fingerprints(import_paths(settings)), "files": files, "base": base}
 

@@ -69,7 +69,7 @@ def with_subsets(
             signal = _beyond(signal, prompts.column(constraint.limit_column, user), constraint.limit_column)
         for column, value in (constraint.where or {}).items():
             inside = [str(element) == str(value) for element in _elements(prompts.column(column, user))]
-            signal = _among(signal, torch.tensor(inside)[:, None])
+            signal = _among(signal, torch.tensor(inside, dtype=torch.bool)[:, None])  # also of no prompts
         every[key(name, replace(constraint, given=None))] = signal
         if constraint.given is not None:
             condition = signals[constraint.given]

@@ -215,13 +215,17 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
 
 
+def located(name: str, revision: str | None = None) -> Path | None:
+    """Local directory of a model or of adapters, as `directory`."""
+    folder = Path(name).expanduser()
+    return folder if (folder / ADAPTERS).is_file() else directory(name, revision)
+
+
 def origin(name: str, revision: str | None = None) -> Origin:
     """Origin of a model or of adapters; models of the hub must be in the cache."""
     from huggingface_hub import snapshot_download
 
-    folder = Path(name).expanduser()
-    if not (folder / ADAPTERS).is_file():
-        folder = directory(name, revision) or Path(snapshot_download(name, revision=revision, local_files_only=True))
+    folder = located(name, revision) or Path(snapshot_download(name, revision=revision, local_files_only=True))
     return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from lightning_cgrpo.callbacks import RunSummary, default_callbacks
+from lightning_cgrpo.callbacks import RunManifest, RunSummary, default_callbacks
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text(encoding="utf-8"))
@@ -18,7 +18,7 @@ def test_default_callbacks_are_those_of_the_command_line():
     declared = yaml.safe_load((ROOT / "configs" / "defaults.yaml").read_text())["callbacks"]
     names = [one["class_path"].rpartition(".")[2] for one in declared.values()]
     given = default_callbacks()
-    assert [type(callback).__name__ for callback in given] == [*names, RunSummary.__name__]
+    assert [type(callback).__name__ for callback in given] == [*names, RunManifest.__name__, RunSummary.__name__]
     assert all(isinstance(callback, Callback) for callback in given)
     settings = declared["checkpoints"]["init_args"]
     [checkpoints] = [callback for callback in given if type(callback).__name__ == "Checkpoints"]

@@ -16,6 +16,7 @@ SMALL = shlex.split(
     "--trainer.max_steps=2 --trainer.log_every_n_steps=1 --trainer.val_check_interval=2 --trainer.limit_val_batches=1 "
     "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.samples=null "
     "--callbacks.initial_rates=null --data.eval_prompts=30 --model.group_size=4 --model.sampler.max_new_tokens=30 "
+    "--model.objective.constraints.long.over=1 "
     "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs --trainer.logger.name=budgets"
 )
 
