@@ -94,11 +94,12 @@ def test_both_stages(tmp_path, capsys):
     # Follow-ups of a standing ego are alike, and prompts that are alike count once.
     assert module.evaluations["test"].prompts == 3 < module.evaluations["test_follow_ups"].prompts <= 6
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    row = next(line for line in lines if line[0] == "policy")
-    assert row[1:4] == ["S1", "3", "0.000"]
-    assert row[4] == f"{expected.first.columns['NC']:.3f}"
-    assert row[-2:] == [f"{expected.first.columns['EPDMS']:.3f}", f"{expected.first.columns['ADE@4s']:.3f}"]
-    assert ["both", "3", f"{expected.epdms:.3f}"] in lines
+    name = next(number for number, line in enumerate(lines) if line[0] == "policy:")
+    assert lines[name][1:] == ["3", "scenes,", "6", "follow-ups", "of", "3;", "malformed", "0.000,", "0.000"]
+    first_stage = [expected.first.columns[column] for column in ("NC", "EPDMS", "ADE@4s")]
+    row = lines[name + 1]
+    assert [row[0], row[1], *row[-2:]] == ["S1", *(f"{value:.3f}" for value in first_stage)]
+    assert lines[name + 3] == ["both", f"{expected.epdms:.3f}"]
 
 
 def test_malformed_answers_are_zeros_and_training_scenes_do_not_count(tmp_path):
