@@ -215,7 +215,7 @@ MISTAKES: list[Mistake] = [
     Mistake("rewards_as_a_list", fit(*GRID, *MINE), "reward", objective("{reward: [goal, battery]}")),
     Mistake("long_beyond_the_longest_answer", fit(*WORDS, *MINE), "violated_above",
             objective("{constraints: {long: {signal: tokens, violated_above: 200, at_most: 0.05}}}")),
-    Mistake("condition_on_a_number", fit(*WORDS, *MINE), "an indicator, but got the number .length., without a limit",
+    Mistake("condition_on_a_number", fit(*WORDS, *MINE), "but got the number .length., which has no limit",
             objective("{constraints: {long: {signal: tokens, violated_above: 20, at_most: 0.05, given: length}}}")),
     Mistake("condition_by_the_name_of_a_constraint", fit(*WORDS, *MINE), "given: of constraint 'long' to name a signal",
             objective("{constraints: {long: {signal: tokens, violated_above: 20, at_most: 0.05, given: right}, "
