@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ LIBRARIES = (
     "mujoco",
     "highway_env",
 )
-"""Libraries that compute, as far as a run imports them."""
+"""Libraries that compute."""
 
 rank_zero_print = rank_zero_only(print)
 
@@ -127,9 +127,17 @@ class RunManifest(Callback):
             start=start,
             files=_named_files(others) if trainer.is_global_zero else {},
             machine={"processes": str(trainer.world_size), "device": _device_name(pl_module.device)},
-            versions={"lightning_cgrpo": __version__}
-            | {name: version(name) for name in LIBRARIES if name in sys.modules},
+            versions={"lightning_cgrpo": __version__, **_versions()},
         )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the installed `LIBRARIES`; which of them are imported by now differs between equal runs."""
+    installed = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name)
+    return installed
 
 
 def _device_name(device: torch.device) -> str:
