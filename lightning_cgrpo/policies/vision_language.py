@@ -222,8 +222,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
             places[:, prompts.width :] = False
         embedded, deep = self._embedded(ids, places, inputs, group)
         positions = positions if positions.dim() == 3 else positions[None]
-        given = {} if self._cache_argument is None else {self._cache_argument: cache}
-        rows = self._states(embedded, mask.long(), positions, use_cache=cache is not None, **given, **deep)[:, -keep:]
+        caches = {} if self._cache_argument is None else {self._cache_argument: cache}
+        rows = self._states(embedded, mask.long(), positions, use_cache=cache is not None, **caches, **deep)[:, -keep:]
         # The layer itself, because a critic replaces it.
         return rows if states else self.network.get_output_embeddings()(rows)
 

@@ -31,6 +31,8 @@ _SKIPPED = re.compile(r"\s[0-9]|\*\*[0-9(]|\.\.|[.'\u2019\u2032][0-9]")
 _BEFORE = re.compile(r"[0-9)](?:\s?[*/^\u00d7\u00b7\u00b1\u2044\u2013]\s?|:)$")
 _AFTER = re.compile(r"\s?\^|\s?[-+*/\u00d7\u00b7\u00b1\u2044\u2013]\s?[0-9(]|:[0-9]|\s?[\u00bc-\u00be\u2150-\u215f]")
 """Beside formulas, what makes another number of the number after it, or before it."""
+_WORD = re.compile(r"\$?\s*(?:\\text\{)?\s*([^\W\d_]+)")
+"""The word after a number, also after a formula's end."""
 _MAGNITUDE = re.compile(r"\s?[kmbt]n?\b", re.IGNORECASE)
 """After an amount of money: "$5M"."""
 _EXPONENT = re.compile(r"(?:\^\{?-?[0-9]\}?|[\u00b2\u00b3])$")
@@ -237,21 +239,22 @@ def _whole_number(text: str, part: str) -> str:
     for pattern in (_MIXED, _PLAIN):
         for match in pattern.finditer(text):
             if match.start() <= place and place + len(taken) <= match.end():
+                if _goes_on(text, match):
+                    raise UnreadableError(text[match.start() : match.end() + 20])
                 sign = text[match.start() - 1] if match.start() and text[match.start() - 1] in "+-" else ""
-                rest = text[match.end() :]
-                word = re.match(r"\$?\s*(?:\\text\{)?\s*([^\W\d_]+)", rest)
-                changed = word is not None and changes_number(word[1]) and word[1] not in _CONNECTORS
-                raised = _RAISED.match(text, match.end() - 1)
-                if (
-                    changed
-                    or raised
-                    or _SKIPPED.match(rest)
-                    or _AFTER.match(rest)
-                    or _BEFORE.search(text[: match.start()])
-                ):
-                    raise UnreadableError(match[0] + rest[:20])
                 return sign + match[0]
     return part
+
+
+def _goes_on(text: str, number: re.Match[str]) -> bool:
+    """True if what stands beside a number in a text makes another number of it."""
+    before, after = text[: number.start()], text[number.end() :]
+    if _RAISED.match(text, number.end() - 1) or _SKIPPED.match(after):
+        return True
+    if _AFTER.match(after) or _BEFORE.search(before):
+        return True
+    word = _WORD.match(after)
+    return word is not None and changes_number(word[1]) and word[1] not in _CONNECTORS
 
 
 def _parsed(text: str, extraction: Sequence[Any] | None = None) -> Any:
