@@ -12,6 +12,9 @@ from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.distributed import on_host
+from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.grpo.constrained_advantages import as_signals
+from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.samplers.engine import Sampling
@@ -79,6 +82,34 @@ def test_waits_name_the_line_that_asks(machine):
     assert mask.tolist() == [True] * 3 and kept is here and numbers.tolist() == [0, 1]
     ((_, line),) = machine.waits
     assert line.partition(":")[0] == on_host.__module__
+
+
+def test_constraints_read_columns_and_conditions_as_on_the_cpu(machine):
+    """The host waits once for each column, and once for the check of indicators."""
+    budget = {"column": "budget"}
+    constraints = {
+        "over": Constraint(at_most=0.1, signal="tokens", violated_above=budget, given="right"),
+        "under": Constraint(at_most=0.1, signal="tokens", violated_below=budget),
+        "right": Constraint(at_least=0.5, by={"size": [1, 2]}),
+    }
+    objective = Objective("right", constraints)
+
+    def measured(device):
+        def there(rows):
+            return torch.tensor(rows).to(device, non_blocking=True)
+
+        columns = {"budget": there([5.5, 29.5]), "size": there([1, 2])}
+        signals = {"right": there([[1.0, 1, 0], [1, 0, 0]]), "tokens": there([[5, 6, 30], [29, 30, 30]])}
+        made = objective.made(as_signals(signals), PromptGroups(there([0, 1]), columns))
+        return [objective.components(made).values, *objective.counts(made).values()]
+
+    expected = measured("cpu")
+    assert [counts.tolist() for counts in expected[1:3]] == [[[1, 0], [2, 1]], [[1, 1], [3, 3]]]
+    machine.waits.clear()
+    found = measured(DEVICE)
+    assert machine.waits.total() == 3, machine.waits.most_common()
+    for one, other in zip(found, expected, strict=True):
+        assert one.device == DEVICE and torch.equal(one.cpu(), other)
 
 
 @pytest.mark.parametrize(

@@ -60,23 +60,25 @@ def with_subsets(
     import torch
 
     every = dict(signals)
+    columns = _columns_of(prompts, constraints)
     for name, constraint in constraints.items():
         measured = constraint.signal or name
         if key(name, constraint) == measured:
             continue
-        signal, user = signals[measured], f"constraint '{name}'"
+        signal = signals[measured]
         if constraint.limit_column is not None:
-            signal = _beyond(signal, prompts.column(constraint.limit_column, user), constraint.limit_column)
+            signal = _beyond(signal, columns[constraint.limit_column], constraint.limit_column)
         for column, value in (constraint.where or {}).items():
-            inside = [str(element) == str(value) for element in _elements(prompts.column(column, user))]
-            signal = _among(signal, torch.tensor(inside, dtype=torch.bool)[:, None])  # also of no prompts
+            inside = [str(element) == str(value) for element in columns[column]]
+            # The type is that of an empty list, too; the CPU may not be the default device.
+            signal = _among(signal, torch.tensor(inside, dtype=torch.bool, device="cpu")[:, None])
         every[key(name, replace(constraint, given=None))] = signal
         if constraint.given is not None:
             condition = signals[constraint.given]
             if not condition.of_whole_answers:
                 raise ObjectiveError(
-                    f"Expected {user} to be given a signal of whole answers, but got '{constraint.given}', of steps, "
-                    "try a signal with one value for each answer."
+                    f"Expected constraint '{name}' to be given a signal of whole answers, but got "
+                    f"'{constraint.given}', of steps, try a signal with one value for each answer."
                 )
             every[key(name, constraint)] = _among(signal, condition.counts()[0] > 0)
     return every
@@ -88,24 +90,29 @@ def _among(signal: Signal, answers: Tensor) -> Signal:
     return replace(signal, applicable=applicable if signal.applicable is None else applicable & signal.applicable)
 
 
-def _beyond(signal: Signal, limits: Any, column: str) -> Signal:
+def _beyond(signal: Signal, limits: list[Any], column: str) -> Signal:
     """The signal minus the limit of each prompt, so that a violation is on one side of 0."""
     import torch
 
-    numbers = torch.tensor([_number(limit, column) for limit in _elements(limits)], dtype=torch.float64)
+    numbers = [_number(limit, column) for limit in limits]
     value = as_number(signal.value)
-    shape = [-1] + [1] * (value.dim() - 1)
-    return replace(signal, value=value - numbers.to(value).view(shape))
+    limit = torch.tensor(numbers, dtype=torch.float64, device="cpu").to(value, non_blocking=True)
+    return replace(signal, value=value - limit.view(-1, *[1] * (value.dim() - 1)))
+
+
+def _columns_of(prompts: PromptGroups, constraints: Mapping[str, Constraint]) -> dict[str, list[Any]]:
+    """The values in each column that constraints read; the host waits for a device's tensor once, not for each."""
+    columns: dict[str, list[Any]] = {}
+    for name, constraint in constraints.items():
+        for column in columns_read(constraint):
+            if column not in columns:
+                columns[column] = _elements(prompts.column(column, f"constraint '{name}'"))
+    return columns
 
 
 def _elements(column: Any) -> list[Any]:
-    """The values of a column, a tensor or a list."""
-    import torch
-
-    from lightning_cgrpo.core.distributed import on_host
-
-    elements: list[Any] = on_host(column)[0].tolist() if isinstance(column, torch.Tensor) else column
-    return elements
+    """The values of a column, a tensor, an array or a list."""
+    return list(column.tolist() if hasattr(column, "tolist") else column)
 
 
 def _number(limit: Any, column: str) -> float:
@@ -177,4 +184,4 @@ def _columns(source: PromptSource) -> dict[str, list[Any]]:
         names = dict.fromkeys(column for row in rows for column in row)
         return {name: [row.get(name) for row in rows] for name in names}
     columns = source.groups(torch.arange(min(SEEN, len(source)))).columns
-    return {name: list(column.tolist() if hasattr(column, "tolist") else column) for name, column in columns.items()}
+    return {name: _elements(column) for name, column in columns.items()}
