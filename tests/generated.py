@@ -1,6 +1,6 @@
 """Generated rollouts and objectives: steps and ragged answers, partly applicable signals, every kind of constraint.
 
-`tests/loops.py` measures the same in plain loops.
+`tests/loops/` measures the same in plain loops.
 """
 
 from __future__ import annotations

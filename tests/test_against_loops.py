@@ -30,9 +30,14 @@ from lightning_cgrpo.objective.measurement import (
     isolate_faults,
     prompt_sums,
 )
-from tests import loops
 from tests.dual_run import DualRun, Recording
 from tests.generated import Batch, Run, examples, runs, units
+from tests.loops.advantages import gdpo, leave_one_out, pooled_advantages, scalarized_advantages, scalarized_rewards
+from tests.loops.components import components
+from tests.loops.counts import Values, answers, counted, own_steps
+from tests.loops.dual import dual_steps
+from tests.loops.evaluation import cluster_counts, metrics, ratios
+from tests.loops.step_advantages import critic_advantages, returns_to_go
 
 
 def made(run: Run, batch: Batch) -> dict[str, Signal]:
@@ -45,7 +50,7 @@ def statistics_of(run: Run, batch: Batch) -> GroupStatistics:
     return group_statistics(run.objective.components(made(run, batch)))
 
 
-def tensor(values: loops.Values, shape: tuple[int, ...]) -> Tensor:
+def tensor(values: Values, shape: tuple[int, ...]) -> Tensor:
     """Zero where there is no value."""
     out = torch.zeros(shape, dtype=torch.float64)
     for at, value in values.items():
@@ -65,7 +70,7 @@ def test_counts_and_own_signals(run: Run) -> None:
     assert counts.keys() == run.objective.constraints.keys()
     for name, constraint in run.objective.constraints.items():
         for b in range(batch.shape[0]):
-            pairs = [loops.counted(batch, name, constraint, b, g) for g in range(batch.shape[1])]
+            pairs = [counted(batch, name, constraint, b, g) for g in range(batch.shape[1])]
             expected = [sum(pair[i] for pair in pairs) for i in (0, 1)]
             assert counts[name][:, b].tolist() == pytest.approx(expected, abs=1e-9), name
 
@@ -77,12 +82,12 @@ def test_components(run: Run) -> None:
     [batch] = run.batches
     got = run.objective.components(made(run, batch))
     by_step = got.by_step(batch.rollouts.mask)
-    for j, part in enumerate(loops.components(run, batch)):
+    for j, part in enumerate(components(run, batch)):
         assert {tuple(at) for at in got.applicable[j].nonzero().tolist()} == set(part.sums)
         steps = {
             (*at, t): value
             for at, values in part.steps.items()
-            for t, value in zip(loops.own_steps(batch, *at), values, strict=False)
+            for t, value in zip(own_steps(batch, *at), values, strict=False)
         }
         assert_close(by_step[j], tensor(steps, batch.shape))
         for at, value in part.sums.items():
@@ -90,11 +95,11 @@ def test_components(run: Run) -> None:
 
 
 ESTIMATORS = {
-    "group": (ScalarizedAdvantages("group"), loops.scalarized_advantages),
-    "rewards": (ScalarizedRewards(), lambda run, batch: loops.scalarized_rewards(run, batch, over_batch=False)),
-    "batch": (ScalarizedRewards("batch"), lambda run, batch: loops.scalarized_rewards(run, batch, over_batch=True)),
-    "leave one out": (LeaveOneOut(), loops.leave_one_out),
-    "GDPO": (GDPO(0.01), lambda run, batch: loops.gdpo(run, batch, 0.01)),
+    "group": (ScalarizedAdvantages("group"), scalarized_advantages),
+    "rewards": (ScalarizedRewards(), lambda run, batch: scalarized_rewards(run, batch, over_batch=False)),
+    "batch": (ScalarizedRewards("batch"), lambda run, batch: scalarized_rewards(run, batch, over_batch=True)),
+    "leave one out": (LeaveOneOut(), leave_one_out),
+    "GDPO": (GDPO(0.01), lambda run, batch: gdpo(run, batch, 0.01)),
 }
 
 
@@ -113,7 +118,7 @@ def test_advantages_of_answers(name: str, run: Run) -> None:
 def test_the_default_advantages_over_some_updates(run: Run) -> None:
     estimator = ScalarizedAdvantages()
     each = [replace(run, batches=[batch]) for batch in run.batches]
-    for batch, expected in zip(run.batches, loops.pooled_advantages(each), strict=True):
+    for batch, expected in zip(run.batches, pooled_advantages(each), strict=True):
         got = estimator(batch.rollouts, statistics_of(run, batch), run.component_weights)
         assert_close(got, tensor(expected, batch.shape[:2]))
 
@@ -140,7 +145,7 @@ def test_effective_weights_expand_the_advantage(name: str, data: st.DataObject) 
 def test_returns_to_go(gamma: float, run: Run) -> None:
     [batch] = run.batches
     got = ReturnsToGo(gamma)(batch.rollouts, statistics_of(run, batch), run.component_weights)
-    assert_close(got, tensor(loops.returns_to_go(run, batch, gamma), batch.shape))
+    assert_close(got, tensor(returns_to_go(run, batch, gamma), batch.shape))
 
 
 class Given(Critic):
@@ -174,8 +179,8 @@ def test_advantages_with_a_critic(kind: type[ScalarizedGAE], run: Run) -> None:
     batch.rollouts.inputs["observations"] = batch.rollouts.inputs["observations"][..., :heads]
     got = estimator(batch.rollouts, statistics_of(run, batch), run.component_weights)
     observed = batch.rollouts.inputs["observations"]
-    predicted = {at: observed[at][loops.own_steps(batch, *at)] for at in loops.answers(batch)}
-    expected = loops.critic_advantages(run, batch, predicted, 0.9, 0.8, standardized=kind is ScalarizedGAE)
+    predicted = {at: observed[at][own_steps(batch, *at)] for at in answers(batch)}
+    expected = critic_advantages(run, batch, predicted, 0.9, 0.8, standardized=kind is ScalarizedGAE)
     assert_close(got, tensor(expected, batch.shape))
 
 
@@ -193,7 +198,7 @@ def test_dual_steps(run: Run, every: int, margin: float, standard: bool) -> None
         counts = run.objective.counts(signals)
         pairs = [counts[name].sum(1).tolist() for name in run.objective.constrained]
         running.update([pair[0] for pair in pairs], [pair[1] for pair in pairs], signals)
-    steps = loops.dual_steps(run.objective, run.batches, every, margin, standard)
+    steps = dual_steps(run.objective, run.batches, every, margin, standard)
     expected = [list(step.values()) for step in steps if any(value is not None for value in step.values())]
     assert [observed for _, observed in controller.told] == [[v is not None for v in step] for step in expected]
     for (told, _), step in zip(controller.told, expected, strict=True):
@@ -211,13 +216,13 @@ def test_evaluations(run: Run, apart: bool) -> None:
             columns = {"prompt": [batch.prompts.columns["prompt"][row] for row in part]}
             running.add({name: sums[part] for name, sums in rows.items()}, PromptGroups(part, columns))
     got = running.evaluation(objective)
-    expected = loops.metrics(run)
+    expected = metrics(run)
     assert got.metrics == pytest.approx({tag: value for tag, (value, _) in expected.items()}, abs=1e-9)
     for tag, (_, error) in expected.items():
         assert got.standard_errors.get(tag, 0.0) == pytest.approx(error, rel=1e-6, abs=1e-9), tag
-    ratios = loops.ratios(run)
+    by_tag = ratios(run)
     for name, constraint in objective.constraints.items():
-        ratio, rate = ratios.get(constraint.bound.tag(name)), got.rates.get(name)
+        ratio, rate = by_tag.get(constraint.bound.tag(name)), got.rates.get(name)
         assert (ratio is None) == (rate is None)
         if rate is None:
             continue
@@ -226,7 +231,7 @@ def test_evaluations(run: Run, apart: bool) -> None:
         assert facts == pytest.approx((ratio.value, ratio.standard_error, len(ratio.observed), below), abs=1e-6)
         if not constraint.bound.of_mean:
             counts = rate.violating, rate.clean, rate.violating_effective, rate.clean_effective, rate.most
-            assert counts == pytest.approx(loops.cluster_counts(ratio))
+            assert counts == pytest.approx(cluster_counts(ratio))
 
 
 @examples

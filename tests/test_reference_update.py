@@ -31,8 +31,11 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.gridworld import Gridworld
 from lightning_cgrpo.tasks.task import Task
-from tests import loops
 from tests.generated import Batch, Run
+from tests.loops.advantages import pooled_advantages
+from tests.loops.counts import Values, answers, own_steps
+from tests.loops.dual import dual_steps
+from tests.loops.step_advantages import critic_advantages, generalized
 from tests.memory import Memory, flat
 from tests.quiet import quiet_trainer
 
@@ -110,41 +113,41 @@ class Reference:
         )
         run = Run(self.objective, [batch], self.weights)
         self.runs.append(run)
-        predicted = {at: self.values(batch, *at).detach() for at in loops.answers(batch)} if self.critic else {}
+        predicted = {at: self.values(batch, *at).detach() for at in answers(batch)} if self.critic else {}
         advantages = self.advantages(run, batch, predicted)
         self.train_policy(number, batch, advantages)
         if self.critic is not None:
             self.train_critic(number, run, batch, predicted)
-        *_, violations = loops.dual_steps(self.objective, [run.batches[0] for run in self.runs], 1, 0.0, standard=False)
+        *_, violations = dual_steps(self.objective, [run.batches[0] for run in self.runs], 1, 0.0, standard=False)
         weights = self.logits.softmax(-1)
         (gradient,) = torch.autograd.grad((weights[1:] * torch.tensor(list(violations.values()))).sum(), self.logits)
         self.logits.grad = gradient
         self.dual.step()
 
-    def advantages(self, run: Run, batch: Batch, predicted: dict[At, Tensor]) -> loops.Values:
+    def advantages(self, run: Run, batch: Batch, predicted: dict[At, Tensor]) -> Values:
         """By step."""
         if self.critic is not None:
-            return loops.critic_advantages(run, batch, predicted, GAMMA, LAMBDA, standardized=True)
-        *_, of_answers = loops.pooled_advantages(self.runs)
-        return {(*at, t): of_answers[at] for at in of_answers for t in loops.own_steps(batch, *at)}
+            return critic_advantages(run, batch, predicted, GAMMA, LAMBDA, standardized=True)
+        *_, of_answers = pooled_advantages(self.runs)
+        return {(*at, t): of_answers[at] for at in of_answers for t in own_steps(batch, *at)}
 
     # ------------------------------------------------------------------ networks, which read one answer at a time
 
     def log_probs(self, policy: nn.Module, batch: Batch, b: int, g: int) -> Tensor:
         """Of all actions, ``[steps, actions]``."""
-        steps = loops.own_steps(batch, b, g)
+        steps = own_steps(batch, b, g)
         if not self.language:
             return policy.net(batch.rollouts.inputs["observations"][b, g, steps].double()).log_softmax(-1)
         return self.outputs(policy, batch.rollouts, b, g, steps).log_softmax(-1)
 
     def taken(self, policy: nn.Module, batch: Batch, b: int, g: int) -> Tensor:
         """Of the answer's own actions, ``[steps]``."""
-        actions = batch.rollouts.actions[b, g, loops.own_steps(batch, b, g)]
+        actions = batch.rollouts.actions[b, g, own_steps(batch, b, g)]
         return self.log_probs(policy, batch, b, g).gather(-1, actions[:, None])[:, 0]
 
     def values(self, batch: Batch, b: int, g: int) -> Tensor:
         """The critic's predictions before the steps, ``[steps, components]``."""
-        steps = loops.own_steps(batch, b, g)
+        steps = own_steps(batch, b, g)
         if not self.language:
             return self.critic.network.net(batch.rollouts.inputs["observations"][b, g, steps].double())
         return self.critic.heads(self.outputs(self.critic.network, batch.rollouts, b, g, steps))
@@ -161,9 +164,9 @@ class Reference:
     def minibatches(self, number: int, batch: Batch) -> Iterator[tuple[int, dict[At, list[int]], float]]:
         """The epoch, the steps by answer (as positions among the answer's own), and the share of all units."""
         if self.language:
-            units = [(at, list(range(len(loops.own_steps(batch, *at))))) for at in loops.answers(batch)]
+            units = [(at, list(range(len(own_steps(batch, *at))))) for at in answers(batch)]
         else:
-            units = [(at, [i]) for at in loops.answers(batch) for i in range(len(loops.own_steps(batch, *at)))]
+            units = [(at, [i]) for at in answers(batch) for i in range(len(own_steps(batch, *at)))]
         for epoch in range(EPOCHS):
             order = np.arange(len(units))
             parts = 1
@@ -182,8 +185,8 @@ class Reference:
                     steps.setdefault(at, []).extend(positions)
                 yield epoch, steps, part.size / len(units)
 
-    def train_policy(self, number: int, batch: Batch, advantages: loops.Values) -> None:
-        sampled = {at: self.taken(self.policy, batch, *at).detach() for at in loops.answers(batch)}
+    def train_policy(self, number: int, batch: Batch, advantages: Values) -> None:
+        sampled = {at: self.taken(self.policy, batch, *at).detach() for at in answers(batch)}
         penalties = dict.fromkeys(("kl", "entropy"), 0.0)
         for name, weight in zip(self.objective.constrained, self.weights[1:].tolist(), strict=True):
             if name != "even":
@@ -194,7 +197,7 @@ class Reference:
             gain = torch.zeros((), dtype=torch.float64)
             logged = dict.fromkeys(("kl", "entropy", "clip_fraction"), 0.0)
             for (b, g), positions in minibatch.items():
-                steps = loops.own_steps(batch, b, g)
+                steps = own_steps(batch, b, g)
                 every = self.log_probs(self.policy, batch, b, g)
                 reference = self.log_probs(self.initial, batch, b, g).detach()
                 actions = batch.rollouts.actions[b, g, steps][:, None]
@@ -222,21 +225,21 @@ class Reference:
 
     def record(self, batch: Batch, b: int, g: int, positions: list[int], **measured: Tensor) -> None:
         """Keep what the policy computed at some steps of an answer."""
-        steps = loops.own_steps(batch, b, g)
-        before = sum(len(loops.own_steps(batch, *at)) for at in loops.answers(batch) if at < (b, g))
+        steps = own_steps(batch, b, g)
+        before = sum(len(own_steps(batch, *at)) for at in answers(batch) if at < (b, g))
         for name, values in measured.items():
             for i in positions:
                 place = (b * GROUP + g, steps[i]) if self.language else before + i
                 batch.examples.targets[name][place] = values[i].detach()
 
     def train_critic(self, number: int, run: Run, batch: Batch, predicted: dict[At, Tensor]) -> None:
-        advantages = loops.generalized(run, batch, predicted, GAMMA, LAMBDA)
+        advantages = generalized(run, batch, predicted, GAMMA, LAMBDA)
         all_steps = int(batch.rollouts.mask.sum())
         for _, minibatch, share in self.minibatches(number, batch):
             loss = torch.zeros((), dtype=torch.float64)
             for (b, g), positions in minibatch.items():
                 values, before = self.values(batch, b, g)[positions], predicted[b, g][positions]
-                steps = [loops.own_steps(batch, b, g)[i] for i in positions]
+                steps = [own_steps(batch, b, g)[i] for i in positions]
                 returns = before + torch.tensor([[part[b, g, t] for part in advantages] for t in steps]).double()
                 near = before + (values - before).clamp(-VALUE_CLIP, VALUE_CLIP)
                 errors = torch.maximum((values - returns) ** 2, (near - returns) ** 2)

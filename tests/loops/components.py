@@ -1,0 +1,85 @@
+"""Plain loops over answers and steps: components of the advantage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import pstdev
+
+from lightning_cgrpo.objective.objective import Constraint
+from tests.generated import Batch, Run
+from tests.loops.counts import Values, answers, applies, from_number, is_mean, measured, own_steps, target, violates
+
+
+@dataclass
+class Part:
+    """A component where it applies: by answer its sum, and its values at the answer's own steps."""
+
+    sums: Values = field(default_factory=dict)
+    steps: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
+
+    def add(self, batch: Batch, b: int, g: int, values: list[float], by_step: bool) -> None:
+        self.sums[b, g] = sum(values)
+        steps = len(own_steps(batch, b, g))
+        # The value of a whole answer stands at the last step.
+        self.steps[b, g] = values if by_step else [*[0.0] * (steps - 1), *values][:steps]
+
+    def group(self, b: int) -> dict[int, float]:
+        return group(self.sums, b)
+
+
+def components(run: Run, batch: Batch) -> list[Part]:
+    """Rewards, and then the constraints on the task's signals."""
+    parts = []
+    for name in run.objective.rewards:
+        part = Part()
+        for b, g in answers(batch):
+            if applies(batch, name, Constraint(), b, g):
+                part.add(batch, b, g, measured(batch, name, b, g)[0], by_step(batch, name))
+        parts.append(part)
+    for name, constraint in run.objective.compared.items():
+        signal, part = constraint.signal or name, Part()
+        for b, g in answers(batch):
+            if applies(batch, signal, constraint, b, g):
+                part.add(batch, b, g, gains(batch, signal, constraint, b, g), by_step(batch, signal))
+        parts.append(part)
+    return parts
+
+
+def by_step(batch: Batch, signal: str) -> bool:
+    return batch.signals[signal].value.dim() == 3
+
+
+def gains(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -> list[float]:
+    """What a constraint adds to an answer's advantage: one value, or one for each step."""
+    values, _, opportunities = measured(batch, signal, b, g)
+    chances = [1.0] * len(values) if by_step(batch, signal) else [opportunities]
+    wanted = constraint.at_least is not None or constraint.mean_at_least is not None
+    if from_number(constraint):
+        values, wanted = [float(violates(constraint, value)) for value in values], False
+    of = batch.signals[signal]
+    # A value beside its count is a cost of its own, and a number of an answer is violated or not.
+    over_chances = of.count is None and of.opportunities is not None
+    if over_chances:
+        excess = []
+        for value, chance in zip(values, chances, strict=True):
+            violation = value
+            if wanted:
+                violation = -value if is_mean(constraint) else chance - value
+            excess.append(target(constraint) * chance - violation)
+        return excess
+    return values if wanted else [-value for value in values]
+
+
+def group(values: Values, b: int) -> dict[int, float]:
+    """Values of a prompt's answers, by answer."""
+    return {at[1]: value for at, value in values.items() if at[0] == b}
+
+
+def weighted(run: Run, batch: Batch) -> list[tuple[float, Part]]:
+    return list(zip(run.component_weights.tolist(), components(run, batch), strict=True))
+
+
+def spread(values: list[float]) -> float:
+    """Population standard deviation, 0 for what rounding leaves."""
+    std = pstdev(values) if values else 0.0
+    return std if std > 1e-9 else 0.0
