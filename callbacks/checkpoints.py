@@ -31,9 +31,10 @@ from lightning_cgrpo.checkpoints.replacement import (
     replace_checkpoint,
 )
 from lightning_cgrpo.checkpoints.termination import Termination
-from lightning_cgrpo.core.errors import UserError, did_you_mean, expect
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
+from lightning_cgrpo.modules.monitored import unknown_monitor
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
 
@@ -270,9 +271,8 @@ class Checkpoints(ModelCheckpoint):
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
         elif self._never_comes(self.monitor, trainer, monitor_candidates):
-            similar = did_you_mean(self.monitor, monitor_candidates)
-            hint = similar or f" Try one of {', '.join(sorted(monitor_candidates))}."
-            raise UserError(f"Expected Checkpoints to monitor a metric of this run, but got '{self.monitor}'.{hint}")
+            # A run with code of the user's own, which `check_monitors` leaves alone.
+            raise unknown_monitor(self, self.monitor, monitor_candidates)
 
     def _save_if_chosen(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         """Rank the validated policy by its update if the rule chooses it, else by 0, below all that it has chosen."""

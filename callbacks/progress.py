@@ -160,6 +160,13 @@ def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iter
             yield Measured(name, bound, latest[tag], excess, name in objective.constrained)
 
 
+def furthest(objective: Objective, latest: dict[str, float]) -> list[Measured]:
+    """The measured constraints in the objective's order; of many, the `ROWS` furthest beyond their thresholds."""
+    measured = list(measured_constraints(objective, latest))
+    least = sorted((constraint.excess for constraint in measured), reverse=True)[:ROWS]
+    return [constraint for constraint in measured if constraint.excess >= least[-1]]
+
+
 def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
     """``2/3 met``, the constraint furthest beyond its threshold, and the reward."""
     parts = []
@@ -178,11 +185,7 @@ def progress_table(module: RolloutModule) -> Table:
     """The last update's rates with thresholds, intervals and multipliers."""
     objective, latest = module.objective, module.latest_metrics
     table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
-    shown = list(measured_constraints(objective, latest))
-    least = sorted((measured.excess for measured in shown), reverse=True)[:ROWS]
-    for name, bound, value, excess, _ in shown:
-        if excess < least[-1]:
-            continue
+    for name, bound, value, _, _ in furthest(objective, latest):
         interval = side = ""
         if (rate := module.latest_rates.get(name)) is not None:
             interval, side = bound.interval_text(*bound.interval(rate)), bound.word(rate)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -28,12 +28,13 @@ from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, s
 from lightning_cgrpo.core.manifest.settings import Settings, differing, import_paths
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.pretrained import fingerprint
 
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
 """Beginnings of the keys that an evaluation depends on."""
+START = "model.policy.model"
 ADAPTING = "LagrangianCallback"
 LIBRARIES = (
     "torch",
@@ -85,11 +86,17 @@ class RunManifest(Callback):
 
     def _tell_evaluation(self, trainer: Trainer, pl_module: LightningModule, before: Manifest | None) -> None:
         """Print what differs of the evaluated policy from what trained it."""
-        if before is None:
+        if before is None or not trainer.is_global_zero:
             return
-        now = self._made(trainer, pl_module, splits=())
+        settings = self.settings or {}
+        now = Manifest(
+            self.settings,
+            code=code_fingerprints(import_paths(settings)),
+            start=_start_fingerprints(pl_module),
+            files=_named_files(_evaluated(settings)),
+        )
         for line in differences(_of_policy(before), _of_policy(now)):
-            rank_zero_print(f"not as in training: {line}")
+            print(f"not as in training: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.manifest is None:
@@ -104,28 +111,24 @@ class RunManifest(Callback):
         if self.manifest is not None:
             checkpoint[KEY] = self.manifest.state()
 
-    def _made(self, trainer: Trainer, pl_module: LightningModule, splits: Sequence[str] = ("train", "val")) -> Manifest:
+    def _made(self, trainer: Trainer, pl_module: LightningModule) -> Manifest:
         settings = self.settings or {}
         sizes, prompts = {}, {}
-        for split, source in _sources(trainer, splits):
+        for split, source in _sources(trainer):
             sizes[split] = len(source)
             fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
             if fingerprints is not None:
                 prompts[split] = fingerprints
-        start = {}
-        origin = getattr(getattr(pl_module, "policy", None), "origin", None)
-        if origin is not None:
-            start = {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
-        # The policy's model is the start, and prompts tell more than their files. Callbacks name files that they write.
+        # Prompts tell more than their files. Callbacks name files that they write.
         read = ("model.",) if prompts else ("model.", "data.")
-        others = {key: value for key, value in settings.items() if key.startswith(read) and key != "model.policy.model"}
+        reading = {key: value for key, value in settings.items() if key.startswith(read)}
         return Manifest(
             settings=self.settings,
             sizes=sizes,
             prompts=prompts,
             code=code_fingerprints(import_paths(settings)),
-            start=start,
-            files=_named_files(others) if trainer.is_global_zero else {},
+            start=_start_fingerprints(pl_module),
+            files=_named_files(reading) if trainer.is_global_zero else {},
             machine={"processes": str(trainer.world_size), "device": _device_name(pl_module.device)},
             versions={"lightning_cgrpo": __version__, **_versions()},
         )
@@ -146,23 +149,36 @@ def _device_name(device: torch.device) -> str:
 
 def _of_policy(manifest: Manifest) -> Manifest:
     """The part of a manifest on which an evaluation depends."""
-    settings = None
-    if manifest.settings is not None:
-        settings = {key: value for key, value in manifest.settings.items() if key.startswith(EVALUATED)}
-    files = {key: value for key, value in manifest.files.items() if key.startswith(EVALUATED)}
-    return Manifest(settings, code=manifest.code, start=manifest.start, files=files)
+    settings = None if manifest.settings is None else _evaluated(manifest.settings)
+    return Manifest(settings, code=manifest.code, start=manifest.start, files=_evaluated(manifest.files))
+
+
+def _evaluated(values: dict[str, Any]) -> dict[str, Any]:
+    """The values by setting on which an evaluation depends."""
+    return {key: value for key, value in values.items() if key.startswith(EVALUATED)}
+
+
+def _start_fingerprints(module: LightningModule) -> dict[str, str]:
+    """Fingerprints of the weights and the small files of the model that the policy starts from."""
+    origin = getattr(getattr(module, "policy", None), "origin", None)
+    if origin is None:
+        return {}
+    return {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
 
 
 def _named_files(settings: Settings) -> dict[str, str]:
-    """Fingerprints of the files and models that settings name, by setting."""
-    found = {}
+    """Fingerprints of the files and models that settings name, by setting; the starting model's are elsewhere."""
+    fingerprints = {}
     for key, value in settings.items():
-        path = os.path.expanduser(value) if isinstance(value, str) else ""
+        if key == START or not isinstance(value, str) or not value:
+            continue
+        # By os, because a path's own methods fail for a text too long for a name.
+        path = os.path.expanduser(value)
         if os.path.isfile(path):
-            found[key] = file_fingerprint(Path(path))
-        elif path and os.path.isfile(os.path.join(path, "config.json")):
-            found[key] = fingerprint(Path(path))
-    return found
+            fingerprints[key] = file_fingerprint(Path(path))
+        elif os.path.isfile(os.path.join(path, "config.json")):
+            fingerprints[key] = fingerprint(Path(path))
+    return fingerprints
 
 
 def check_continuable(before: Settings, now: Settings) -> None:
@@ -197,18 +213,16 @@ def _adapts(settings: Settings) -> bool:
     return any(value.rpartition(".")[2] == ADAPTING for value in callbacks)
 
 
-def _sources(trainer: Trainer, splits: Sequence[str]) -> Iterator[tuple[str, PromptSource]]:
-    """The prompts of each split, without reading prompts that are not in memory."""
+def _sources(trainer: Trainer) -> Iterator[tuple[str, PromptSource]]:
+    """The prompts of training and validation by split, without reading prompts that are not in memory."""
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, GroupDataModule):
-        for split in splits:
-            try:
-                yield split, data.source(cast(Split, split))
-            except UserError:
-                continue  # no validation prompts
+        yield "train", data.source("train")
+        with suppress(UserError):  # no validation prompts
+            yield "val", data.source("val")
         return
     loop = trainer.fit_loop
-    for split, given in (("train", loop._data_source), ("val", loop.epoch_loop.val_loop._data_source)):
-        loader = given.instance
-        if isinstance(loader, PromptLoader) and split in splits:
+    loaders = {"train": loop._data_source.instance, "val": loop.epoch_loop.val_loop._data_source.instance}
+    for split, loader in loaders.items():
+        if isinstance(loader, PromptLoader):
             yield split, loader.source

@@ -11,14 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich import get_console
 from rich.text import Text
 
-from lightning_cgrpo.callbacks.progress import (
-    ROWS,
-    ObjectiveProgressBar,
-    compared,
-    measured_constraints,
-    short_name,
-    weight_text,
-)
+from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar, compared, furthest, short_name, weight_text
 from lightning_cgrpo.callbacks.run_summary import RunSummary, updates_asked
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
@@ -60,11 +53,7 @@ def update_line(objective: Objective, latest: dict[str, float]) -> str:
     parts = []
     if "reward/mean" in latest:
         parts.append(f"reward {latest['reward/mean']:.4g} {weight_text(latest, 'reward')}")
-    measured = list(measured_constraints(objective, latest))
-    furthest = sorted((constraint.excess for constraint in measured), reverse=True)[:ROWS]
-    for name, bound, value, excess, _ in measured:
-        if excess < furthest[-1]:
-            continue
+    for name, bound, value, _, _ in furthest(objective, latest):
         shown = f"{value:.4g}" if bound.threshold is None else compared(bound, value)
         parts.append(f"{short_name(name)} {shown} {weight_text(latest, name)}")
     return ", ".join(part.rstrip() for part in parts)

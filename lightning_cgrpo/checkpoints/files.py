@@ -84,9 +84,8 @@ def best_of(last: Path) -> tuple[Path, str] | None:
 
 def written_in(checkpoint: Path) -> Path | None:
     """The folder that a run wrote a checkpoint into, of which the file may be a copy; None if it is not there."""
-    states = read_header(checkpoint).get("callbacks")
-    for state in states.values() if isinstance(states, dict) else ():
-        folder = state.get("dirpath") if isinstance(state, dict) else None
+    for state in _callback_states(read_header(checkpoint)):
+        folder = state.get("dirpath")
         if isinstance(folder, str) and folder and Path(folder).is_dir():
             return Path(folder)
     return None
@@ -94,10 +93,14 @@ def written_in(checkpoint: Path) -> Path | None:
 
 def _ranking_state(content: dict[str, Any]) -> dict[str, Any] | None:
     """The state of the checkpoint callback that ranks by a metric; None without."""
-    states = content.get("callbacks")
-    if not isinstance(states, dict):
-        return None
-    for state in states.values():
-        if isinstance(state, dict) and "best_model_path" in state and state["monitor"] is not None:
+    for state in _callback_states(content):
+        if "best_model_path" in state and state["monitor"] is not None:
             return state
     return None
+
+
+def _callback_states(content: dict[str, Any]) -> list[dict[str, Any]]:
+    states = content.get("callbacks")
+    if not isinstance(states, dict):
+        return []
+    return [state for state in states.values() if isinstance(state, dict)]

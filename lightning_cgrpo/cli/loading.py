@@ -24,8 +24,10 @@ from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.cli.run_folders import configuration_beside
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.manifest.manifest import Manifest
+from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
+from lightning_cgrpo.core.manifest.manifest import Manifest, prompts_digest
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.base_weights import same_base
 from lightning_cgrpo.policies.policy import Policy
@@ -107,6 +109,13 @@ def _parsed(config: Config, kinds: Mapping[str, type]) -> Iterator[tuple[Argumen
             yield parser, parser.parse_object({key: config[key] for key in kinds})
     except (ArgumentError, ValueError, TypeError) as error:
         raise ConfigError(explain(error)) from error
+
+
+def prompts_digest_of(data: GroupDataModule, split: Split) -> str | None:
+    """The digest of a split's prompts as they are now; None if nothing is known of them without making them."""
+    data.prepare_data()
+    fingerprints = source_fingerprints(data.source(split))
+    return None if fingerprints is None else prompts_digest(fingerprints)
 
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:

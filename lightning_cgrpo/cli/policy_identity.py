@@ -11,9 +11,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, uint8
 
 from lightning_cgrpo.cli.configuration import Config, Resolved, get
-from lightning_cgrpo.cli.loading import instantiate, with_defaults
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints, source_fingerprints
-from lightning_cgrpo.core.manifest.manifest import prompts_digest
+from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
+from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.policy import Policy
@@ -64,13 +63,11 @@ def data_of(config: Resolved) -> tuple[Settings, str | None]:
 
     With a digest, the settings of the prompts' place are left out.
     """
-    filled = with_defaults({"data": config.get("data")}, data=LightningDataModule)
+    filled = with_defaults(config, data=LightningDataModule)
     data = instantiate(config, data=LightningDataModule)["data"]
     digest = None
     if isinstance(data, GroupDataModule) and not isinstance(data, GeneratedDataModule):
-        data.prepare_data()
-        fingerprints = source_fingerprints(data.source("test"))
-        digest = None if fingerprints is None else prompts_digest(fingerprints)
+        digest = prompts_digest_of(data, "test")
     left_out = FREE if digest is None else (*FREE, *PLACES)
     settings = settings_of(config.environment.fingerprinted(filled))
     return {key: value for key, value in settings.items() if key not in left_out}, digest

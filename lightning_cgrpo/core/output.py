@@ -21,8 +21,8 @@ SUMMARY = "summary.json"
 """A run's summary in its folder."""
 SUMMARY_FORMAT = "lightning_cgrpo run 2"
 
-ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped"
-"""Messages of Lightning that say nothing about the run."""
+ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped|checkpoint (path )?at .*/\.[^/]*$"
+"""Messages of Lightning that say nothing about the run; the last is of a checkpoint by its hidden second name."""
 
 
 def print_table(table: Table) -> None:

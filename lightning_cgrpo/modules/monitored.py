@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -33,10 +33,13 @@ def check_monitors(trainer: Trainer, module: LightningModule, objective: Objecti
     for callback, monitor in _monitors(callbacks):
         if monitor in known or monitor.removeprefix("val/").startswith(LATER):
             continue
-        hint = did_you_mean(monitor, sorted(known)) or f" Try val/{MERIT}, or a tag of docs/tensorboard.md."
-        raise UserError(
-            f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{monitor}'.{hint}"
-        )
+        raise unknown_monitor(callback, monitor, known)
+
+
+def unknown_monitor(callback: Callback, monitor: str, known: Iterable[str]) -> UserError:
+    """The error of a callback that monitors none of the known metrics."""
+    hint = did_you_mean(monitor, sorted(known)) or f" Try val/{MERIT}, or a tag of docs/tensorboard.md."
+    return UserError(f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{monitor}'.{hint}")
 
 
 def _monitors(callbacks: list[Callback]) -> Iterator[tuple[Callback, str]]:

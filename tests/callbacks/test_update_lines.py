@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import Constraint, Objective
-from lightning_cgrpo.callbacks import LagrangianCallback, ObjectiveProgressBar, RunSummary, update_lines
+from lightning_cgrpo.callbacks import LagrangianCallback, ObjectiveProgressBar, RunSummary, progress, update_lines
 from lightning_cgrpo.callbacks.update_lines import UpdateLines, update_line
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.tasks.gridworld import GridworldTask
@@ -60,4 +60,4 @@ def test_of_many_constraints_those_furthest_beyond():
     objective = Objective("speed", {name: Constraint(at_most=0.1) for name in names})
     latest = {f"rate/{name}": number / 20 for number, name in enumerate(names)} | {"reward/mean": 1.0}
     line = update_line(objective, latest)
-    assert line.startswith("reward 1, signal08 0.40 > 0.1, ") and line.count(",") == update_lines.ROWS
+    assert line.startswith("reward 1, signal08 0.40 > 0.1, ") and line.count(",") == progress.ROWS

@@ -1,9 +1,11 @@
 """Tables keep their columns on narrow screens, messages their words, and files are whole."""
 
+import logging
+
 import pytest
 from rich.table import Column, Table
 
-from lightning_cgrpo.core.output import print_table, wrapped, write_whole
+from lightning_cgrpo.core.output import _informs, print_table, wrapped, write_whole
 
 
 def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
@@ -26,6 +28,19 @@ def test_messages_are_no_wider_than_the_screen_and_words_stay_whole(monkeypatch,
     assert lines[0] == "short\n" and f"  {path}\n" in lines
     assert all(len(line.rstrip()) <= columns for line in lines if path not in line)
     assert " ".join("".join(lines[1:]).split()) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "informs"),
+    [
+        ("Restoring states from the checkpoint path at runs/.mine/version_0/checkpoints/step=150.ckpt", True),
+        ("Restoring states from the checkpoint path at runs/mine/version_0/checkpoints/.step=150.31540.ckpt", False),
+        ("Loaded model weights from the checkpoint at runs/mine/version_0/checkpoints/.step=150.31540.ckpt", False),
+        ("Seed set to 3", False),
+    ],
+)
+def test_messages_that_say_nothing_about_the_run(message, informs):
+    assert _informs(logging.LogRecord("lightning.pytorch", logging.INFO, "", 0, message, None, None)) == informs
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):

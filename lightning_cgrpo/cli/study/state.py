@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import get
 from lightning_cgrpo.cli.method import identity_of, key_of
@@ -15,6 +15,9 @@ from lightning_cgrpo.cli.report.runs import Summary, read_summary, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY, write_whole
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.datamodules.base import Split
 
 NOTES = "study.json"
 """In a run's folder: the error that stopped the run, or that all commands after training have ended well."""
@@ -93,12 +96,9 @@ def changed_inputs(run: Run, summary: Summary) -> list[str]:
     # Imported here, because --list must not wait for torch.
     from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
 
-    changed = []
-    code = inputs.get("code", {})
-    code_now = code_fingerprints(code)
-    for name, fingerprint in code.items():
-        if code_now.get(name) != fingerprint:
-            changed.append(f"code of {name}")
+    trained_code = inputs.get("code", {})
+    code_now = code_fingerprints(trained_code)
+    changed = [f"code of {name}" for name in trained_code if code_now.get(name) != trained_code[name]]
     for split, digest in inputs.get("prompts", {}).items():
         if digest_now(run, split) != digest:
             changed.append(f"{split} prompts")
@@ -106,20 +106,16 @@ def changed_inputs(run: Run, summary: Summary) -> list[str]:
 
 
 @cache
-def digest_now(run: Run, split: str) -> str | None:
+def digest_now(run: Run, split: Split) -> str | None:
     """The digest of a split's prompts as they are now."""
     from lightning.pytorch import LightningDataModule
 
-    from lightning_cgrpo.cli.loading import instantiate
+    from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of
     from lightning_cgrpo.cli.preparation import import_names
-    from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
-    from lightning_cgrpo.core.manifest.manifest import prompts_digest
 
     import_names()
-    data: Any = instantiate(configuration(run), data=LightningDataModule)["data"]
-    data.prepare_data()
-    fingerprints = source_fingerprints(data.source(split))
-    return None if fingerprints is None else prompts_digest(fingerprints)
+    data = instantiate(configuration(run), data=LightningDataModule)["data"]
+    return prompts_digest_of(data, split)
 
 
 def progress(run: Run) -> tuple[int, int | None]:

@@ -153,7 +153,9 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            folders = package.split(".")
+            # One dot is the package itself, each further dot the one above.
+            above = folders[: len(folders) + 1 - node.level] if node.level else []
             path = ".".join([*above, node.module] if node.module else above)
             if path:
                 yield path
