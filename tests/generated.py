@@ -36,9 +36,16 @@ CONSTRAINTS = {
     "drift": Constraint(mean_at_most=0.05, signal="kl"),
     "kl": Constraint(mean_at_most=0.02),
     "entropy": Constraint(mean_at_least=0.4),
-    # Subsets by a tensor and by a list, a monitor, and a schedule.
+    # Subsets by a tensor and by a list.
     "small": Constraint(at_most=0.1, signal="hits", where={"size": 1}),
     "kind": Constraint(at_least=0.8, signal="polite", by={"kind": ["a", "b"]}),
+    # Limits in a column, and conditions: on a number, a count, steps of a subset, and a mean.
+    "over": Constraint(at_most=0.3, signal="speed", violated_above={"column": "limit"}),
+    "hasty": Constraint(at_most=0.3, signal="speed", violated_above={"column": "limit"}, given="goal"),
+    "burnt": Constraint(at_most=0.4, signal="lava", given="polite"),
+    "clear": Constraint(at_least=0.8, signal="hits", given="goal", where={"size": 2}),
+    "slowly": Constraint(mean_at_most=0.2, signal="speed", given="polite"),
+    # A monitor, and a schedule.
     "seen": Constraint(signal="lava", role="monitor"),
     "later": Constraint(at_least=0.9, signal="polite", start=0.5, over=2, aim=0.95),
 }
@@ -120,7 +127,9 @@ def make_batch(
     size = torch.from_numpy(random.integers(1, 3, shape[0]))
     kind = random.choice(["a", "b", "c"], shape[0]).tolist()
     texts = [f"prompt {number}" for number in random.integers(0, 3, shape[0])]
-    prompts = PromptGroups(torch.arange(shape[0]), {"prompt": texts, "size": size, "kind": kind})
+    limits = torch.from_numpy(random.choice([0.0, 0.25], shape[0]))
+    columns = {"prompt": texts, "size": size, "kind": kind, "limit": limits}
+    prompts = PromptGroups(torch.arange(shape[0]), columns)
     rollouts = Rollouts(mask.long(), mask, {"observations": torch.from_numpy(random.normal(size=(*shape, 12)))})
 
     opportunities = draw(1.0, 2.0, 4.0)

@@ -7,7 +7,18 @@ from statistics import pstdev
 
 from lightning_cgrpo.objective.objective import Constraint
 from tests.generated import Batch, Run
-from tests.loops.counts import Values, answers, applies, from_number, is_mean, measured, own_steps, target, violates
+from tests.loops.counts import (
+    Values,
+    answers,
+    applies,
+    from_number,
+    holds,
+    is_mean,
+    measured,
+    own_steps,
+    target,
+    violates,
+)
 
 
 @dataclass
@@ -51,14 +62,19 @@ def by_step(batch: Batch, signal: str) -> bool:
 
 def gains(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -> list[float]:
     """What a constraint adds to an answer's advantage: one value, or one for each step."""
-    values, _, opportunities = measured(batch, signal, b, g)
+    values, count, opportunities = measured(batch, signal, b, g)
     chances = [1.0] * len(values) if by_step(batch, signal) else [opportunities]
     wanted = constraint.at_least is not None or constraint.mean_at_least is not None
-    if from_number(constraint):
-        values, wanted = [float(violates(constraint, value)) for value in values], False
     of = batch.signals[signal]
     # A value beside its count is a cost of its own, and a number of an answer is violated or not.
     over_chances = of.count is None and of.opportunities is not None
+    if constraint.given is not None:
+        if not holds(batch, constraint, b, g):
+            return [0.0] * len(values)
+        over_chances = True
+        values = values if by_step(batch, signal) else [count]
+    if from_number(constraint):
+        values, wanted = [float(violates(batch, constraint, b, value)) for value in values], False
     if over_chances:
         excess = []
         for value, chance in zip(values, chances, strict=True):

@@ -32,6 +32,13 @@ def applies(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -
     return applicable is None or bool(applicable[b, g])
 
 
+def holds(batch: Batch, constraint: Constraint, b: int, g: int) -> bool:
+    """Whether an answer meets the constraint's condition, which applies to the answer."""
+    if constraint.given is None:
+        return True
+    return applies(batch, constraint.given, Constraint(), b, g) and measured(batch, constraint.given, b, g)[1] > 0
+
+
 def measured(batch: Batch, signal: str, b: int, g: int) -> tuple[list[float], float, float]:
     """The values of an answer (one, or one for each step), the occurrences, and the opportunities."""
     of = batch.signals[signal]
@@ -47,10 +54,12 @@ def from_number(constraint: Constraint) -> bool:
     return constraint.violated_above is not None or constraint.violated_below is not None
 
 
-def violates(constraint: Constraint, value: float) -> bool:
-    if constraint.violated_above is not None:
-        return value > constraint.violated_above
-    return value < constraint.violated_below
+def violates(batch: Batch, constraint: Constraint, b: int, value: float) -> bool:
+    """Whether a value of an answer to prompt b is beyond the limit, a number or that of the prompt."""
+    limit = constraint.violated_below if constraint.violated_above is None else constraint.violated_above
+    if isinstance(limit, dict):
+        limit = float(batch.prompts.columns[limit["column"]][b])
+    return value < limit if constraint.violated_above is None else value > limit
 
 
 def counted(batch: Batch, name: str, constraint: Constraint, b: int, g: int) -> tuple[float, float]:
@@ -59,12 +68,12 @@ def counted(batch: Batch, name: str, constraint: Constraint, b: int, g: int) -> 
     if signal in ("kl", "entropy"):
         mean = own_mean(batch, signal, b, g)
         count, opportunities = (0.0, 0.0) if mean is None else (mean, 1.0)
-    elif not applies(batch, signal, constraint, b, g):
+    elif not (applies(batch, signal, constraint, b, g) and holds(batch, constraint, b, g)):
         return 0.0, 0.0
     else:
         values, count, opportunities = measured(batch, signal, b, g)
         if from_number(constraint):
-            return float(sum(violates(constraint, value) for value in values)), float(len(values))
+            return float(sum(violates(batch, constraint, b, value) for value in values)), float(len(values))
     if constraint.mean_at_most is not None:
         return count, opportunities
     if constraint.mean_at_least is not None:

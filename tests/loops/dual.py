@@ -31,8 +31,9 @@ def dual_steps(
             step: dict[str, float | None] = {}
             for name, constraint in objective.constrained.items():
                 violations, opportunities = counts[name]
-                if constraint.where is not None and opportunities < 30:
-                    step[name] = None  # counts of a subset wait until there are enough
+                of_some = constraint.where is not None or constraint.given is not None
+                if of_some and opportunities < 30:
+                    step[name] = None  # counts of some answers wait until there are enough
                     continue
                 counts[name] = (0.0, 0.0)
                 rate = violations / opportunities if opportunities else None
