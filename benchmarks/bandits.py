@@ -82,6 +82,40 @@ class Problem:
         above = np.einsum("txa,kxa->tk", policies, self.violations())
         return above / np.einsum("txa,xa->t", policies, lengths)[:, None] / self.units
 
+    def answered(self, costs: Tensor, rows: Tensor, arms: Tensor, draw: torch.Generator) -> dict[str, Signal]:
+        """Signals of the arms ``[B, G]`` in contexts ``[B, G]``, with violations by `costs` ``[K, X, A]``."""
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, *arms.shape, generator=draw, dtype=torch.float64)
+
+        reward = (uniform() < torch.from_numpy(self.rewards)[rows, arms]).double()
+        if self.noise:
+            reward += self.noise * torch.randn(arms.shape, generator=draw, dtype=torch.float64)
+        signals = {"reward": Signal(reward)}
+        shared = uniform()
+        for k, cost in enumerate(costs):
+            mean = cost[rows, arms]
+            if self.draws == "own":
+                luck = uniform()
+            elif self.draws == "opposite" and k > 0:
+                luck = 1 - shared
+            else:
+                luck = shared
+            value = (luck < mean).double()
+            options: dict[str, Tensor] = {}
+            if self.heavy:
+                normal = torch.randn(arms.shape, generator=draw, dtype=torch.float64)
+                value = mean * (SIGMA * normal - SIGMA**2 / 2).exp()
+            if self.lengths is not None:
+                steps = torch.from_numpy(self.lengths)[rows, arms]
+                value = torch.binomial(steps, mean, generator=draw)
+                # A count apart from the value keeps the sum as the cost.
+                options = {"opportunities": steps} if self.excess else {"count": value, "opportunities": steps}
+            if self.applies:
+                options["applicable"] = uniform() < self.applies[k]
+            signals[f"cost{k}"] = Signal(value, **options)
+        return signals
+
     def bounds(self) -> tuple[float, float, Array]:
         """Least reward of the safest policies (the least sum of excesses), the greatest within the thresholds, and the
         rewards ``[K]`` that one violation less costs there.
@@ -205,38 +239,3 @@ def problems_by_name() -> dict[str, Problem]:
         "2 % of answers": drawn(25, 0.35, applies=(1.0, 0.02), updates=800),
         "frequent beside rare": replace(uneven, thresholds=between(uneven.rewards, uneven.costs, 0.35)),
     }
-
-
-def answered(problem: Problem, costs: Tensor, rows: Tensor, arms: Tensor, draw: torch.Generator) -> dict[str, Signal]:
-    """Signals of the arms ``[B, G]`` in contexts ``[B, G]``."""
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, *arms.shape, generator=draw, dtype=torch.float64)
-
-    reward = (uniform() < torch.from_numpy(problem.rewards)[rows, arms]).double()
-    if problem.noise:
-        reward += problem.noise * torch.randn(arms.shape, generator=draw, dtype=torch.float64)
-    signals = {"reward": Signal(reward)}
-    shared = uniform()
-    for k, cost in enumerate(costs):
-        mean = cost[rows, arms]
-        if problem.draws == "own":
-            luck = uniform()
-        elif problem.draws == "opposite" and k > 0:
-            luck = 1 - shared
-        else:
-            luck = shared
-        value = (luck < mean).double()
-        options: dict[str, Tensor] = {}
-        if problem.heavy:
-            normal = torch.randn(arms.shape, generator=draw, dtype=torch.float64)
-            value = mean * (SIGMA * normal - SIGMA**2 / 2).exp()
-        if problem.lengths is not None:
-            steps = torch.from_numpy(problem.lengths)[rows, arms]
-            value = torch.binomial(steps, mean, generator=draw)
-            # A count apart from the value keeps the sum as the cost.
-            options = {"opportunities": steps} if problem.excess else {"count": value, "opportunities": steps}
-        if problem.applies:
-            options["applicable"] = uniform() < problem.applies[k]
-        signals[f"cost{k}"] = Signal(value, **options)
-    return signals

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from benchmarks.bandits import Array, Problem, answered, problems_by_name
+from benchmarks.bandits import Array, Problem, problems_by_name
 from benchmarks.duals import TOLERANCE, train
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.multipliers import DampedAscent
@@ -51,7 +51,7 @@ def validated(problem: Problem, policy: Array, prompts: int, draw: torch.Generat
     """A validation of a policy ``[X, A]`` by prompts with one answer each."""
     rows = torch.randint(len(policy), (prompts, 1), generator=draw)
     arms = torch.from_numpy(policy)[rows[:, 0]].multinomial(1, generator=draw)
-    signals = answered(problem, torch.from_numpy(problem.costs), rows, arms, draw)
+    signals = problem.answered(torch.from_numpy(problem.costs), rows, arms, draw)
     rollouts = Rollouts(arms[..., None], torch.ones_like(arms[..., None], dtype=torch.bool), {})
     sums = prompt_sums(problem.objective, signals, rollouts)
     total = {name: float(row.sum()) for name, row in sums.items()}

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.bandits import Array, Problem, answered, problems_by_name
+from benchmarks.bandits import Array, Problem, problems_by_name
 from benchmarks.fresh_bandits import fresh_problems
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from examples.controllers.nupi import NuPI
@@ -99,7 +99,7 @@ def train(
         contexts = torch.randint(len(probs), (problem.prompts,), generator=draw)
         arms = probs.detach()[contexts].multinomial(problem.answers, replacement=True, generator=draw)
         rows = contexts[:, None].expand_as(arms)
-        advantages = advantages_of(answered(problem, costs, rows, arms, draw))
+        advantages = advantages_of(problem.answered(costs, rows, arms, draw))
         entropy = -(probs * log_probs).sum(-1)[contexts].mean()
         optimizer.zero_grad()
         (-(advantages * log_probs[rows, arms]).mean() - ENTROPY * entropy).backward()
