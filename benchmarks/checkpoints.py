@@ -37,6 +37,7 @@ from lightning_cgrpo.multipliers import DampedAscent
 from lightning_cgrpo.objective.measurement import Evaluation, clustered_rates, moments, prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import Selection, Standing
+from lightning_cgrpo.objective.units import unit
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 
 CHECKS = 10
@@ -67,9 +68,8 @@ def by_bounds(objective: Objective, evaluation: Evaluation) -> tuple[bool, float
     slack = np.inf
     for name, constraint in objective.constrained.items():
         unknown = (ClusteredMean if constraint.bound.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
-        d = constraint.bound.target
-        unit = d if constraint.bound.of_mean else (d * (1 - d)) ** 0.5
-        slack = min(slack, (d - evaluation.rates.get(name, unknown).bounds(0.05)[1]) / unit)
+        upper = evaluation.rates.get(name, unknown).bounds(0.05)[1]
+        slack = min(slack, (constraint.bound.target - upper) / unit(constraint.bound))
     return slack >= 0, evaluation.metrics["reward/mean"] if slack >= 0 else slack
 
 
@@ -98,9 +98,9 @@ def certified(problem: Problem, excess: Array) -> float:
     """The probability that `CERTIFYING` prompts certify all counted rates, whose excess is ``[K]``."""
     probability = 1.0
     counted = len(excess)
-    for d, unit, above in zip(problem.thresholds, problem.units, excess, strict=False):
+    for d, scale, above in zip(problem.thresholds, problem.units, excess, strict=False):
         most = np.searchsorted(binom.cdf(np.arange(CERTIFYING + 1), CERTIFYING, d), 0.05 / counted, "right") - 1
-        probability *= float(binom.cdf(most, CERTIFYING, d + above * unit)) if most >= 0 else 0.0
+        probability *= float(binom.cdf(most, CERTIFYING, d + above * scale)) if most >= 0 else 0.0
     return probability
 
 

@@ -98,17 +98,17 @@ def values(method: str, key: str | ScoreKey) -> dict[int, float]:
 def values_in(method: str, key: str | ScoreKey) -> dict[int, float]:
     """A measure by seed, of one folder's runs."""
     folder, name = method.rsplit("/", 1)
+    if isinstance(key, tuple):
+        stage, column = key
+        scores = json.loads((RESULTS / folder / "scores.json").read_text())
+        by_seed = {seed: scores.get(f"{name}_seed{seed}") for seed in SEEDS}
+        return {seed: score[stage][column] for seed, score in by_seed.items() if score is not None}
+    part = "tests" if key.startswith("test/") else "final"
     found: dict[int, float] = {}
-    scores = json.loads((RESULTS / folder / "scores.json").read_text()) if isinstance(key, tuple) else {}
     for seed in SEEDS:
-        if isinstance(key, tuple):
-            if (score := scores.get(f"{name}_seed{seed}")) is not None:
-                found[seed] = score[key[0]][key[1]]
-            continue
         file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
         if file.is_file():
-            run = json.loads(file.read_text())
-            found[seed] = run["tests" if key.startswith("test/") else "final"][key]
+            found[seed] = json.loads(file.read_text())[part][key]
     return found
 
 

@@ -7,11 +7,10 @@
 Kinds of kills, in turn: SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM
 during validation. Each kind runs on gridworld and word problems, on one process and on two. On two processes either or
 both are hit; word problems alternate between ddp and fsdp2, whose checkpoints are directories. Other tasks run on one
-process. The same command
-resumes each run, with ``--ckpt_path=last`` if a checkpoint exists. The run must end with the uninterrupted checkpoint:
-weights, optimizer, schedule, multipliers and controller, progress. Randomness is drawn by counter, so no generators
-are compared. Unfinished files must be gone. Both parts' logs together must equal the uninterrupted CSV file, and agree
-where both logged an update.
+process. The same command resumes each run, with ``--ckpt_path=last`` if a checkpoint exists. The run must end with the
+uninterrupted checkpoint: weights, optimizer, schedule, multipliers and controller, progress. Randomness is drawn by
+counter, so no generators are compared. Unfinished files must be gone. Both parts' logs together must equal the
+uninterrupted CSV file, and agree where both logged an update.
 """
 
 from __future__ import annotations

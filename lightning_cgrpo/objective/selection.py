@@ -18,8 +18,6 @@ WORST = -1e3
 """Merit of a policy of which a mean was never observed, because an infinite metric can't be logged."""
 CONFIDENCE = 0.95
 """Confidence with which a threshold counts as shown."""
-
-
 CLEAR = 2.0
 """Standard errors of a difference that make a reward lower than another."""
 RECENT = 1 / 3

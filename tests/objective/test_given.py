@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import linprog
 from scipy.stats import beta
 
+from benchmarks.conditions import Conditional
+from benchmarks.duals import train
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.cli.certificate import _counts
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages
+from lightning_cgrpo.multipliers import DampedAscent
 from lightning_cgrpo.objective.measurement import RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns, columns_read
@@ -80,31 +81,14 @@ class TestAdvantage:
 
     def test_training_finds_the_constrained_optimum(self) -> None:
         """A bandit of three arms for each of two prompts; a linear program knows the optimum."""
-        right = torch.tensor([[0.3, 0.6, 0.9], [0.2, 0.5, 0.6]], dtype=torch.float64)
-        long = torch.tensor([[0.05, 0.3, 0.7], [0.02, 0.1, 0.6]], dtype=torch.float64)
-        excess = (long - 0.25) * right
-        rows = np.kron(np.eye(2), np.ones(3))
-        optimum = -linprog(-right.flatten().numpy(), excess.flatten()[None].numpy(), [0], rows, np.ones(2)).fun / 2
-
-        draw = torch.Generator().manual_seed(0)
-        advantages_of = ConstrainedAdvantages(Objective("right", {"long": LONG}))
-        logits = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.Adam([logits], lr=0.05)
-        policies = []
-        for _ in range(300):
-            arms = logits.softmax(-1).detach().repeat(8, 1).multinomial(16, replacement=True, generator=draw)
-            prompts = torch.arange(16)[:, None] % 2
-            right_BG = torch.rand(arms.shape, generator=draw) < right[prompts, arms]
-            long_BG = torch.rand(arms.shape, generator=draw) < long[prompts, arms]
-            measured = {"right": Signal(right_BG.double()), "tokens": Signal(10 + 20 * long_BG.double())}
-            advantages = advantages_of(measured)
-            optimizer.zero_grad()
-            (-(advantages * logits.log_softmax(-1)[prompts, arms]).mean()).backward()
-            optimizer.step()
-            policies.append(logits.softmax(-1).detach())
-        policy = torch.stack(policies[-75:]).mean(0)
+        right = np.array([[0.3, 0.6, 0.9], [0.2, 0.5, 0.6]])
+        long = np.array([[0.05, 0.3, 0.7], [0.02, 0.1, 0.6]])
+        size = {"updates": 300, "prompts": 16}
+        problem = Conditional(right, long[None], (0.25,), **size, lengths=right, rewarded=True)
+        policy = train(problem, DampedAscent(), seed=0).mean(0)
         rate = (policy * right * long).sum() / (policy * right).sum()
         assert rate < 0.26
+        _, optimum, _ = problem.bounds()
         assert (policy * right).sum() / 2 > 0.95 * optimum
 
 
