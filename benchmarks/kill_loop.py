@@ -16,7 +16,6 @@ uninterrupted CSV file, and agree where both logged an update.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -27,19 +26,16 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers.models.auto.modeling_auto  # noqa: F401  (for the processes that are forked)
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli.preparation
-from lightning_cgrpo.checkpoints.header import SHARDED_LAST
-from lightning_cgrpo.core.manifest.manifest import KEY, PLACE
+from benchmarks.run_differences import differences, read
 
 PATIENCE = 600.0
 """Timeout of every step, in seconds."""
@@ -108,7 +104,6 @@ TASKS = {
     ),
 }
 PROCESSES = {"auto": 1, "ddp": 2, "fsdp2": 2}
-UNTOLD = ("time/", "throughput/")
 
 
 @dataclass
@@ -274,72 +269,6 @@ def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random
     if saved:
         different += [f"{path.name} is left" for path in unfinished(run)]
     return Trial(task, strategy, kind, **killed, resumed_at=at, differences=different)
-
-
-def differences(run: Path, whole: Path) -> Iterator[str]:
-    yield from different(final(run), final(whole), "checkpoint")
-    expected, logged = logs(whole / "runs/run/version_0"), {}
-    for part in sorted(run.glob("runs/run/version_*")):
-        for key, value in logs(part).items():
-            if logged.setdefault(key, value) != value:
-                yield f"{key} logged as {logged[key]} and {value}"
-    for key in sorted(expected.keys() | logged.keys()):
-        if expected.get(key) != logged.get(key):
-            yield f"{key} logged as {logged.get(key)}, not {expected.get(key)}"
-
-
-def final(run: Path) -> dict[str, Any]:
-    """The last checkpoint, without the state of callbacks that remember paths, and without the run's place."""
-    path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
-    checkpoint = read(path)
-    callbacks = checkpoint["callbacks"]
-    checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
-    settings = checkpoint.get(KEY, {}).get("settings") or {}  # none of runs from Python
-    for place in PLACE:  # runs on other numbers of nodes are compared, too
-        settings.pop(place, None)
-    return checkpoint
-
-
-def read(path: Path) -> dict[str, Any]:
-    checkpoint: dict[str, Any] = torch.load(path / SHARDED_LAST if path.is_dir() else path, weights_only=True)
-    if path.is_dir():
-        with tempfile.NamedTemporaryFile() as file:
-            dcp_to_torch_save(path, file.name)
-            checkpoint |= torch.load(file.name, weights_only=True)
-    return checkpoint
-
-
-def different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
-    if type(ours) is not type(theirs):
-        yield f"{where}: {type(ours).__name__}, not {type(theirs).__name__}"
-    elif isinstance(ours, torch.Tensor):
-        if ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
-            yield f"{where}: other numbers"
-    elif isinstance(ours, dict):
-        for key in ours.keys() | theirs.keys():
-            if key in ours and key in theirs:
-                yield from different(ours[key], theirs[key], f"{where}.{key}")
-            else:
-                yield f"{where}.{key}: in one only"
-    elif isinstance(ours, (list, tuple)) and len(ours) == len(theirs):
-        for number, pair in enumerate(zip(ours, theirs, strict=True)):
-            yield from different(*pair, f"{where}[{number}]")
-    elif ours != theirs:
-        yield f"{where}: {ours}, not {theirs}"
-
-
-def logs(version: Path) -> dict[tuple[int, str], str]:
-    """Logged values as text, by update and tag, without durations."""
-    file = version / "metrics.csv"
-    if not file.exists():
-        return {}
-    with file.open() as lines:
-        return {
-            (int(row["step"]), tag): value
-            for row in csv.DictReader(lines)
-            for tag, value in row.items()
-            if value and tag != "step" and not tag.startswith(UNTOLD)
-        }
 
 
 def main(argv: list[str] | None = None) -> list[Trial]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.kill_loop import different
+from benchmarks.run_differences import different
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule

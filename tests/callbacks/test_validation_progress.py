@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from benchmarks.kill_loop import final, logs
+from benchmarks.run_differences import final, logs
 from lightning_cgrpo.callbacks import Checkpoints
 from tests.callbacks.small_runs import Stop, trained
 from tests.test_resume import assert_identical

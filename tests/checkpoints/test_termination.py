@@ -12,7 +12,7 @@ import torch
 
 from lightning_cgrpo.__main__ import main
 from tests.checkpoints import termination_worker
-from tests.checkpoints.test_files import ARGUMENTS
+from tests.checkpoints.test_written_when import ARGUMENTS
 from tests.forked import server
 
 RUN = ["fit", *ARGUMENTS, "--trainer.logger.name=run", "--callbacks.checkpoints.every_n_train_steps=2"]

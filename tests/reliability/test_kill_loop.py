@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import kill_loop
+from benchmarks.run_differences import differences
 
 
 @pytest.mark.slow
@@ -25,12 +26,12 @@ def test_what_differs_is_told(tmp_path):
         torch.save(state, version / "checkpoints/last.ckpt")
         (version / "metrics.csv").write_text("rate,step,time/score\n0.5,0,1\n0.25,1,2\n")
         runs.append(tmp_path / name)
-    assert list(kill_loop.differences(*runs)) == []
+    assert list(differences(*runs)) == []
     torch.save({**state, "loops": [1, {"b": 3}]}, runs[0] / "runs/run/version_0/checkpoints/last.ckpt")
     (runs[0] / "runs/run/version_0/metrics.csv").write_text("rate,step,time/score\n0.5,0,9\n")
     shutil.copytree(runs[0] / "runs/run/version_0", runs[0] / "runs/run/version_1")
     (runs[0] / "runs/run/version_1/metrics.csv").write_text("rate,step,time/score\n0.75,0,9\n")
-    assert list(kill_loop.differences(*runs)) == [
+    assert list(differences(*runs)) == [
         "checkpoint.loops[1].b: 3, not 2",
         "(0, 'rate') logged as 0.5 and 0.75",
         "(1, 'rate') logged as None, not 0.25",

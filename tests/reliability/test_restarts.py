@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import kill_loop
+from benchmarks.run_differences import differences
 from lightning_cgrpo.cli.messages import of_a_lost_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +188,7 @@ def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(launcher,
     ), text[-3000:]
     assert len(list(killed.glob("runs/run/version_*"))) > 1
     kill_loop.Run(whole, "gridworld", "ddp", f"--trainer.max_steps={UPDATES}").finish()
-    assert list(kill_loop.differences(killed, whole)) == []
+    assert list(differences(killed, whole)) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks import kill_loop
+from benchmarks.run_differences import differences, logs
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -146,7 +147,7 @@ def test_a_killed_run_equals_a_whole_run(address, model, tmp_path):
     assert run.until(lambda: "update 2" in kill_loop.marks(killed), 0.01)
     run.kill(signal.SIGKILL, [0])
     kill_loop.Run(killed, "language", "auto", *more).finish()
-    assert list(kill_loop.differences(killed, whole)) == []
-    logged = kill_loop.logs(whole / "runs/run/version_0")
+    assert list(differences(killed, whole)) == []
+    logged = logs(whole / "runs/run/version_0")
     gaps = [float(value) for (_, tag), value in logged.items() if tag == "sampling/log_prob_gap"]
     assert len(gaps) == 4 and max(gaps) < 1e-4
