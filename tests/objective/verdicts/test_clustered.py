@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.verdicts import UNEQUAL, of_unequal
+from benchmarks.populations import UNEQUAL
+from benchmarks.verdicts import of_unequal
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.verdicts.binomial import lower_bound, upper_bound
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
