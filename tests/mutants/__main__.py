@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -34,6 +33,7 @@ import hypothesis
 import pytest
 
 from tests.mutants.changes import Mutant, code_of, mutants_of
+from tests.mutants.forks import Forks
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -210,47 +210,6 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -
             if left > 0 or not chosen:
                 chosen.append(item)
     return chosen
-
-
-class Forks:
-    """Forks of this process, a few at a time."""
-
-    def __init__(self, processes: int) -> None:
-        self.processes = processes
-        self._running: dict[int, tuple[Any, float]] = {}
-        self._results: dict[Any, str] = {}
-
-    def start(self, name: Any, function: Callable[[], int], limit: float) -> None:
-        """Call a function in a fork, which ends with its status, and is killed after `limit` seconds."""
-        self._wait(self.processes - 1)
-        child = os.fork()
-        if child == 0:
-            os.setpgid(0, 0)
-            try:
-                os._exit(function())
-            except BaseException as error:
-                print(f"{type(error).__name__}: {error}", flush=True)
-                os._exit(2)
-        self._running[child] = name, time.monotonic() + limit
-
-    def end(self) -> dict[Any, str]:
-        """By name, "survived" if the function returned 0, as it does if all tests pass, else "killed"."""
-        self._wait(0)
-        return self._results
-
-    def _wait(self, most: int) -> None:
-        while len(self._running) > most:
-            for child, (name, deadline) in list(self._running.items()):
-                ended, status = os.waitpid(child, os.WNOHANG)
-                if ended or time.monotonic() > deadline:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(child, signal.SIGKILL)  # and the processes that it started
-                    if not ended:
-                        os.waitpid(child, 0)
-                    del self._running[child]
-                    self._results[name] = "survived" if ended and status == 0 else "killed"
-                    print(f"{self._results[name]:8} {getattr(name, 'text', name)}", flush=True)
-            time.sleep(0.02)
 
 
 def _write(results: dict[Mutant, str], arguments: argparse.Namespace) -> None:
