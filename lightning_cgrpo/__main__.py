@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -134,8 +135,11 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
-    from lightning_cgrpo.cli.command_line import main as run_command
-
+    gc.disable()  # what is imported stays, and searches for garbage among it would take a second
+    try:
+        from lightning_cgrpo.cli.command_line import main as run_command
+    finally:
+        gc.enable()
     run_command(command, config, flags, beginning)
 
 
