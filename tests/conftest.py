@@ -1,10 +1,11 @@
 """Fixtures of all tests."""
 
+import gc
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]
 
-LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_state.py"
+FIRST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_termination.py", "test_console.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,13 +40,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two cores, because a worker waits for processes that its tests start."""
-    return min(3 * len(os.sched_getaffinity(0)) // 2, 12) if hasattr(os, "sched_getaffinity") else 3
+    """One for each core: a worker rarely waits, and each imports and collects everything."""
+    return min(len(os.sched_getaffinity(0)), 12) if hasattr(os, "sched_getaffinity") else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported stays, so searches for garbage would find none, but look at all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest tests first, so that no worker is left alone with one at the end."""
-    items.sort(key=lambda item: not any(item.path.match(name) for name in LONGEST))
+    """Start the longest tests first, so that no worker is left alone with one at the end.
+
+    They fork processes, so the server that forks them (forked.py) is started by few workers.
+    """
+    items.sort(key=lambda item: not any(item.path.match(name) for name in FIRST))
 
 
 @pytest.fixture(autouse=True)

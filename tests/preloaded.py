@@ -1,9 +1,12 @@
 """All that a run imports, imported once by the server that forks the tests' processes (see forked.py)."""
 
+import gc
 import importlib
 
-from lightning_cgrpo.cli import command_line  # noqa: F401
-from lightning_cgrpo.cli.preparation import import_names
+gc.disable()  # What is imported stays, here and in every fork.
+
+from lightning_cgrpo.cli import command_line  # noqa: E402, F401
+from lightning_cgrpo.cli.preparation import import_names  # noqa: E402
 
 import_names()
 # What a run imports when it needs it.
@@ -16,3 +19,5 @@ for name in (
     "transformers.models.auto.modeling_auto",
 ):
     importlib.import_module(name)
+gc.freeze()
+gc.enable()
