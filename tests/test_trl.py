@@ -137,7 +137,8 @@ def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of,
     ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=4))  # fmt: skip
 
     records = {}
-    trainer = trainer_of([named(name, lambda name=name: records[name]) for name in ("brief", "vowels")])
+    functions = [named(name, lambda name=name: records[name]) for name in ("brief", "vowels")]
+    trainer = trainer_of(functions, num_generations_eval=2)
     lagrangian = Lagrangian(trainer, OBJECTIVE, scale=scale)
     trainer.model.train()
     for measured, expected, weights in watch.updates:

@@ -1,10 +1,11 @@
 """Change the core in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
 - The core is `CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
-- A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds. Later
-  runs read the record, and add new tests; a change of the core begins a new record.
+- A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds.
 - A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
   Tests of the same room come first, then the quickest files, up to `ENOUGH` seconds.
+- `KEPT` has what was found: a test is recorded again, and a mutant runs again, only if its code or its tests' files
+  have changed. So an interrupted run goes on where it was. --fresh forgets all.
 - The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
 - `score.json` has the score by file, and the survivors. `equivalent.json` names mutants that change no behavior, by
   reason; they are not run.
@@ -19,7 +20,6 @@ import hashlib
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -34,10 +34,10 @@ import pytest
 
 from tests.mutants.changes import Mutant, code_of, mutants_of
 from tests.mutants.forks import Forks
+from tests.mutants.kept import ROOT, Kept, digest_of
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-RECORD = ROOT / ".pytest_cache" / "mutants.jsonl"
+KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
 ROOMS = "grpo", "modules", "multipliers", "objective", "policies", "samplers"
 CORE = (
     *(f"lightning_cgrpo/core/{name}.py" for name in ("copies", "randomness", "rollout")),
@@ -67,7 +67,10 @@ class Mutants:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.failed = False
+        self.kept = Kept(KEPT)
+        self.results: dict[Mutant, dict[str, Any]] = {}
+        self.failed = ""
+        """How a test failed, since this was emptied."""
 
     def pytest_collection(self) -> None:
         # The same examples each time, and no search for a smaller example.
@@ -76,94 +79,112 @@ class Mutants:
         hypothesis.settings.load_profile("mutants")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed = self.failed or report.failed
+        if report.failed:
+            self.failed += report.longreprtext
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         recorded = self._recorded(session.items)
         functions = _functions()
         gc.freeze()  # a collection in a fork would copy the memory
         known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
-        results = {}
         forks = Forks(self.arguments.processes)
         for mutant in self._chosen():
             if mutant.name in known:
-                results[mutant] = "equivalent"
+                self._end(mutant, "", "equivalent", 0.0)
                 continue
             tests = _tests(mutant, session.items, recorded)
+            digest = digest_of([item.path for item in tests], mutant.source, *(item.nodeid for item in tests))
+            if (fact := self.kept.find(mutant.name, digest)) is not None:
+                self.results[mutant] = fact
+                continue
             if not tests:
-                results[mutant] = "survived"
+                self._end(mutant, digest, "survived", 0.0)
                 continue
             seconds = sum(recorded[item.nodeid]["seconds"] for item in tests)
             code = code_of(mutant, ROOT)
             changed = functions[mutant.file, mutant.function, mutant.first_line]
-            forks.start(mutant, functools.partial(self._run, changed, code, tests, recorded), limit=120 + 20 * seconds)
-        _write(results | forks.end(), self.arguments)
+            forks.start(
+                functools.partial(self._run, changed, code, tests, recorded),
+                120 + 20 * seconds,
+                functools.partial(self._after_run, mutant, digest),
+            )
+        forks.end()
+        _write(self.results, self.arguments)
         return True
 
     def _chosen(self) -> list[Mutant]:
         found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT, file)]
         found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
-        chosen = [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
-        return sorted(chosen, key=lambda mutant: (mutant.file, mutant.lines.start))
+        return [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
 
-    def _run(self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> int:
-        """Run tests with the changed functions until one fails; 0 if none does."""
+    def _after_run(self, mutant: Mutant, digest: str, passed: bool, seconds: float) -> None:
+        self._end(mutant, digest, "survived" if passed else "killed", seconds)
+
+    def _end(self, mutant: Mutant, digest: str, result: str, seconds: float) -> None:
+        self.kept.add(mutant.name, digest, result=result, seconds=seconds)
+        self.results[mutant] = self.kept.facts[mutant.name]
+        print(f"{len(self.results):4} {result:10} {seconds:5.1f} s  {mutant.text}", flush=True)
+
+    def _run(
+        self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]
+    ) -> bool:
+        """Run tests with the changed functions until one fails; True if none does."""
         for function in functions:
             function.__code__ = code
-        self.failed = False
+        self.failed = ""
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             # CPU seconds: the signal ends the fork, if a loop has no end.
             signal.setitimer(signal.ITIMER_PROF, 5 + 5 * recorded[item.nodeid]["seconds"])
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
-                return 1
-        return 0
+                return False
+        return True
 
     # ------------------------------------------------------------------ which test runs which line
 
     def _recorded(self, items: list[pytest.Item]) -> dict[str, Any]:
         """Seconds and lines of tests by name; the modules that the tests import are imported."""
-        core = hashlib.sha256(b"".join((ROOT / file).read_bytes() for file in core_files())).hexdigest()
-        if not RECORD.exists() or json.loads(RECORD.open().readline())["core"] != core:
-            RECORD.write_text(json.dumps({"core": core}) + "\n")
-        known = {json.loads(line).get("test") for line in RECORD.open()}
-        missing = [item for item in items if item.nodeid not in known]
+        missing = [item for item in items if self._record_of(item) is None]
         forks = Forks(self.arguments.processes)
         for number in range(self.arguments.processes if missing else 0):
             part = [item for item in missing if len(str(item.path)) % self.arguments.processes == number]
-            forks.start(f"record {number}", functools.partial(self._record, part), limit=7200)
+            forks.start(functools.partial(self._record, part), 7200, lambda passed, seconds: None)
         forks.end()
-        lines = [json.loads(line) for line in RECORD.open()]
-        for name in {name for line in lines for name in line.get("modules", ())}:
+        self.kept.read()
+        for name in {name for fact in self.kept.facts.values() for name in fact.get("modules", ())}:
             _import(name)
-        return {line["test"]: line for line in lines if line.get("lines")}
+        return {item.nodeid: fact for item in items if (fact := self._record_of(item)) is not None}
 
-    def _record(self, items: list[pytest.Item]) -> int:
+    def _record_of(self, item: pytest.Item) -> dict[str, Any] | None:
+        fact = self.kept.facts.get(item.nodeid, {"lines": ()})
+        return self.kept.find(item.nodeid, digest_of([item.path, *fact["lines"]]))
+
+    def _record(self, items: list[pytest.Item]) -> bool:
         files = {str(ROOT / file): file for file in core_files()}
-        with RECORD.open("a") as record:
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                lines: dict[str, set[int]] = {file: set() for file in files.values()}
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            lines: dict[str, set[int]] = {file: set() for file in files.values()}
 
-                def trace(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
-                    file = files.get(frame.f_code.co_filename)
-                    if file is None:
-                        return None
-                    lines[file].add(frame.f_lineno)
-                    return trace
+            def trace(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
+                file = files.get(frame.f_code.co_filename)
+                if file is None:
+                    return None
+                lines[file].add(frame.f_lineno)
+                return trace
 
-                self.failed = False
-                began = time.process_time()
-                sys.settrace(trace)
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                sys.settrace(None)
-                seen = {} if self.failed else {file: sorted(of) for file, of in lines.items() if of}
-                line = {"test": item.nodeid, "seconds": time.process_time() - began, "lines": seen}
-                record.write(json.dumps(line) + "\n")
-                record.flush()
-                if self.failed:
-                    print(f"Fails without a change: {item.nodeid}", flush=True)
-            record.write(json.dumps({"modules": [name for name in sys.modules if not name.startswith("tests")]}) + "\n")
-        return 0
+            self.failed = ""
+            began = time.process_time()
+            sys.settrace(trace)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            sys.settrace(None)
+            if self.failed:
+                print(f"Fails without a change: {item.nodeid}\n{self.failed}", flush=True)
+                continue
+            seen = {file: sorted(of) for file, of in lines.items() if of}
+            digest = digest_of([item.path, *seen])
+            self.kept.add(item.nodeid, digest, seconds=time.process_time() - began, lines=seen)
+        modules = [name for name in sys.modules if not name.startswith("tests")]
+        self.kept.add(f"modules of {items[0].nodeid if items else None}", "", modules=modules)
+        return True
 
 
 def core_files() -> list[str]:
@@ -212,21 +233,22 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -
     return chosen
 
 
-def _write(results: dict[Mutant, str], arguments: argparse.Namespace) -> None:
-    total = Counter(results.values())
+def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace) -> None:
+    total = Counter(fact["result"] for fact in results.values())
     changing = total["killed"] + total["survived"]
     score = f"{total['killed']} of {changing}, {total['killed'] / max(changing, 1):.1%}"
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(f"Killed: {score}, in {sum(times.ru_utime + times.ru_stime for times in used) / 60:.1f} CPU minutes")
+    minutes = round(sum(fact["seconds"] for fact in results.values()) / 60, 1)
+    print(f"Killed: {score}, in {minutes} CPU minutes")
     files: dict[str, Counter[str]] = defaultdict(Counter)
-    for mutant, result in results.items():
-        files[mutant.file][result] += 1
+    for mutant, fact in sorted(results.items(), key=lambda pair: pair[0].file):
+        files[mutant.file][fact["result"]] += 1
     written = {
         "seed": arguments.seed,
         "killed": score,
         "equivalent": total["equivalent"],
-        "survivors": [mutant.text for mutant, result in results.items() if result == "survived"],
-        "files": {file: dict(counts) for file, counts in sorted(files.items())},
+        "cpu_minutes": minutes,
+        "survivors": [mutant.text for mutant, fact in results.items() if fact["result"] == "survived"],
+        "files": {file: dict(counts) for file, counts in files.items()},
     }
     if not arguments.only:
         (HERE / "score.json").write_text(json.dumps(written, indent=1) + "\n")
@@ -238,9 +260,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
+    parser.add_argument("--fresh", action="store_true", help="begin again")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    RECORD.parent.mkdir(exist_ok=True)
+    if arguments.fresh:
+        KEPT.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         options = ["-n", "0", "-p", "no:cacheprovider", "-p", "no:terminal", f"--basetemp={folder}/tests"]
         sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))

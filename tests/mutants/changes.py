@@ -28,6 +28,7 @@ class Mutant:
         lines: of the changed statement; a test that runs none of them can't see the change.
         change: source before and after.
         number: of equal changes in a function, the first is 0.
+        source: of the function, without the change.
     """
 
     file: str
@@ -36,6 +37,7 @@ class Mutant:
     lines: range
     change: str
     number: int
+    source: str
 
     @property
     def name(self) -> str:
@@ -52,13 +54,14 @@ def mutants_of(root: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
     for name, function in _functions(tree, ""):
         first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         seen: dict[str, int] = {}
+        source = ast.unparse(function)
         for parent, field, index, lines in _places(function, range(0)):
             old = getattr(parent, field) if index is None else getattr(parent, field)[index]
             for new in _changed(old):
                 change = f"{_text(old)}  ->  {_text(new)}"
                 number = seen[change] = seen.get(change, -1) + 1
                 _put(parent, field, index, ast.fix_missing_locations(ast.copy_location(new, old)))
-                yield Mutant(file, name, first_line, lines, change, number), tree
+                yield Mutant(file, name, first_line, lines, change, number, source), tree
                 _put(parent, field, index, old)
 
 

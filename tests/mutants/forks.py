@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 
 class Forks:
@@ -13,37 +12,37 @@ class Forks:
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
-        self._running: dict[int, tuple[Any, float]] = {}
-        self._results: dict[Any, str] = {}
+        self._running: dict[int, tuple[float, Callable[[bool, float], None]]] = {}
 
-    def start(self, name: Any, function: Callable[[], int], limit: float) -> None:
-        """Call a function in a fork, which ends with its status, and is killed after `limit` seconds."""
+    def start(self, function: Callable[[], bool], limit: float, ended: Callable[[bool, float], None]) -> None:
+        """Call a function in a fork, which is killed after `limit` seconds.
+
+        Args:
+            ended: called with whether the function returned True, and the fork's CPU seconds.
+        """
         self._wait(self.processes - 1)
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)
             try:
-                os._exit(function())
+                os._exit(0 if function() else 1)
             except BaseException as error:
                 print(f"{type(error).__name__}: {error}", flush=True)
                 os._exit(2)
-        self._running[child] = name, time.monotonic() + limit
+        self._running[child] = time.monotonic() + limit, ended
 
-    def end(self) -> dict[Any, str]:
-        """By name, "survived" if the function returned 0, as it does if all tests pass, else "killed"."""
+    def end(self) -> None:
         self._wait(0)
-        return self._results
 
     def _wait(self, most: int) -> None:
         while len(self._running) > most:
-            for child, (name, deadline) in list(self._running.items()):
-                ended, status = os.waitpid(child, os.WNOHANG)
-                if ended or time.monotonic() > deadline:
+            for child, (deadline, ended) in list(self._running.items()):
+                done, status, used = os.wait4(child, os.WNOHANG)
+                if done or time.monotonic() > deadline:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(child, signal.SIGKILL)  # and the processes that it started
-                    if not ended:
-                        os.waitpid(child, 0)
+                    if not done:
+                        _, status, used = os.wait4(child, 0)
                     del self._running[child]
-                    self._results[name] = "survived" if ended and status == 0 else "killed"
-                    print(f"{self._results[name]:8} {getattr(name, 'text', name)}", flush=True)
+                    ended(status == 0, used.ru_utime + used.ru_stime)
             time.sleep(0.02)

@@ -96,6 +96,8 @@ CHAIN = {(number, number + 1) for number in range(7)}
         (CHAIN, [0, 1, 2], 0, [0, 1, 2]),
         (CHAIN, [0, 1, 2, 1], 1, [0, 1, 2]),
         (CHAIN, [3, 4], 1, [1, 2, 3, 4]),  # led to from the ego
+        # Of two ways, the one that a search from the route finds: a search from the ego finds the other.
+        ({(0, 1), (0, 2), (1, 4), (2, 3), (3, 5), (4, 5)}, [5], 0, [0, 1, 4, 5]),
         # No way leads to the route's first roadblock, but one to the third.
         ((CHAIN - {(0, 1), (1, 2)}) | {(0, 6), (6, 3)}, [1, 2, 3, 4], 0, [0, 6, 3, 4]),
         (CHAIN, [0, 3, 4, 7], 0, [0, 1, 2, 3, 4, 5, 6, 7]),  # gaps are filled

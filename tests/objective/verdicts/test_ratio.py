@@ -69,6 +69,11 @@ def test_extremes():
     assert upper_bound(everything, everything, 20, 0.05) == 1
 
 
+def test_a_higher_probability_to_decide_needs_more_prompts():
+    counts = episodes(np.random.default_rng(0), 1_000, 0.02)
+    assert 0 < prompts_needed(*counts, 20, 0.05, 0.05, 0.5) < prompts_needed(*counts, 20, 0.05, 0.05, 0.8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts", [50, 500])
 def test_false_certificates_and_refutations_are_rare(prompts):
