@@ -15,6 +15,8 @@ NAMES = {"min": "max", "any": "all", "amin": "amax", "argmin": "argmax", "floor"
 NAMES |= {other: name for name, other in NAMES.items()} | {"sum": "mean", "mean": "sum"}
 # Texts for people, and types, are no behavior.
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef, ast.arguments)
+# Assertions, and when a copy happens.
+UNSEEN = "strict", "non_blocking"
 TOLD = ("warn", "rank_zero_info", "rank_zero_warn", "print", "info", "warning", "debug", "cast")
 
 
@@ -88,7 +90,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDe
 def _places(parent: ast.AST, lines: range) -> Iterator[tuple[ast.AST, str, int | None, range]]:
     """Every place of a node in the body of `parent`, with the lines of its statement."""
     for field, value in ast.iter_fields(parent):
-        if field in ("annotation", "returns", "decorator_list"):
+        if field in ("annotation", "returns", "decorator_list") or getattr(parent, "arg", None) in UNSEEN:
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or _for_people(child):
@@ -159,7 +161,7 @@ def _changed_calls(call: ast.Call) -> Iterator[ast.Call]:
         setattr(other.func, "attr" if isinstance(other.func, ast.Attribute) else "id", NAMES[_name(call)])
         yield other
     for index, keyword in enumerate(call.keywords):
-        if keyword.arg is not None:
+        if keyword.arg is not None and keyword.arg not in UNSEEN:
             fewer = copy.deepcopy(call)
             del fewer.keywords[index]
             yield fewer
