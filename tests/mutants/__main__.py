@@ -103,6 +103,9 @@ class Mutants:
             seconds = sum(recorded[item.nodeid]["seconds"] for item in tests)
             code = code_of(mutant, ROOT)
             changed = functions[mutant.file, mutant.function, mutant.first_line]
+            assert changed and all(function.__code__.co_freevars == code.co_freevars for function in changed), (
+                mutant.text
+            )
             forks.start(
                 functools.partial(self._run, changed, code, tests, recorded),
                 120 + 20 * seconds,
@@ -266,7 +269,8 @@ def main() -> None:
     if arguments.fresh:
         KEPT.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        options = ["-n", "0", "-p", "no:cacheprovider", "-p", "no:terminal", f"--basetemp={folder}/tests"]
+        options = [f"-p no:{plugin}" for plugin in ("cacheprovider", "terminal", "faulthandler")]
+        options += ["-n", "0", f"--basetemp={folder}/tests"]
         sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))
 
 

@@ -1,5 +1,6 @@
 """What was found, in a file that a later run goes on with."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -35,6 +36,11 @@ class Kept:
 
 def digest_of(files: Iterable[Path | str], *texts: str) -> str:
     """Of the contents of files, whose paths may be relative to the repository, and of texts."""
-    parts = [(ROOT / file).read_bytes() for file in sorted({str(file) for file in files}) if (ROOT / file).exists()]
-    parts += [text.encode() for text in texts]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    parts = [_content(ROOT / file) for file in sorted({str(file) for file in files})]
+    parts += [hashlib.sha256(text.encode()).digest() for text in texts]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@functools.cache
+def _content(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").digest()
