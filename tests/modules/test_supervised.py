@@ -181,6 +181,11 @@ def test_a_users_reply_is_context(directory):
         demonstrated(policy, groups)
 
 
+def test_a_process_may_get_no_prompts(directory):
+    rollouts = demonstrated(policy_of(directory), PromptGroups(torch.arange(0), {"prompt": [], "completion": []}))
+    assert rollouts.actions.shape == rollouts.mask.shape == (0, 1, 0)
+
+
 def test_what_cannot_be_learned_from_is_named(directory):
     with pytest.raises(UserError, match="'completion'"):
         demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))

@@ -15,8 +15,8 @@ NAMES = {"min": "max", "any": "all", "amin": "amax", "argmin": "argmax", "floor"
 NAMES |= {other: name for name, other in NAMES.items()} | {"sum": "mean", "mean": "sum"}
 # Texts for people, and types, are no behavior.
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef, ast.arguments)
-# Assertions, and when a copy happens.
-UNSEEN = "strict", "non_blocking"
+# Assertions, and what a GPU alone shows.
+UNSEEN = "strict", "device", "non_blocking"
 TOLD = ("warn", "rank_zero_info", "rank_zero_warn", "print", "info", "warning", "debug", "cast")
 
 

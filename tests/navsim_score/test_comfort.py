@@ -11,7 +11,7 @@ from scipy.signal import savgol_filter
 from driving_scenes.scene import EgoHistory
 from driving_scenes.scene_file import read_scene
 from driving_scenes.vehicle import State
-from navsim_score.scoring.comfort import CHECKS, HistoryComfort, extended_comfort
+from navsim_score.scoring.comfort import CHECKS, HistoryComfort, extended_comfort, plain_comfort
 from navsim_score.simulation.simulate import simulate
 
 FIRST = torch.zeros(1, dtype=torch.int64)
@@ -68,12 +68,16 @@ def scipy_signals(states, past=None):
 
 
 def scipy_checks(states, past):
+    """Without a past, those of NAVSIM 1.1: of the rear axle, with two windows as long as the drive."""
     lon, lat, magnitude, yaw = scipy_signals(states, past)
+    window, jerk_window = 8, 15
+    if past is None:
+        lon, window, jerk_window = states[:, State.AX].numpy(), len(states), len(states)
     values = [
-        (filtered(lon, 8, 2), -4.05, 2.40),
-        (filtered(lat, 8, 2), -4.89, 4.89),
-        (filtered(filtered(magnitude, 8, 2), 15, 2, 1), -8.37, 8.37),
-        (filtered(filtered(lon, 8, 2), 15, 2, 1), -4.13, 4.13),
+        (filtered(lon, window, 2), -4.05, 2.40),
+        (filtered(lat, window, 2), -4.89, 4.89),
+        (filtered(filtered(magnitude, 8, 2), jerk_window, 2, 1), -8.37, 8.37),
+        (filtered(filtered(lon, 8, 2), jerk_window, 2, 1), -4.13, 4.13),
         (filtered(yaw, 5, 3, 2), -1.93, 1.93),
         (filtered(yaw, 5, 2, 1), -0.95, 0.95),
     ]
@@ -82,10 +86,11 @@ def scipy_checks(states, past):
 
 def test_checks_are_those_of_scipy():
     past = history(yaw=(-3.1, 3.1, 3.05, 3.0), acceleration=(0.4, 0.2))
-    states = noisy(200, push=8.0)
-    found = HistoryComfort([past])(states, torch.zeros(200, dtype=torch.int64))
-    assert found.tolist() == [scipy_checks(row, past) for row in states]
-    assert found.any(0).all() and not found.all(0).any()
+    states = noisy(100, push=8.0)
+    with_past = HistoryComfort([past])(states, torch.zeros(100, dtype=torch.int64))
+    for found, before in ((with_past, past), (plain_comfort(states), None)):
+        assert found.tolist() == [scipy_checks(row, before) for row in states]
+        assert found.any(0).all() and not found.all(0).any()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def ragged(seed=0, steps=8):
 
 
 def with_lora(directory, **options):
-    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=8), **options)
+    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=16), **options)
     policy.load()
     return policy
 

@@ -186,6 +186,8 @@ def test_checkpointing_recomputes(tokenizer):
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointing):
     policy = with_lora(directory, gradient_checkpointing=gradient_checkpointing)
+    adapters = policy.model.peft_config["default"]
+    assert (adapters.r, adapters.lora_alpha) == (4, 16)
     base = CausalLMPolicy(str(directory), dtype="float64")
     base.load()
     examples = policy.examples(ragged())
