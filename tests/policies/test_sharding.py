@@ -12,11 +12,12 @@ import transformers
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from safetensors.torch import load_file
+from torch.distributed.fsdp import FSDPModule
 
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.sharding import full_weights, in_turn, shard, unsharded
+from lightning_cgrpo.policies.sharding import equal_passes, full_weights, in_turn, shard, unsharded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
@@ -144,6 +145,15 @@ def test_without_sharding_nothing_changes():
     assert module.policy is policy and full_weights(policy) is None
     with unsharded(policy):
         assert module.policy is policy
+
+
+def test_a_process_with_fewer_pieces_adds_empty_ones(monkeypatch):
+    monkeypatch.setattr("lightning_cgrpo.policies.sharding.gather_counts", lambda count, device: [count, 3])
+    network, pieces = torch.nn.Linear(1, 1), [torch.arange(2)]
+    assert equal_passes(network, pieces, torch.device("cpu")) is pieces
+    network.__class__ = type("Sharded", (FSDPModule, torch.nn.Linear), {})  # as fully_shard does
+    passes = equal_passes(network, pieces, torch.device("cpu"))
+    assert [rows.tolist() for rows in passes] == [[0, 1], [], []]
 
 
 def test_matrices_in_parts_are_refused():
