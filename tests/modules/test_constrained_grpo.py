@@ -226,6 +226,12 @@ def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     assert again.weights.tolist() == [1, 0, 0]
 
 
+def test_a_checkpoint_of_another_policy_is_refused():
+    module = make()
+    with pytest.raises(UserError, match=r"'policy.more' is \[2\] there and nothing here"):
+        module.on_load_checkpoint({"state_dict": {**module.state_dict(), "policy.more": torch.ones(2)}})
+
+
 @pytest.mark.parametrize(
     ("constraints", "squares"),
     [

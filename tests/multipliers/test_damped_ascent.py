@@ -65,6 +65,10 @@ def test_a_relaxed_constraint_has_half_of_its_cap_until_it_is_met() -> None:
     assert made.relax(0) and made.caps.tolist() == [5, 10]
     made.step(torch.tensor([1.0, 2.0], dtype=torch.float64), both)
     assert made.multipliers.tolist() == pytest.approx([5, 10])
+    met = maker(DampedAscent, 2)(smoothing=0.0)
+    met.load_state_dict(made.state_dict() | {"integral": torch.tensor([9.0, 9.0], dtype=torch.float64).log()})
+    met.step(torch.tensor([0.0, 2.0], dtype=torch.float64), both)  # exactly
+    assert met.integral[0].exp().item() == pytest.approx(5) and met.caps.tolist() == [10, 10]
     resumed = DampedAscent()
     resumed.setup(2)
     resumed.load_state_dict(made.state_dict())

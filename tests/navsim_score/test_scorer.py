@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from driving_scenes.errors import InputError
 from navsim_score.columns import COLUMNS
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.scorer import Scorer
@@ -85,6 +86,22 @@ def test_a_map_without_anything_drivable_near():
     found = nothing(torch.stack([straight()] * 2), torch.arange(2))
     assert found.columns["drivable_area_compliance"].tolist()[1] == 1
     assert found.unfiltered["drivable_area_compliance"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "scene"),
+    [
+        ((2, 8), [0, 0]),
+        ((2, 8, 2), [0, 0]),
+        ((2, 0, 3), [0, 0]),
+        ((2, 8, 3), [0]),
+        ((2, 8, 3), [0, 1]),
+        ((2, 8, 3), [-1, 0]),
+    ],
+)
+def test_other_shapes_and_scenes_are_refused(shape, scene):
+    with pytest.raises(InputError, match=r"poses|scenes"):
+        Scorer([straight_road()])(torch.zeros(shape), torch.tensor(scene))
 
 
 def test_no_candidates_have_no_scores():
