@@ -71,6 +71,10 @@ class Mutants:
         self.results: dict[Mutant, dict[str, Any]] = {}
         self.failed = ""
         """How a test failed, since this was emptied."""
+        self.lines: dict[str, set[int]] = {}
+        """Lines of the core that ran, by file, since this was emptied."""
+        self.in_setup: dict[str, set[int]] = {}
+        """Those that ran before the test itself, as for a fixture that other tests share."""
 
     def pytest_collection(self) -> None:
         # The same examples each time, and no search for a smaller example.
@@ -81,8 +85,11 @@ class Mutants:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed += report.longreprtext
+        if report.when == "setup":
+            self.in_setup, self.lines = self.lines, {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.caches = _caches()
         recorded = self._recorded(session.items)
         functions = _functions()
         gc.freeze()  # a collection in a fork would copy the memory
@@ -90,26 +97,24 @@ class Mutants:
         forks = Forks(self.arguments.processes)
         for mutant in self._chosen():
             if mutant.name in known:
-                self._end(mutant, "", "equivalent", 0.0)
+                self._keep(mutant, "", result="equivalent", by=None, seconds=0.0)
                 continue
             tests = _tests(mutant, session.items, recorded)
-            digest = digest_of([item.path for item in tests], mutant.source, *(item.nodeid for item in tests))
-            if (fact := self.kept.find(mutant.name, digest)) is not None:
+            if (fact := self._known_of(mutant, tests)) is not None:
                 self.results[mutant] = fact
                 continue
             if not tests:
-                self._end(mutant, digest, "survived", 0.0)
+                self._end(mutant, tests, "", 0.0)
                 continue
             seconds = sum(recorded[item.nodeid]["seconds"] for item in tests)
             code = code_of(mutant, ROOT)
             changed = functions[mutant.file, mutant.function, mutant.first_line]
-            assert changed and all(function.__code__.co_freevars == code.co_freevars for function in changed), (
-                mutant.text
-            )
+            free = {function.__code__.co_freevars for function in changed}
+            assert free == {code.co_freevars}, mutant.text
             forks.start(
                 functools.partial(self._run, changed, code, tests, recorded),
                 120 + 20 * seconds,
-                functools.partial(self._after_run, mutant, digest),
+                functools.partial(self._end, mutant, tests),
             )
         forks.end()
         _write(self.results, self.arguments)
@@ -120,28 +125,36 @@ class Mutants:
         found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
         return [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
 
-    def _after_run(self, mutant: Mutant, digest: str, passed: bool, seconds: float) -> None:
-        self._end(mutant, digest, "survived" if passed else "killed", seconds)
+    def _known_of(self, mutant: Mutant, tests: list[pytest.Item]) -> dict[str, Any] | None:
+        """What a run has found, if neither the function nor the files have changed of the tests that found it."""
+        fact = self.kept.facts.get(mutant.name)
+        if fact is None:
+            return None
+        return self.kept.find(mutant.name, _digest(mutant, tests, fact["by"]))
 
-    def _end(self, mutant: Mutant, digest: str, result: str, seconds: float) -> None:
-        self.kept.add(mutant.name, digest, result=result, seconds=seconds)
-        self.results[mutant] = self.kept.facts[mutant.name]
-        print(f"{len(self.results):4} {result:10} {seconds:5.1f} s  {mutant.text}", flush=True)
+    def _end(self, mutant: Mutant, tests: list[pytest.Item], by: str | None, seconds: float) -> None:
+        """Keep what was found: the name of the test that failed, "" for none, None for a crash."""
+        result = "survived" if by == "" else "killed"
+        self._keep(mutant, _digest(mutant, tests, by), result=result, by=by, seconds=seconds)
 
-    def _run(
-        self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]
-    ) -> bool:
-        """Run tests with the changed functions until one fails; True if none does."""
+    def _keep(self, mutant: Mutant, digest: str, **found: Any) -> None:
+        self.kept.add(mutant.name, digest, **found)
+        self.results[mutant] = fact = self.kept.facts[mutant.name]
+        print(f"{len(self.results):4} {fact['result']:10} {fact['seconds']:5.1f} s  {mutant.text}", flush=True)
+
+    def _run(self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> str:
+        """Run tests with the changed functions until one fails; its name, or "" if none does."""
         for function in functions:
             function.__code__ = code
+        _forget(self.caches)
         self.failed = ""
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             # CPU seconds: the signal ends the fork, if a loop has no end.
             signal.setitimer(signal.ITIMER_PROF, 5 + 5 * recorded[item.nodeid]["seconds"])
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
-                return False
-        return True
+                return item.nodeid
+        return ""
 
     # ------------------------------------------------------------------ which test runs which line
 
@@ -159,22 +172,22 @@ class Mutants:
         return {item.nodeid: fact for item in items if (fact := self._record_of(item)) is not None}
 
     def _record_of(self, item: pytest.Item) -> dict[str, Any] | None:
-        fact = self.kept.facts.get(item.nodeid, {"lines": ()})
-        return self.kept.find(item.nodeid, digest_of([item.path, *fact["lines"]]))
+        fact = self.kept.facts.get(item.nodeid, {"lines": (), "in_setup": ()})
+        return self.kept.find(item.nodeid, digest_of([item.path, *fact["lines"], *fact["in_setup"]]))
 
-    def _record(self, items: list[pytest.Item]) -> bool:
+    def _record(self, items: list[pytest.Item]) -> str:
         files = {str(ROOT / file): file for file in core_files()}
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            file = files.get(frame.f_code.co_filename)
+            if file is None:
+                return None
+            self.lines.setdefault(file, set()).add(frame.f_lineno)
+            return trace
+
         for item, following in zip(items, [*items[1:], None], strict=True):
-            lines: dict[str, set[int]] = {file: set() for file in files.values()}
-
-            def trace(frame: FrameType, event: str, _: Any, lines: Any = lines) -> Any:
-                file = files.get(frame.f_code.co_filename)
-                if file is None:
-                    return None
-                lines[file].add(frame.f_lineno)
-                return trace
-
-            self.failed = ""
+            _forget(self.caches)
+            self.failed, self.lines = "", {}
             began = time.process_time()
             sys.settrace(trace)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -182,12 +195,12 @@ class Mutants:
             if self.failed:
                 print(f"Fails without a change: {item.nodeid}\n{self.failed}", flush=True)
                 continue
-            seen = {file: sorted(of) for file, of in lines.items() if of}
-            digest = digest_of([item.path, *seen])
-            self.kept.add(item.nodeid, digest, seconds=time.process_time() - began, lines=seen)
+            lines, in_setup = ({file: sorted(of) for file, of in part.items()} for part in (self.lines, self.in_setup))
+            digest = digest_of([item.path, *lines, *in_setup])
+            self.kept.add(item.nodeid, digest, seconds=time.process_time() - began, lines=lines, in_setup=in_setup)
         modules = [name for name in sys.modules if not name.startswith("tests")]
         self.kept.add(f"modules of {items[0].nodeid if items else None}", "", modules=modules)
-        return True
+        return ""
 
 
 def core_files() -> list[str]:
@@ -217,12 +230,37 @@ def _import(name: str) -> None:
         importlib.import_module(name)
 
 
+CACHED: Any = type(functools.cache(len))
+
+
+def _caches() -> list[Any]:
+    """Cached functions of this repository."""
+    return [thing for thing in gc.get_objects() if type(thing) is CACHED and str(ROOT) in _file_of(thing.__wrapped__)]
+
+
+def _file_of(function: Any) -> str:
+    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
+def _forget(caches: list[Any]) -> None:
+    """So that a test doesn't get what an earlier test, or the code without a change, has computed."""
+    for cached in caches:
+        cached.cache_clear()
+
+
+def _digest(mutant: Mutant, tests: list[pytest.Item], by: str | None) -> str:
+    """Of all that decides what is found: all tests, or the test that fails."""
+    deciding = [item for item in tests if not by or item.nodeid == by]
+    return digest_of([item.path for item in deciding], mutant.source, *(item.nodeid for item in deciding))
+
+
 def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -> list[pytest.Item]:
     """Tests that run the changed lines, file by file, because the tests of a file may share what takes long."""
+    recorded_items = [item for item in items if item.nodeid in recorded]
+    shared = {item.path for item in recorded_items if _runs(mutant, recorded[item.nodeid]["in_setup"])}
     files: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        lines = recorded.get(item.nodeid, {"lines": {}})["lines"].get(mutant.file, ())
-        if not set(mutant.lines).isdisjoint(lines):
+    for item in recorded_items:
+        if item.path in shared or _runs(mutant, recorded[item.nodeid]["lines"]):
             files[str(item.path)].append(item)
     room = Path(mutant.file).parent.name
     seconds = {file: sum(recorded[item.nodeid]["seconds"] for item in own) for file, own in files.items()}
@@ -234,6 +272,10 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -
             if left > 0 or not chosen:
                 chosen.append(item)
     return chosen
+
+
+def _runs(mutant: Mutant, lines: dict[str, list[int]]) -> bool:
+    return not set(mutant.lines).isdisjoint(lines.get(mutant.file, ()))
 
 
 def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace) -> None:
