@@ -131,6 +131,9 @@ def build(layers: Iterable[Layer]) -> Resolved:
 
 
 def _resolve(config: Config) -> Config:
+    # OmegaConf takes longer than all other reading, which a study does for each of its runs.
+    if "${" not in repr(config):
+        return {str(key): deepcopy(value) for key, value in config.items()}
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
