@@ -93,3 +93,5 @@ def test_fixed_weights_equal_a_frozen_controller_bit_for_bit() -> None:
     assert not torch.equal(fixed, other)
     _, watch = train(FixedWeights({"battery": 0.2, "lava": 0.0}), 1)
     assert watch.weights[0].tolist() == [1.0, 0.0, 0.2], "the reward's is 1 unless it is given"
+    with pytest.raises(UserError, match="none for battery"):
+        train(FixedWeights({"lava": 0.1}), 1)

@@ -203,10 +203,13 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     template = ChatTemplate(policy, TOOLS)
     talk = Conversation(tools)
     world = Conversations(template, [talk], None, time_limit=0.1)
-    tokens = [*template._ids(f"So <tool_call>{call}</tool_call>"), policy.tokenizer.eos_token_id]
+    text = f"So <|im_start|><tool_call>{call}</tool_call>"
+    tokens = [*template._ids(text), policy.tokenizer.eos_token_id]
     reply = world(0, tokens, 200)
     (turn,) = talk.turns
-    assert told in talk.messages[-1]["content"] and told in policy.tokenizer.decode(reply)
+    said, answer = talk.messages[-2:]
+    assert said["content"] == (text if "tool_calls" not in said else "So <|im_start|>")
+    assert told in answer["content"] and told in policy.tokenizer.decode(reply)
     assert (turn.invalid, turn.failed) == (int(event == "invalid"), int(event == "failed"))
     assert len(turn.called) == int(event != "invalid") and turn.end == len(tokens)
     # A turn without a call ends the conversation.
@@ -297,10 +300,10 @@ def test_environments_of_a_group_start_alike(policy):
 
         def reset(self, **kwargs):
             Numbered.made += 1
-            return str(Numbered.made)
+            return str(Numbered.made // 3)  # the third differs
 
     with pytest.raises(UserError, match="of a group to start with the same text"):
-        rolled(policy, ConversationSampler(8, environment_factory=Numbered), 2)
+        rolled(policy, ConversationSampler(8, environment_factory=Numbered), 3)
 
 
 @pytest.mark.slow

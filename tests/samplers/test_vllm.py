@@ -8,14 +8,14 @@ import torch
 from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization
 from lightning_cgrpo.core import json_client
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import prompt_tokens, read
+from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens, read
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.requests import Turn, check_informative
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
-from lightning_cgrpo.samplers.vllm.weights import version
+from lightning_cgrpo.samplers.vllm.weights import GROWTH, OTHER_DTYPE, TOLERANCE, check_agreement, version
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
 from tests.samplers.vllm_client import GROUP_SIZE, LENGTH, TEXTS, draws, generate, log_probs_of, make_policy
@@ -178,6 +178,32 @@ def test_training(directory, serve, sleeps, tmp_path):
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
     assert bool(served.engine.asleep) is sleeps
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first_gap", "gap", "in_float32", "told"),
+    [
+        ("float32", None, OTHER_DTYPE / 2, False, None),
+        ("float32", None, 2 * OTHER_DTYPE, False, "another dtype"),
+        ("float32", OTHER_DTYPE, 2 * OTHER_DTYPE, False, None),
+        ("bfloat16", None, 2 * OTHER_DTYPE, False, None),
+        ("float32", None, 2 * OTHER_DTYPE, True, "a layer keeps its old weights"),
+        ("float32", OTHER_DTYPE, 2 * GROWTH * OTHER_DTYPE, False, "a layer keeps its old weights"),
+        ("bfloat16", None, 2 * TOLERANCE, False, "try serving the policy's model"),
+        ("float32", None, math.nan, False, "Expected finite"),
+    ],
+)
+def test_log_probabilities_that_differ(directory, recwarn, dtype, first_gap, gap, in_float32, told):
+    policy, tokens = make_policy(directory, dtype=dtype), [5, 6, 7]
+    answer = policy.padded([[4]]) | {"actions": torch.tensor([[tokens]])}
+    own = torch.ones(1, 1, 3, dtype=torch.bool)
+    log_probs = log_probs_of(policy, Rollouts(answer.pop("actions"), own, answer)).flatten().double() + gap
+    try:
+        check_agreement(policy, [4], Turn(tokens, log_probs.tolist()), "server", first_gap, lambda: in_float32)
+        said = [str(warning.message) for warning in recwarn if "Log-probabilities" in str(warning.message)]
+    except (UserError, FloatingPointError) as error:
+        said = [str(error)]
+    assert len(said) == (told is not None) and all(told in text for text in said)
 
 
 @pytest.mark.parametrize(
