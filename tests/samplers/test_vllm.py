@@ -159,9 +159,10 @@ def long(completions, **_):
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_training(directory, serve, sleeps, tmp_path):
+def test_training(directory, serve, sleeps, tmp_path, monkeypatch):
     """Two updates: each one's answers come from the weights that the one before made."""
     served = serve(directory, sleep_mode=sleeps)
+    monkeypatch.setattr("lightning_cgrpo.samplers.vllm.server._meet", lambda policy: served.engine.log.append("meet"))
     (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
     module = ConstrainedGRPO(
         policy=make_policy(directory),
@@ -178,6 +179,8 @@ def test_training(directory, serve, sleeps, tmp_path):
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
     assert bool(served.engine.asleep) is sleeps
+    if sleeps:  # once every process has its answers, and before any trains
+        assert served.engine.log[-3:] == ["meet", "sleep", "meet"]
 
 
 @pytest.mark.parametrize(
