@@ -4,13 +4,15 @@ import csv
 import shlex
 import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.run_differences import different
+from lightning_cgrpo import Constraint
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from tests.forked import forked
@@ -167,54 +169,56 @@ def test_float64_is_resumed(folder):
     assert_same_state(ours, theirs, 10)
 
 
+def trained(updates, *callbacks, ckpt_path=None):
+    """A trainer of Python after a small run, as a command's reads checkpoints."""
+    trainer = quiet_trainer(*callbacks, max_steps=updates, plugins=[CheckpointFiles()])
+    module = grid_module({"lava": Constraint(at_most=0.01)} if callbacks else None, max_steps=5)
+    trainer.fit(module, GridworldDataModule(prompts_per_update=4, train_prompts=40), ckpt_path=ckpt_path)
+    assert trainer.global_step == updates
+    return trainer
+
+
 def test_a_run_from_python_whose_callbacks_have_no_state_resumes(tmp_path):
-    def trained(updates, ckpt_path=None):
-        trainer = quiet_trainer(max_steps=updates)
-        trainer.fit(
-            grid_module(max_steps=5), GridworldDataModule(prompts_per_update=4, train_prompts=40), ckpt_path=ckpt_path
-        )
-        trainer.save_checkpoint(tmp_path / "run.ckpt")
-        return trainer.global_step
-
-    assert trained(1) == 1
+    trained(1).save_checkpoint(tmp_path / "run.ckpt")
     assert torch.load(tmp_path / "run.ckpt", weights_only=True)["callbacks"] == {}
-    assert trained(2, tmp_path / "run.ckpt") == 2
+    trained(2, ckpt_path=tmp_path / "run.ckpt")
 
 
-def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main([*ARGUMENTS, "--trainer.max_steps=5"])
-    path = Path(f"runs/resumed/version_0/checkpoints/step={EVERY}.ckpt")
+def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path):
+    trained(1, LagrangianCallback()).save_checkpoint(tmp_path / "run.ckpt")
+    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)
 
-    def resume(**changes):
-        incomplete = torch.load(path, weights_only=True) | changes
-        torch.save({name: value for name, value in incomplete.items() if value is not None}, "incomplete.ckpt")
-        main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
+    def resume(content):
+        torch.save(content, tmp_path / "changed.ckpt")
+        trained(2, LagrangianCallback(), ckpt_path=tmp_path / "changed.ckpt")
 
-    for part, values in {"callbacks": (None,), "optimizer_states": (None, []), "loops": (None, {})}.items():
-        for value in values:
+    for part, empty in {"callbacks": (), "optimizer_states": ([],), "loops": ({},)}.items():
+        without = {name: value for name, value in saved.items() if name != part}
+        for content in (without, *({**saved, part: value} for value in empty)):
             with pytest.raises(UserError, match=f"whole state of a run, but it lacks {part}"):
-                resume(**{part: value})
-    (optimizer,) = torch.load(path, weights_only=True)["optimizer_states"]
+                resume(content)
+    (optimizer,) = saved["optimizer_states"]
     with pytest.warns(UserWarning, match="no state of the optimizer, which begins anew"):
-        resume(optimizer_states=[optimizer | {"state": {}}])
+        resume({**saved, "optimizer_states": [optimizer | {"state": {}}]})
     for part in ("state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "global_step"):
         with pytest.raises(UserError, match=f"hold a run's state, but its {part} is "):
-            resume(**{part: "5" if part == "global_step" else 5})
+            resume({**saved, part: "5" if part == "global_step" else 5})
     with pytest.raises(UserError, match="its optimizer_states is "):
-        resume(optimizer_states=[5])
+        resume({**saved, "optimizer_states": [5]})
     with pytest.raises(UserError, match="optimizer 0 lacks param_groups"):
-        resume(optimizer_states=[{"state": {}}])
-    weights = torch.load(path, weights_only=True)["state_dict"]
+        resume({**saved, "optimizer_states": [{"state": {}}]})
+    weights = saved["state_dict"]
     with pytest.raises(UserError, match="is a int there and"):
-        resume(state_dict={**weights, next(iter(weights)): 5})
-    torch.save([1, 2], "incomplete.ckpt")
+        resume({**saved, "state_dict": {**weights, next(iter(weights)): 5}})
     with pytest.raises(UserError, match="hold a run's state, but got a list"):
-        main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
-    # The comparison of runs can fail: a checkpoint without multipliers is continued differently.
-    callbacks = torch.load(path, weights_only=True)["callbacks"]
-    resume(callbacks={name: state for name, state in callbacks.items() if name != "LagrangianCallback"})
-    main([*ARGUMENTS, "--trainer.max_steps=10", f"--ckpt_path={path}"])
-    versions = sorted(Path("runs/resumed").glob("version_*"), key=lambda folder: folder.stat().st_ctime)[-2:]
-    lost, whole = (int(folder.name.removeprefix("version_")) for folder in versions)
-    assert rows(tmp_path, lost, 0) != rows(tmp_path, whole, 0)
+        resume([1, 2])
+
+
+def test_the_comparison_of_runs_can_fail(folder):
+    """A checkpoint without multipliers is continued differently."""
+    main([*ARGUMENTS, "--trainer.max_steps=10"])
+    saved = torch.load(f"runs/resumed/version_0/checkpoints/step={EVERY}.ckpt", weights_only=True)
+    del saved["callbacks"]["LagrangianCallback"]
+    torch.save(saved, "without.ckpt")
+    main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=without.ckpt"])
+    assert rows(folder, 1, 0) != rows(folder, 0, EVERY)
