@@ -68,7 +68,7 @@ class LagrangianCallback(Dual, WeightSetter):
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
-        self.targets.enforce(trainer.global_step, self.controller.margin)
+        self.enforce(trainer.global_step)
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
         self.weight(pl_module, trainer.global_step)
@@ -87,9 +87,14 @@ class LagrangianCallback(Dual, WeightSetter):
             # Control: the violations move the multipliers.
             self.control(rates, violations)
         # The thresholds in force follow their schedules, and the margin falls.
-        self.targets.advance(trainer.global_step, self.controller.margin)
+        self.advance(trainer.global_step)
         # Weight the reward and the constraints of the next update.
         self.weight(pl_module, trainer.global_step)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        # The margin leaves room for the error of validations, which decide on the policies of this run.
+        if "val" in pl_module.evaluations and not trainer.sanity_checking:
+            self.note_validation(pl_module.evaluations["val"].rates)
 
     def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
         """Give the module the weights ``[1 + K]`` and the thresholds of an update."""

@@ -10,7 +10,9 @@ from torch import Tensor
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import Controller
+from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 OBJECTIVE = Objective(
     "goal",
@@ -71,7 +73,7 @@ class DualRun:
             objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger], thresholds={}
         )
         steps = {"global_step": done, "log_every_n_steps": 1, "estimated_stepping_batches": 1_000}
-        self.trainer = SimpleNamespace(**steps, callbacks=[])
+        self.trainer = SimpleNamespace(**steps, callbacks=[], sanity_checking=False)
         callback.setup(self.trainer, self.module, "fit")
 
     def start(self, state: dict[str, Any] | None = None) -> "DualRun":
@@ -83,12 +85,21 @@ class DualRun:
     def update(
         self, violations: list[float], opportunities: list[float], measured: dict[str, Signal] | None = None
     ) -> list[float]:
-        """The weights after an update with these counts, of signals that only means need."""
+        """The weights after an update with these counts; by default, each opportunity is of another answer."""
         self.trainer.global_step += 1
+        if measured is None:
+            names = self.callback.constraints
+            answers = zip(names, opportunities, strict=True)
+            measured = {name: Signal(torch.zeros(1, int(count))) for name, count in answers}
         counts = {"violations": numbers(*violations), "opportunities": numbers(*opportunities)}
-        outputs = {**counts, "measured": measured or {}}
+        outputs = {**counts, "measured": measured}
         self.callback.on_train_batch_end(self.trainer, self.module, outputs, None, 0)
         return self.module.weights.tolist()
+
+    def validate(self, rates: dict[str, ClusteredRate]) -> None:
+        """A validation with these rates of violation."""
+        self.module.evaluations = {"val": Evaluation(rates=rates)}
+        self.callback.on_validation_end(self.trainer, self.module)
 
 
 def run(*arguments: Any, **named: Any) -> DualRun:

@@ -46,7 +46,7 @@ BOUNDS: list[tuple[Callable[..., object], str, list[Any], list[Any]]] = [
     (DampedAscent, "time", [1], [0, INF, NAN]),
     (DampedAscent, "smoothing", [0, 0.99], [-0.1, 1, NAN]),
     (DampedAscent, "max_multiplier", [10], [0, INF, NAN]),
-    (DampedAscent, "margin", [0, 1], [-0.1, 1.1, NAN]),
+    (DampedAscent, "margin", [0, 1, 2], [-0.1, INF, NAN]),
     (partial(ExponentiatedGradient, bound=1), "init", [1], [2]),
     (StallDetector, "weight", [0.51, 1], [0.5, 1.1, NAN]),
     (StallDetector, "updates", [4], [3]),

@@ -65,7 +65,7 @@ class ConstrainedAdvantages:
         self.dual.declare(objective)
         self.updates = 0
         """Steps of the dual so far."""
-        self.dual.targets.enforce(0, self.controller.margin)
+        self.dual.enforce(0)
 
     @property
     def controller(self) -> Controller:
@@ -127,7 +127,7 @@ class ConstrainedAdvantages:
         self.dual.control(rates_K, excess_K)
         # The thresholds in force follow their schedules, and the margin falls.
         self.updates += 1
-        self.dual.targets.advance(self.updates, self.controller.margin)
+        self.dual.advance(self.updates)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, from which `load_state_dict` continues exactly."""
@@ -138,7 +138,7 @@ class ConstrainedAdvantages:
         self.dual.load_state_dict(state["dual"])
         self.estimator.load_running_state(state["estimator"])
         self.updates = state["updates"]
-        self.dual.targets.enforce(self.updates, self.controller.margin)
+        self.dual.enforce(self.updates)
 
 
 def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:

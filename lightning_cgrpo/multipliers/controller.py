@@ -38,11 +38,11 @@ class Controller(nn.Module, ABC):
     max_multiplier: float = math.inf
     """Cap on each lambda_k, relative to the reward's 1."""
     margin: float = 0.0
-    """Share of min(d_k, 1 - d_k) that stays unused in the first update; it falls as 1 / sqrt(updates).
+    """Standard errors by which a rate's target lies inside its threshold.
 
-    After t updates, rates aim for d_k - margin min(d_k, 1 - d_k) / sqrt(1 + t). The error of a mean rate falls
-    likewise, so short runs end on the safe side of their thresholds, and long runs use them (conservative constraints,
-    Akhtar et al., 2021).
+    The error is that of the rate of all answers so far, and of the last validation: see `Targets.enforce`. The first
+    falls with the updates, so training begins with safety. The second remains, because a policy whose true rate is at the
+    threshold fails half of its validations.
     """
 
     def setup(self, size: int) -> None:

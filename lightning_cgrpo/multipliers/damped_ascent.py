@@ -38,7 +38,7 @@ class DampedAscent(Controller):
         min_multiplier: least lambda_k, from which a multiplier returns; a constraint with slack keeps this weight.
         max_multiplier: cap on lambda_k, relative to the reward's 1.
         init: initial lambda_k; 1 starts from uniform weights.
-        margin: in [0, 1], see `Controller.margin`.
+        margin: standard errors, see `Controller.margin`.
     """
 
     standard_units = True
@@ -75,7 +75,7 @@ class DampedAscent(Controller):
             f"between min_multiplier and max_multiplier, {min_multiplier} and {max_multiplier}",
             init,
         )
-        expect(0 <= margin <= 1, "margin", "in [0, 1], a share of the allowed rate", margin)
+        expect(0 <= margin < math.inf, "margin", "at least 0 and finite", margin)
         self.gain, self.time, self.smoothing = gain, time, smoothing
         self.min_multiplier, self.max_multiplier, self.init = min_multiplier, max_multiplier, init
         self.margin = margin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,11 @@ from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.guards import StallDetector
 from lightning_cgrpo.multipliers.targets import Targets
-from lightning_cgrpo.multipliers.units import Units, within_groups
+from lightning_cgrpo.multipliers.units import Units, observed_answers, within_groups
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 
 class Dual:
@@ -72,17 +74,17 @@ class Dual:
         Args:
             measured: the signals that were counted, for the units of means. Unused without means.
         """
-        counts = torch.stack([violations, opportunities])  # [2, K]
-        if not self.units.spreads:
-            violations, opportunities = all_sum(counts)
-            self.rates.update(violations, opportunities)
-            return
-        # The unit of a mean is the deviation of answers within their groups.
-        squares = within_groups(objective, measured, self.constraints)  # [2, K]
-        summed = all_sum(torch.cat([counts, squares.to(counts)]))  # one sum over the processes, not two
-        violations, opportunities, squared_deviations, freedom = summed
+        answers = observed_answers(objective, measured, self.constraints)
+        rows = [torch.stack([violations, opportunities, answers.to(violations)])]
+        if self.units.spreads:
+            # The unit of a mean is the deviation of answers within their groups.
+            rows.append(within_groups(objective, measured, self.constraints).to(violations))  # [2, K]
+        violations, opportunities, answers, *squares = all_sum(torch.cat(rows))  # one sum over the processes
         self.rates.update(violations, opportunities)
-        self.units.deviation.update(squared_deviations, freedom)
+        # Without opportunities, such as in a critic's warm-up, nothing was measured.
+        self.targets.answers = self.targets.answers + torch.where(opportunities > 0, answers, 0).cpu()
+        if squares:
+            self.units.deviation.update(*squares)
 
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
@@ -93,6 +95,28 @@ class Dual:
         """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
         units = self.units.at(self.targets.in_force)
         return self.units.clamped((rates - self.targets.targets) / units)
+
+    def note_validation(self, rates: Mapping[str, ClusteredRate]) -> None:
+        """Note how many independent answers a validation is worth, by constraint."""
+        sizes = []
+        for name, constraint in self.constraints.items():
+            rate = rates.get(name)
+            if rate is None:
+                sizes.append(math.inf)
+                continue
+            size = rate.prompts if constraint.bound.of_mean else rate.effective
+            # With less than one violation expected at the threshold, a validation decides nothing.
+            decides = constraint.bound.of_mean or size * constraint.bound.target >= 1
+            sizes.append(size if decides else math.inf)
+        self.targets.validated = torch.tensor(sizes, dtype=torch.float64)
+
+    def enforce(self, update: int) -> None:
+        """Set the targets of an update, with the controller's margin."""
+        self.targets.enforce(update, self.controller.margin, self.units.deviations)
+
+    def advance(self, update: int) -> None:
+        """`enforce`, after a step: thresholds follow their schedules, and the margin its samples."""
+        self.targets.advance(update, self.controller.margin, self.units.deviations)
 
     def control(self, rates: Tensor, violations: Tensor) -> None:
         """Move the controller's multipliers by the violations ``[K]``; NaN, where not observed, moves nothing."""
@@ -129,6 +153,8 @@ class Dual:
             "names": list(self.constraints),
             "controller_class": type(self.controller).__name__,
             "moved": self.targets.moved,
+            "answers": self.targets.answers,
+            "validated": self.targets.validated,
         }
         for key, part in self._parts.items():
             state[key] = part.state_dict()
@@ -148,4 +174,5 @@ class Dual:
             state = {n: value for n, value in state_dict.get(key, {}).items() if not n.startswith("stall.")}
             if state and (part is not self.stall or "held" in state):
                 part.load_state_dict(state)
-        self.targets.moved = state_dict.get("moved", self.targets.moved)
+        for name in ("moved", "answers", "validated"):  # the latter two since November 27, 2026
+            setattr(self.targets, name, state_dict.get(name, getattr(self.targets, name)))

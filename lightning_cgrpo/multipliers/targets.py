@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,16 +12,38 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
 
 
+def tightened(rates: Tensor, variance: Tensor) -> Tensor:
+    """The true rates p ``[K]`` that lie one standard error below `rates`: p + sqrt(v p (1 - p)) = d.
+
+    The solution is the lower end of Wilson's interval for a measured rate d (Wilson, 1927).
+
+    Args:
+        rates: d ``[K]``.
+        variance: v ``[K]``, of a measured rate relative to that of one answer: 1 / N for N answers; infinite for none.
+
+    Example:
+        >>> tightened(torch.tensor([0.01, 0.15]), torch.tensor([1 / 100, 1 / 100]))
+        tensor([0.0038, 0.1178])
+    """
+    spread = (variance * rates * (1 - rates) + variance.square() / 4).sqrt()
+    lower = (rates + variance / 2 - spread) / (1 + variance)
+    return torch.where(variance.isfinite(), lower, 0.0)
+
+
 class Targets:
     """Largest rates of violation that the controller aims for, of K constraints.
 
     A threshold in force is the declared bound, or follows the constraint's schedule, which depends on the update's
-    number alone. A constraint's `aim` replaces its declared bound. The controller's margin tightens the targets of
-    rates.
+    number alone. A constraint's `aim` replaces its declared bound. The controller's margin tightens the targets, see
+    `tightened`.
     """
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
         self.constraints = list(constraints)
+        self.answers = torch.zeros(len(self.constraints), dtype=torch.float64)
+        """Answers so far with an opportunity ``[K]``."""
+        self.validated = torch.full((len(self.constraints),), torch.inf, dtype=torch.float64)
+        """Independent answers ``[K]`` that tell as much as the last validation; infinite without validation."""
         self.rates = torch.tensor([not constraint.bound.of_mean for constraint in self.constraints], dtype=torch.bool)
         self.moved = torch.zeros(len(self.constraints), dtype=torch.bool)
         """Constraints with another threshold than in the last dual step."""
@@ -37,29 +58,43 @@ class Targets:
         """The thresholds in force, in the user's orientation."""
         return [constraint.threshold(update) for constraint in self.constraints]
 
-    def enforce(self, update: int, margin: float = 0.0) -> None:
-        """Set the targets of an update, by the controller's margin (see `Controller.margin`)."""
+    def enforce(self, update: int, margin: float = 0.0, deviations: Tensor | None = None) -> None:
+        """Set the targets of an update.
+
+        Args:
+            margin: see `Controller.margin`.
+            deviations: of one answer's mean, ``[K]``; NaN of rates and where unknown, which leaves a mean no margin.
+        """
         thresholds = self.thresholds(update)
-        aims = []
-        for constraint, threshold in zip(self.constraints, thresholds, strict=True):
+        aims = list(thresholds)
+        for k, constraint in enumerate(self.constraints):
             # The aim counts from the end of a schedule.
-            at_bound = threshold == constraint.bound.threshold
-            aims.append(constraint.aim if at_bound and constraint.aim is not None else threshold)
+            if constraint.aim is not None and thresholds[k] == constraint.bound.threshold:
+                aims[k] = constraint.aim
         self.in_force = self._violations(thresholds)
         self.aimed = self._violations(aims)
-        # The margin leaves a share of min(d, 1 - d) of a rate d unused, less from update to update.
-        unused = margin / math.sqrt(1 + update)
-        factor = 1 - unused * ((1 - self.aimed) / self.aimed).clamp(max=1)
-        self.targets = torch.where(self.rates, factor * self.aimed, self.aimed)
+        self.targets = self.aimed
+        if margin:
+            variance = self._variance(self.aimed != self.in_force) * margin**2
+            of_rates = tightened(self.aimed, variance)
+            of_means = self.aimed if deviations is None else self.aimed - deviations * variance.sqrt()
+            tighter = torch.where(self.rates, of_rates, of_means)
+            self.targets = torch.where(tighter.isfinite(), tighter, self.aimed)
+
+    def _variance(self, has_aim: Tensor) -> Tensor:
+        """Variance ``[K]`` of what is measured, relative to that of one answer; infinite without answers."""
+        # Who sets an aim has chosen the margin for a validation or a certificate.
+        validated = torch.where(has_aim, torch.inf, self.validated)
+        return 1 / self.answers + 1 / validated
 
     def _violations(self, values: Iterable[float]) -> Tensor:
         pairs = zip(self.constraints, values, strict=True)
         return torch.tensor([c.bound.violation(value) for c, value in pairs], dtype=torch.float64)
 
-    def advance(self, update: int, margin: float) -> None:
+    def advance(self, update: int, margin: float, deviations: Tensor | None) -> None:
         """`enforce`, and note which thresholds have moved."""
         before = self.in_force
-        self.enforce(update, margin)
+        self.enforce(update, margin, deviations)
         self.moved = self.moved | (self.in_force != before)
 
     def shown(self, violations: Tensor) -> list[float]:

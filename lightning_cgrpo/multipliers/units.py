@@ -43,9 +43,13 @@ class Units(nn.Module):
     def at(self, thresholds: Tensor) -> Tensor:
         """Units at thresholds ``[K]`` of violation; NaN where no two answers to a prompt ever differed."""
         rates = standard_units(thresholds) if self.standard else torch.ones_like(thresholds)
+        return torch.where(self.drifts, thresholds.abs(), torch.where(self.means, self.deviations, rates))
+
+    @property
+    def deviations(self) -> Tensor:
+        """Deviations of answers' means within groups ``[K]``; NaN of rates and drifts, and where no answers differed."""
         std = self.deviation.std.cpu()
-        deviations = torch.where(std > 0, std, torch.nan)
-        return torch.where(self.drifts, thresholds.abs(), torch.where(self.means, deviations, rates))
+        return torch.where(self.means & ~self.drifts & (std > 0), std, torch.nan)
 
     def clamped(self, violations: Tensor) -> Tensor:
         """Violations ``[K]`` in units, with those of means at most `LARGEST`."""
@@ -71,3 +75,18 @@ def within_groups(objective: Objective, signals: Signals, names: Iterable[str]) 
         freedom = (statistics.count - 1).clamp(min=0).sum().double()
         rows.append(torch.stack([statistics.deviation.square().sum(), freedom]))
     return torch.stack(rows, 1)
+
+
+def observed_answers(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
+    """Answers with an opportunity ``[len(names)]``, float64; 0 of signals that a critic's warm-up leaves unmeasured."""
+    device = next(iter(signals.values())).value.device
+    counts = []
+    for name in names:
+        constraint = objective.constraints[name]
+        measured = signals.get(key(name, constraint))
+        if measured is None:
+            counts.append(torch.zeros((), dtype=torch.float64, device=device))
+        else:
+            opportunities = over_steps(constraint.violations(measured)[1])  # [B, G]
+            counts.append((opportunities > 0).sum().double())
+    return torch.stack(counts)

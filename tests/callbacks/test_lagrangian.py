@@ -9,10 +9,12 @@ from torch import Tensor
 
 from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector
 from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from tests.dual_run import COUNTS, OBJECTIVE, THRESHOLDS, DualRun, Frozen, Recording, run, same, saved
 from tests.grids import grid_module
 from tests.memory import Memory
@@ -38,20 +40,52 @@ class TestDualStep:
         total = 1 + lava + safe
         assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
 
-    def test_the_margin_falls_with_the_updates(self) -> None:
+    def test_the_margin_is_a_share_of_the_standard_error(self) -> None:
+        """Half a standard error of all answers so far, and of the last validation, lies between target and threshold."""
         controller = Recording(0.2, 0.3, 0.5)
         controller.margin = 0.5
         running = run(controller)
+        answers = [0.0, 0.0]
         for update, (violations, opportunities) in enumerate(COUNTS):
+            if update == 2:
+                lava = ClusteredRate(0.5, 0.025, prompts=250, opportunities=500)  # worth 400 answers
+                running.validate({"lava": lava, "safe": ClusteredRate(0.0, None, prompts=2, opportunities=2)})
             running.update(violations, opportunities)
-            aims = [d * (1 - 0.5 / math.sqrt(1 + update)) for d in THRESHOLDS]
             rates = [v / n for v, n in zip(violations, opportunities, strict=True)]
-            assert controller.told[-1][0] == pytest.approx([r - aim for r, aim in zip(rates, aims, strict=True)])
-        left = 1 - 0.5 / math.sqrt(2)
-        assert running.logged[1] == (
-            {"aim/lava": pytest.approx(0.1 * left), "aim/safe": pytest.approx(1 - 0.3 * left)},
-            1,
-        )
+            told, _ = controller.told[-1]
+            targets = [rate - excess for rate, excess in zip(rates, told, strict=True)]
+            for k, (target, threshold) in enumerate(zip(targets, THRESHOLDS, strict=True)):
+                variance = math.inf if update == 0 else 1 / answers[k]
+                # Two prompts do not decide on a threshold of 0.3.
+                variance += 1 / 400 if k == 0 and update > 2 else 0.0
+                if update == 0:
+                    assert target == pytest.approx(0.0)
+                else:
+                    error = math.sqrt(variance * target * (1 - target))
+                    assert target + 0.5 * error == pytest.approx(threshold)
+                answers[k] += opportunities[k]
+        assert running.logged[0] == ({"aim/lava": 0.0, "aim/safe": 1.0}, 0)
+
+    def test_an_aim_has_the_margin_of_training_alone(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        controller.margin = 1.0
+        constraints = {**OBJECTIVE.constraints, "safe": Constraint(at_least=0.7, aim=0.8)}
+        running = DualRun(LagrangianCallback(controller), Objective("goal", constraints)).start()
+        running.validate({"safe": ClusteredRate(0.3, 0.01, prompts=100, opportunities=900)})
+        for _ in range(2):
+            running.update([1, 1], [10, 50])
+        target = 1 / 50 - controller.told[-1][0][1]
+        assert target + math.sqrt(target * (1 - target) / 50) == pytest.approx(0.2)
+
+    def test_a_mean_has_a_margin_in_its_deviation(self) -> None:
+        controller = Recording(0.5, 0.5)
+        controller.margin, controller.standard_units = 1.0, True
+        running = DualRun(LagrangianCallback(controller), Objective("goal", {"cost": Constraint(mean_at_most=2.0)}))
+        running.start()
+        for _ in range(2):
+            running.update([8.0], [4.0], {"cost": Signal(torch.tensor([[1.0, 3.0], [1.0, 3.0]]))})
+        # The mean is at its bound; a standard error of four answers is half of their deviation.
+        assert controller.told[-1][0] == pytest.approx([0.5])
 
     @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
     def test_without_opportunities_the_state_stays(self, make) -> None:

@@ -17,7 +17,13 @@ def dual_steps(
     """In each dual step, how far each rate exceeds its target; None where nothing was observed."""
     counts = dict.fromkeys(objective.constrained, (0.0, 0.0))
     spreads = dict.fromkeys(objective.constrained, (0.0, 0.0))
+    observed = dict.fromkeys(objective.constrained, 0)
     for update, batch in enumerate(batches):
+        # The margin is that of the updates before.
+        targets = {
+            name: inside(name, constraint, observed[name], spreads[name], update, margin)
+            for name, constraint in objective.constrained.items()
+        }
         for name, constraint in objective.constrained.items():
             pairs = {at: counted(batch, name, constraint, *at) for at in answers(batch)}
             violations, opportunities = counts[name]
@@ -25,6 +31,7 @@ def dual_steps(
                 violations + sum(pair[0] for pair in pairs.values()),
                 opportunities + sum(pair[1] for pair in pairs.values()),
             )
+            observed[name] += sum(number > 0 for _, number in pairs.values())
             squares, freedom = within_groups(pairs, batch.shape[0])
             spreads[name] = (0.95 * spreads[name][0] + squares, 0.95 * spreads[name][1] + freedom)
         if (update + 1) % every == 0:
@@ -37,7 +44,7 @@ def dual_steps(
                     continue
                 counts[name] = (0.0, 0.0)
                 rate = violations / opportunities if opportunities else None
-                step[name] = exceeded(name, constraint, rate, spreads[name], update, margin, standard)
+                step[name] = exceeded(name, constraint, rate, targets[name], spreads[name], update, standard)
             yield step
 
 
@@ -52,22 +59,40 @@ def within_groups(pairs: dict[tuple[int, int], tuple[float, float]], prompts: in
     return squares, freedom
 
 
+def inside(
+    name: str, constraint: Constraint, observed: int, spread_of_mean: tuple[float, float], update: int, margin: float
+) -> float:
+    """The target: by so many standard errors of the answers so far within the threshold."""
+    goal = target(constraint, update, aim=True)
+    if margin == 0:
+        return goal
+    if not is_mean(constraint):
+        low, high = 0.0, goal
+        for _ in range(100):
+            middle = (low + high) / 2
+            error = math.sqrt(middle * (1 - middle) / observed) if observed else math.inf
+            low, high = (middle, high) if middle + margin * error < goal else (low, middle)
+        return high
+    squares, freedom = spread_of_mean
+    if (constraint.signal or name) == "kl" or squares == 0 or observed == 0:
+        return goal
+    return goal - margin * math.sqrt(squares / freedom / observed)
+
+
 def exceeded(
     name: str,
     constraint: Constraint,
     rate: float | None,
+    goal: float,
     spread_of_mean: tuple[float, float],
     update: int,
-    margin: float,
     standard: bool,
 ) -> float | None:
     """(rate - target) / unit."""
     if rate is None:
         return None
-    goal, in_force = target(constraint, update, aim=True), target(constraint, update)
+    in_force = target(constraint, update)
     if not is_mean(constraint):
-        share = min((1 - goal) / goal, 1.0)
-        goal *= 1 - margin / math.sqrt(1 + update) * share
         unit = math.sqrt(in_force * (1 - in_force)) if standard else 1.0
         return (rate - goal) / unit
     if (constraint.signal or name) == "kl":
