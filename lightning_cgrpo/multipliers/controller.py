@@ -40,8 +40,8 @@ class Controller(nn.Module, ABC):
     margin: float = 0.0
     """Standard errors by which a rate's target lies inside its threshold.
 
-    The error is that of the rate of all answers so far, and of the last validation: see `Targets.enforce`. The first
-    falls with the updates, so training begins with safety. The second remains, because a policy whose true rate is at the
+    The error has two parts (`Targets.enforce`). That of the rate of all answers so far falls with the updates, so
+    training begins with safety. That of the last validation remains, because a policy whose true rate is at the
     threshold fails half of its validations.
     """
 

@@ -41,7 +41,7 @@ class TestDualStep:
         assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
 
     def test_the_margin_is_a_share_of_the_standard_error(self) -> None:
-        """Half a standard error of all answers so far, and of the last validation, lies between target and threshold."""
+        """Of all answers so far and of the last validation: the target is half of it inside the threshold."""
         controller = Recording(0.2, 0.3, 0.5)
         controller.margin = 0.5
         running = run(controller)
