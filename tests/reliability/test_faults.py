@@ -46,11 +46,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="indicator", **task):
+def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="indicator", length=6, **task):
     """Constrained GRPO on two functions: a reward, and an indicator with a rate."""
     module = ConstrainedGRPO(
         CausalLMPolicy(str(folder / "model")),
-        GenerationSampler(6),
+        GenerationSampler(length),
         FunctionTask({"reward_of_it": reward, "even": even or is_even}, kinds={"even": kind}, **task),
         Objective("reward_of_it", {"even": Constraint(at_least=0.9)}),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
@@ -93,7 +93,7 @@ def test_a_signal_without_a_finite_value_for_20_updates_ends_the_run(folder, fau
     def train_with(function, updates):
         calls.clear()
         reward, even = (function, None) if faulty == "reward_of_it" else (lengths, function)
-        return train(folder, reward, even, updates=updates, kind="any")
+        return train(folder, reward, even, updates=updates, kind="any", length=1)
 
     with pytest.warns(UserWarning, match="not finite"):
         with pytest.raises(UserError, match=f"finite values of signal '{faulty}'.*none in 20 updates"):

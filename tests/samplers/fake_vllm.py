@@ -4,6 +4,8 @@ Requests are held against the documented names, and against the order in which t
 of a real server's.
 """
 
+import copy
+import functools
 import json
 import math
 import threading
@@ -23,6 +25,11 @@ SAMPLING = {
 PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
+@functools.cache
+def _read(directory):
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+
 class FakeEngine:
     """A model that samples.
 
@@ -33,7 +40,7 @@ class FakeEngine:
     """
 
     def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000, sleep_mode=False, workers=()):
-        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self.model = copy.deepcopy(_read(str(directory)))
         self.raw = logprobs_mode == "raw_logprobs"
         self.room = room
         self.sleep_mode, self.asleep = sleep_mode, set()

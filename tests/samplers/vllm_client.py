@@ -1,5 +1,8 @@
 """A policy whose answers differ in length, a client for a server in vLLM's protocol, and the ways to push weights."""
 
+import copy
+import functools
+
 import pytest
 import torch
 
@@ -15,8 +18,14 @@ LENGTH = 8
 
 
 def make_policy(directory, **options):
+    """A policy of the caller's own, read and compared with transformers' once."""
+    return copy.deepcopy(_made(str(directory), **options))
+
+
+@functools.cache
+def _made(directory, **options):
     """Peaked enough that answers differ in length, with many stop tokens."""
-    policy = CausalLMPolicy(str(directory), temperature=0.8, **options)
+    policy = CausalLMPolicy(directory, temperature=0.8, **options)
     policy.load()
     with torch.no_grad():
         policy.model.get_input_embeddings().weight.mul_(6)
