@@ -28,6 +28,24 @@ def test_prompts() -> None:
     assert prompt_fingerprints([]).shape == (0, 2)
 
 
+def test_prompts_keep_their_fingerprints() -> None:
+    content = [{"type": "text", "text": " a b"}]
+    called: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    rows: list[dict[str, Any]] = [
+        {"prompt": "How many \ufb01elds?", "answer": "3"},
+        {"prompt": [{"role": "user", "content": "Is 2 + 2?", "weight": 1}], "level": 2},
+        {"prompt": [{"role": "user", "content": content}, called]},
+        {"seed": 7, "wind": 0.5, "walls": [True, None]},
+    ]
+    # As of November 27, 2026; other numbers would say that all prompts of older runs differ.
+    assert prompt_fingerprints(rows).tolist() == [
+        [-8995184383177066169, -7223199595759282130],
+        [5947796920097276606, 7259613659649345744],
+        [4887565774810917727, 1978204534000878503],
+        [-6112563831598849027, 5181429051052614115],
+    ]
+
+
 @pytest.mark.parametrize(
     "other",
     ["Is  2\n+ 2?", " Is 2 + 2? ", "Is 2 + 2\uff1f"],
