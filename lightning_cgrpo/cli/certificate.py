@@ -17,7 +17,7 @@ from rich.text import Text
 from torch import Tensor
 
 from lightning_cgrpo.cli.command_line import CommandLine
-from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import ConfigError, Resolved
 from lightning_cgrpo.cli.looks import error_share
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
@@ -63,7 +63,7 @@ class Asked:
         return (1 - self.confidence) * error_share(self.number)
 
 
-def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
+def look(config: Resolved, objective: Objective, asked: Asked) -> dict[str, Any]:
     """Answer each prompt once, and decide on the first process; {} on others. Collective.
 
     Raises:
@@ -72,7 +72,7 @@ def look(config: Config, objective: Objective, asked: Asked) -> dict[str, Any]:
     callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
-    line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, asked)
+    line = _Look(config.replaced(trainer=trainer, callbacks=callbacks), objective, asked)
     if line.rows is None:  # the first process decides
         return {}
     counts = {name: line.counts(name) for name in decided(objective)}
@@ -168,7 +168,7 @@ class _Rows(Callback):
 class _Look(CommandLine):
     """A test of one answer to each of the prompts that neither trained nor selected."""
 
-    def __init__(self, config: Config, objective: Objective, asked: Asked) -> None:
+    def __init__(self, config: Resolved, objective: Objective, asked: Asked) -> None:
         self.objective, self.asked = objective, asked
         self.rows: dict[str, Tensor] | None = None
         self.source = ""

@@ -23,7 +23,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
-from lightning_cgrpo.cli.configuration import Config, ConfigError, Environment, Resolved
+from lightning_cgrpo.cli.configuration import ConfigError, Resolved
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
@@ -44,9 +44,9 @@ class CommandLine(LightningCLI):
     ``callbacks`` maps names to callbacks or null.
     """
 
-    def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
+    def __init__(self, subcommand: str, config: Resolved, flags: list[str]) -> None:
         self._chosen, self._given, self._flags = subcommand, config, flags
-        self._environment = config.environment if isinstance(config, Resolved) else Environment({})
+        self._environment = config.environment
         self._identity = identity_of(config)  # before parsing changes the configuration
         super().__init__(
             LightningModule,
@@ -171,7 +171,7 @@ class CommandLine(LightningCLI):
             raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
 
 
-def main(subcommand: str, config: Config, flags: list[str], beginning: str | None) -> None:
+def main(subcommand: str, config: Resolved, flags: list[str], beginning: str | None) -> None:
     """Prepare the process, and run a subcommand."""
     prepare(subcommand, config, beginning)
     CommandLine(subcommand, config, flags)

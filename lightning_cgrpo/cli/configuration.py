@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,6 +123,12 @@ class Resolved(dict[str, Any]):
     def __init__(self, config: Config) -> None:
         super().__init__(_resolve(config))
         self.environment = Environment(config)
+
+    def replaced(self, **parts: Any) -> Resolved:
+        """A copy with other `parts`, and the same interpolations."""
+        other = copy(self)
+        other.update(parts)
+        return other
 
 
 def build(layers: Iterable[Layer]) -> Resolved:

@@ -26,9 +26,11 @@ class Mine(ConstrainedGRPO):
 def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(folder, monkeypatch, capsys):
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setenv("RATE", "0.25")
+    monkeypatch.setenv("COST", "sum")
     Path("mine_with_a_secret.py").write_text(MODULE)
     secrets = {"token": "${oc.env:TOKEN}", "rate": "${oc.decode:${oc.env:RATE}}"}
     arguments = yaml.safe_load((PACKAGED / "gridworld.yaml").read_text())["model"]["init_args"]
+    arguments["task"]["init_args"]["cost"] = "${oc.env:COST}"
     model = {"class_path": "mine_with_a_secret.Mine", "init_args": arguments | secrets}
     trainer = {"default_root_dir": "/tmp/${oc.env:TOKEN}/x"}
     Path("secret.yaml").write_text(yaml.safe_dump({"model": model, "trainer": trainer}))
@@ -39,6 +41,7 @@ def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(fol
     printed = yaml.safe_load(capsys.readouterr().out.partition("# lightning")[2].partition("\n")[2])
     with suppress(SystemExit):  # undecided
         main(["certify", *SMALL, "-c", "secret.yaml", "--trainer.logger.name=mine", "--prompts=50", *EASY])
+    assert "not as in training" not in capsys.readouterr().out, "an interpolation equals itself"
     # What was written is read again, with the values.
     main(["test", "-c", "runs/mine/version_0/config.yaml", "--data.test_prompts=4"])
     assert Path("runs/mine/version_0/summary.json").is_file()
