@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,12 +30,12 @@ class Used:
     """Prompts that a further look at a run's policies must not see.
 
     Args:
-        trained: fingerprints ``[M]`` of the prompts that trained or validated, see `Manifest.used`.
+        run: fingerprints ``[M]`` of the prompts that trained or validated, by words for the use, see `Manifest.used_as`.
         looked: identities of the prompts of earlier looks.
         new_until: index after the last new prompt that earlier looks drew from an endless source.
     """
 
-    trained: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    run: Mapping[str, Tensor] = field(default_factory=dict)
     looked: frozenset[float] = frozenset()
     new_until: int = 0
 
@@ -81,7 +81,7 @@ class GroupDataModule(LightningDataModule, ABC):
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
-        self._first: dict[float, int] | None = None  # of each prompt, by its identity
+        self._identities: dict[int, float] = {}  # of test prompts by index, because reading images takes long
 
     @property
     def seed(self) -> int:
@@ -138,19 +138,22 @@ class GroupDataModule(LightningDataModule, ABC):
             first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
             new = PromptSubset(source, range(first, first + count))
             return Certification(new, f"{count:,} new prompts", new_until=first + count)
-        trained = self.seen_prompts(source)
-        here = source_fingerprints(source) if len(used.trained) else None
+        parts: dict[str, int] = {}
+        seen: set[int] = set()
+        here = source_fingerprints(source) if used.run else None
         if here is not None:
-            trained = trained | {*torch.isin(here[:, 1], used.trained).nonzero().flatten().tolist()}
-        unused = [index for index in range(total) if index not in trained]
+            for use, fingerprints in used.run.items():
+                found = {*torch.isin(here[:, 1], fingerprints).nonzero().flatten().tolist()} - seen
+                parts[use] = len(found)
+                seen |= found
+        found = self.seen_prompts(source) - seen
+        parts["that trained or validated"] = len(found)
+        seen |= found
+        unused = [index for index in range(total) if index not in seen]
         first_of = self._distinct(source, unused)
         looked = used.looked & first_of.keys()
         left = {identity: index for identity, index in first_of.items() if identity not in looked}
-        parts = {
-            "that trained or validated": len(trained),
-            "repeats": len(unused) - len(first_of),
-            "that earlier looks saw": len(looked),
-        }
+        parts |= {"repeats": len(unused) - len(first_of), "that earlier looks saw": len(looked)}
         left_out = " and".join(f" without {number:,} {what}" for what, number in parts.items() if number)
         if not left or (count is not None and count > len(left)):
             advice = f"--prompts {len(left)}, or more test prompts" if left else "other test prompts"
@@ -169,13 +172,14 @@ class GroupDataModule(LightningDataModule, ABC):
 
     def _distinct(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
         """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""
-        if self._first is None:
-            self._first = {}
-            for start in range(0, len(indices), self.eval_prompts):
-                part = indices[start : start + self.eval_prompts]
-                for index, identity in zip(part, identities(source.groups(torch.tensor(part))).tolist(), strict=True):
-                    self._first.setdefault(identity, index)
-        return self._first
+        unread = [index for index in indices if index not in self._identities]
+        for start in range(0, len(unread), self.eval_prompts):
+            part = unread[start : start + self.eval_prompts]
+            self._identities |= zip(part, identities(source.groups(torch.tensor(part))).tolist(), strict=True)
+        first: dict[float, int] = {}
+        for index in indices:
+            first.setdefault(self._identities[index], index)
+        return first
 
     def seen_prompts(self, source: PromptSource) -> set[int]:
         """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""

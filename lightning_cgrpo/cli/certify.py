@@ -58,7 +58,6 @@ def _certificate(
     config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
-    import torch
     from filelock import FileLock
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -118,9 +117,9 @@ def _certificate(
             return earlier
 
         # A new look, at prompts that neither trained nor served an earlier look.
-        trained = torch.zeros(0, dtype=torch.int64) if manifest is None else manifest.used
-        asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used_prompts(looks, trained))
-        seen = look({**config, "ckpt_path": str(kept)}, objective, asked)
+        used = used_prompts(looks, {} if manifest is None else manifest.used_as)
+        asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used)
+        seen = look(config.replaced(ckpt_path=str(kept)), objective, asked)
         if not first:
             return None
         certificate = {

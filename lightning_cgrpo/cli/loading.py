@@ -155,6 +155,9 @@ def held(checkpoint: Path) -> Iterator[Path]:
         except OSError:  # a file system without links
             (shutil.copytree if checkpoint.is_dir() else shutil.copy2)(checkpoint, name)
         yield name
+    except UserError as error:
+        # The user knows the file by its own name.
+        raise type(error)(str(error).replace(str(name), str(checkpoint))) from error
     finally:
         if name.is_dir():
             shutil.rmtree(name, ignore_errors=True)

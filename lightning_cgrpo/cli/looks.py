@@ -101,18 +101,18 @@ def _given(settings: Any) -> Any:
     return settings
 
 
-def used_prompts(looks: Iterable[Certificate], trained: Tensor) -> Used:
+def used_prompts(looks: Iterable[Certificate], run: Mapping[str, Tensor]) -> Used:
     """The prompts that a further look must not see.
 
     Args:
-        trained: fingerprints of the prompts that trained or validated.
+        run: fingerprints of the prompts that trained or validated, by use.
     """
     looked: set[float] = set()
     new_until = 0
     for look in looks:
         looked |= {*look.get("identities", ())}
         new_until = max(new_until, look.get("new_until", 0))
-    return Used(trained, frozenset(looked), new_until)
+    return Used(run, frozenset(looked), new_until)
 
 
 def check_writable(folder: Path) -> None:

@@ -45,7 +45,10 @@ def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
 
 def test_a_certificate_is_shown(tmp_path):
     _, text = card(tmp_path, 20, certificates=[CERTIFICATE])
-    assert "certified, on 2026-11-25, with 500 prompts" in text
+    assert "certified, on 2026-11-25, with 500 prompts" in text and "over all constraints together." in text
+    second = CERTIFICATE | {"look": 2, "error": 0.005}
+    told = "confidence 0.95 over all constraints and all looks at the run, of which this is look 2."
+    assert told in card(tmp_path, 20, certificates=[second])[1]
     assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 
 

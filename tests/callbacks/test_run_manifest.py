@@ -106,3 +106,23 @@ def test_prompts_that_trained_before_a_resume_stay_used():
     assert {*now.used.tolist()} == {hash(text) for text in "abcd"}
     again = made("cd").continuing(now)
     assert torch.equal(again.used, now.used) and again.lineage == now.lineage and len(now.lineage) == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("settings", 5),
+        ("lineage", 3),
+        ("lineage", [3]),
+        ("prompts", {"train": torch.zeros(4, dtype=torch.int64)}),
+        ("seen", [1, 2]),
+        ("sizes", {"train": "many"}),
+        ("code", ["my_rewards"]),
+    ],
+)
+def test_a_damaged_manifest_is_refused_by_its_part(part, value):
+    state = made("ab").state()
+    assert torch.equal(Manifest.of({"manifest": state}).used, made("ab").used)
+    with pytest.raises(UserError, match=f"manifest to be one that a run wrote, but its {part} is "):
+        Manifest.of({"manifest": {**state, part: value}})
+    assert Manifest.of({"manifest": 5}) is None, "another program's"

@@ -212,6 +212,13 @@ def test_other_data_than_the_runs_own_is_refused():
     assert certify("--prompts=100 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
 
+def test_an_error_names_the_checkpoint_as_the_user_does():
+    saved = torch.load(FOLDER / "last.ckpt", weights_only=True)
+    torch.save({**saved, "state_dict": 5}, FOLDER / "last.ckpt")
+    message = refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
+    assert message.startswith(f"Expected '{FOLDER}/last.ckpt' to hold a run's state, but its state_dict is 5")
+
+
 def test_a_damaged_record_is_no_second_chance():
     certify("--prompts=100")
     (FOLDER / "certificates.json").write_text("{")

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.fingerprints import prompt_fingerprints
 from lightning_cgrpo.core.prompts.records import RecordError
+from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
 
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -156,6 +158,19 @@ class TestCertification:
         assert self.prompts(source) == [word for word in "xaygz" if word not in left_out]
         n = len(left_out)
         assert words == f"the {5 - n} test prompts without {n} that trained or validated"
+
+    def test_what_each_was_used_for_is_told(self, tmp_path):
+        """By the manifest, whatever the data's own files say now."""
+        data = self.data(tmp_path, "qrstuv")
+        of = dict(zip("qrstuv", prompt_fingerprints(data.source("test").rows)[:, 1:], strict=True))
+        run = {"that trained": torch.cat([of["q"], of["r"]]), "that validated": torch.cat([of["r"], of["s"]])}
+        assert data.certification(None, Used(run)).words == (
+            "the 3 test prompts without 2 that trained and without 1 that validated"
+        )
+        run["that trained or validated before"] = torch.cat([of[word] for word in "tuv"])
+        told = "of 6 test prompts without 2 that trained and without 1 that validated and without 3 that trained or"
+        with pytest.raises(UserError, match=f"Expected some different .* but got 0, {told} validated before, try other"):
+            data.certification(None, Used(run))
 
     def test_repeats_count_once_whatever_the_other_columns_say(self, tmp_path):
         data = self.data(tmp_path, "xayx")

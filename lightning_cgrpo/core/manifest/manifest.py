@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing
 
 KEY = "manifest"
@@ -23,6 +24,7 @@ PLACE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer
 SHOWN = 60
 """Characters of a value in a line."""
 NAMES = {"train": "training prompts", "val": "validation prompts"}
+USES = {"train": "that trained", "val": "that validated"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ class Manifest:
         prompts = [fingerprints[:, 1] for fingerprints in self.prompts.values()]
         return torch.cat([self.seen, *prompts]).unique()
 
+    @property
+    def used_as(self) -> dict[str, Tensor]:
+        """The fingerprints of `used`, by words for the use: ``that trained``, ``that validated``, or either before."""
+        now = {USES[split]: fingerprints[:, 1] for split, fingerprints in self.prompts.items() if split in USES}
+        return now | {"that trained or validated before": self.seen}
+
     def continuing(self, before: Manifest) -> Manifest:
         """This manifest, of a run that resumes from a checkpoint of the run `before`."""
         name = self.name
@@ -83,11 +91,21 @@ class Manifest:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> Self | None:
-        """The manifest in a checkpoint's content; None if it is of another origin or an earlier version."""
+        """The manifest in a checkpoint's content; None if it is of another origin or an earlier version.
+
+        Raises:
+            UserError: a part has another type than a run writes.
+        """
         state = checkpoint.get(KEY)
         if not isinstance(state, Mapping) or not {"settings", "lineage"} <= state.keys():
             return None
         known = {name: state[name] for name in cls.__dataclass_fields__ if name in state}
+        for name, value in known.items():
+            if not _is_written(name, value):
+                raise UserError(
+                    f"Expected the checkpoint's manifest to be one that a run wrote, but its {name} is "
+                    f"{shown(value)}, try another checkpoint."
+                )
         return cls(**{**known, "lineage": tuple(state["lineage"])})
 
     def readable(self) -> dict[str, Any]:
@@ -96,6 +114,25 @@ class Manifest:
         state = self.state() | {"prompts": digests}
         del state["seen"]
         return state
+
+
+def _is_written(name: str, value: Any) -> bool:
+    """True if a part of a manifest has the type that a run writes."""
+    if name == "settings":
+        return value is None or (isinstance(value, dict) and all(isinstance(key, str) for key in value))
+    if name == "seen":
+        return _are_fingerprints(value, 1)
+    if name == "lineage":
+        return isinstance(value, (list, tuple)) and all(isinstance(run, str) for run in value)
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        return False
+    if name == "prompts":
+        return all(_are_fingerprints(part, 2) and part.shape[1] == 2 for part in value.values())
+    return all(isinstance(part, int if name == "sizes" else str) for part in value.values())
+
+
+def _are_fingerprints(value: Any, dimensions: int) -> bool:
+    return isinstance(value, Tensor) and value.dim() == dimensions and value.dtype == torch.int64
 
 
 def prompts_digest(fingerprints: Tensor) -> str:
