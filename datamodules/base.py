@@ -30,7 +30,7 @@ class Used:
     """Prompts that a further look at a run's policies must not see.
 
     Args:
-        run: fingerprints ``[M]`` of the prompts that trained or validated, by words for the use, see `Manifest.used_as`.
+        run: fingerprints ``[M]`` of the prompts that trained or validated, by use, see `Manifest.used_as`.
         looked: identities of the prompts of earlier looks.
         new_until: index after the last new prompt that earlier looks drew from an endless source.
     """

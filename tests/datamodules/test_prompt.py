@@ -169,7 +169,7 @@ class TestCertification:
         )
         run["that trained or validated before"] = torch.cat([of[word] for word in "tuv"])
         told = "of 6 test prompts without 2 that trained and without 1 that validated and without 3 that trained or"
-        with pytest.raises(UserError, match=f"Expected some different .* but got 0, {told} validated before, try other"):
+        with pytest.raises(UserError, match=f"Expected some .* but got 0, {told} validated before, try other"):
             data.certification(None, Used(run))
 
     def test_repeats_count_once_whatever_the_other_columns_say(self, tmp_path):
