@@ -118,6 +118,11 @@ def main(arguments: list[str]) -> None:
     # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
         sys.path.insert(0, "")
+    # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
+    # such as the worker that makes prompts.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
     if command in TOOLS:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
@@ -130,11 +135,6 @@ def main(arguments: list[str]) -> None:
         return
     config, flags = read_arguments(command, rest)
     beginning = find_checkpoint(command, config)
-    # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
-    # such as the worker that makes prompts.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
     gc.disable()  # what is imported stays, and searches for garbage among it would take a second
     try:
         from lightning_cgrpo.cli.command_line import main as run_command
