@@ -92,6 +92,7 @@ class Mutants:
             self.in_setup, self.lines = self.lines, {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()  # what tests/conftest.py froze would not be found
         self.caches = _caches()
         recorded = self._recorded(session.items)
         functions = _functions()
