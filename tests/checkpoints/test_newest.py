@@ -2,9 +2,11 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.checkpoints.files import newest
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.core.errors import UserError
@@ -51,6 +53,22 @@ def test_in_one_folder_last_is_the_newest(folder):
     assert newest([step.parent]) == step
     last = saved("version_0/checkpoints/last.ckpt", 3)
     assert newest([step.parent]) == last
+
+
+@pytest.mark.parametrize(
+    ("dirpath", "loggers", "place"),
+    [
+        (None, [SimpleNamespace(save_dir="runs/run", name="logged")], "logged/version_0/checkpoints"),
+        (None, [], "checkpoints"),
+        ("runs/run/kept", [SimpleNamespace(save_dir="runs/run", name="logged")], "kept"),
+        ("runs/run/kept", [], "kept"),
+    ],
+)
+def test_last_is_looked_for_where_the_run_writes(folder, dirpath, loggers, place):
+    paths = {where: saved(f"{where}/last.ckpt", 2) for where in ("logged/version_0/checkpoints", "checkpoints", "kept")}
+    trainer = SimpleNamespace(loggers=loggers, default_root_dir="runs/run", checkpoint_callbacks=[])
+    [found] = Checkpoints(dirpath)._find_last_checkpoints(trainer)
+    assert Path(found).resolve() == paths[place].resolve()
 
 
 def test_a_damaged_newest_is_not_passed_over(folder):
