@@ -3,7 +3,8 @@
 - The core is `CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
 - A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds.
 - A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
-  Tests of the same room come first, then the quickest files, up to `ENOUGH` seconds.
+  Files come first that killed another mutant of the file, then those of the same room, then the quickest, up to
+  `ENOUGH` seconds.
 - `KEPT` has what was found: a test is recorded again, and a mutant runs again, only if its code or its tests' files
   have changed. So an interrupted run goes on where it was. --fresh forgets all.
 - The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
@@ -103,20 +104,20 @@ class Mutants:
             if mutant.name in known:
                 self._keep(mutant, "", result="equivalent", by=None, seconds=0.0)
                 continue
-            tests = _tests(mutant, session.items, recorded)
+            tests = _tests(mutant, session.items, recorded, self._killers(mutant.file))
             if (fact := self._known_of(mutant, tests)) is not None:
                 self.results[mutant] = fact
                 continue
             if not tests:
                 self._end(mutant, tests, "", 0.0)
                 continue
-            seconds = sum(recorded[item.nodeid]["seconds"] for item in tests)
+            few, seconds = _enough(tests, recorded)
             code = code_of(mutant, ROOT)
             changed = functions[mutant.file, mutant.function, mutant.first_line]
             free = {function.__code__.co_freevars for function in changed}
             assert free == {code.co_freevars}, mutant.text
             forks.start(
-                functools.partial(self._run, changed, code, tests, recorded),
+                functools.partial(self._run, changed, code, few, recorded),
                 120 + 20 * seconds,
                 functools.partial(self._end, mutant, tests),
             )
@@ -135,6 +136,11 @@ class Mutants:
         if fact is None:
             return None
         return self.kept.find(mutant.name, _digest(mutant, tests, fact["by"]))
+
+    def _killers(self, file: str) -> set[str]:
+        """Test files that killed a mutant of a file."""
+        facts = [fact for name, fact in self.kept.facts.items() if name.startswith(f"{file} ") and fact.get("by")]
+        return {str(ROOT / fact["by"].partition("::")[0]) for fact in facts}
 
     def _end(self, mutant: Mutant, tests: list[pytest.Item], by: str | None, seconds: float) -> None:
         """Keep what was found: the name of the test that failed, "" for none, None for a crash."""
@@ -255,10 +261,11 @@ def _forget(caches: list[Any]) -> None:
 def _digest(mutant: Mutant, tests: list[pytest.Item], by: str | None) -> str:
     """Of all that decides what is found: all tests, or the test that fails."""
     deciding = [item for item in tests if not by or item.nodeid == by]
-    return digest_of([item.path for item in deciding], mutant.source, *(item.nodeid for item in deciding))
+    names = sorted(item.nodeid for item in deciding)
+    return digest_of([item.path for item in deciding], mutant.source, *names)
 
 
-def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -> list[pytest.Item]:
+def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any], killers: set[str]) -> list[pytest.Item]:
     """Tests that run the changed lines, file by file, because the tests of a file may share what takes long."""
     recorded_items = [item for item in items if item.nodeid in recorded]
     shared = {item.path for item in recorded_items if _runs(mutant, recorded[item.nodeid]["in_setup"])}
@@ -268,14 +275,20 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any]) -
             files[str(item.path)].append(item)
     room = Path(mutant.file).parent.name
     seconds = {file: sum(recorded[item.nodeid]["seconds"] for item in own) for file, own in files.items()}
+    order = sorted(files, key=lambda file: (file not in killers, room not in Path(file).parts, seconds[file]))
+    return [item for file in order for item in files[file]]
+
+
+def _enough(tests: list[pytest.Item], recorded: dict[str, Any]) -> tuple[list[pytest.Item], float]:
+    """The first tests of `ENOUGH` seconds, and at least one, and their seconds."""
     chosen: list[pytest.Item] = []
-    left = ENOUGH
-    for file in sorted(files, key=lambda file: (room not in Path(file).parts, seconds[file])):
-        for item in files[file]:
-            left -= recorded[item.nodeid]["seconds"]
-            if left > 0 or not chosen:
-                chosen.append(item)
-    return chosen
+    total = 0.0
+    for item in tests:
+        seconds = recorded[item.nodeid]["seconds"]
+        if total + seconds < ENOUGH or not chosen:
+            chosen.append(item)
+            total += seconds
+    return chosen, total
 
 
 def _runs(mutant: Mutant, lines: dict[str, list[int]]) -> bool:
