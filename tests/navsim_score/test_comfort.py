@@ -143,7 +143,11 @@ def test_scenes_with_different_histories_in_one_batch():
     assert found[scene == 2].all() and not found.all()
 
 
-def scipy_extended(now, previous):
+EXTENDED_BOUNDS = (0.7, 0.5, 0.1, 0.1)
+
+
+def scipy_gaps(now, previous):
+    """Of acceleration, jerk, yaw rate and yaw acceleration."""
     features = []
     for states in (now[:-5], previous[5:]):
         _, _, magnitude, yaw = scipy_signals(states)
@@ -151,8 +155,11 @@ def scipy_extended(now, previous):
         features.append(
             [acceleration, filtered(acceleration, 15, 2, 1), filtered(yaw, 5, 2, 1), filtered(yaw, 5, 2, 2)]
         )
-    gaps = [np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(*features, strict=True)]
-    return all(gap <= bound for gap, bound in zip(gaps, (0.7, 0.5, 0.1, 0.1), strict=True))
+    return [np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(*features, strict=True)]
+
+
+def scipy_extended(now, previous):
+    return all(gap <= bound for gap, bound in zip(scipy_gaps(now, previous), EXTENDED_BOUNDS, strict=True))
 
 
 def test_extended_comfort_is_that_of_scipy():
@@ -161,6 +168,34 @@ def test_extended_comfort_is_that_of_scipy():
     found = extended_comfort(now, previous)
     assert found.tolist() == [scipy_extended(*rows) for rows in zip(now, previous, strict=True)]
     assert found.any() and not found.all()
+
+
+TIME = 0.1 * torch.arange(41, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("column", "wave", "feature"),
+    [
+        (State.AX, torch.ones(41), 0),
+        (State.AX, (-1.0) ** torch.arange(41), 1),
+        (State.YAW, TIME, 2),
+        (State.YAW, (TIME * 2 * math.pi / 0.7).sin(), 3),
+    ],
+)
+def test_bounds_of_extended_comfort(column, wave, feature):
+    """One feature is at its bound, and the others are within theirs."""
+    previous = drive(10.0)[0]
+
+    def deviating(size):
+        now = previous.clone()
+        now[:, column] += size * wave
+        return now
+
+    size = EXTENDED_BOUNDS[feature] / scipy_gaps(deviating(1e-2), previous)[feature] * 1e-2
+    for share, agrees in ((0.99, True), (1.01, False)):
+        gaps = scipy_gaps(deviating(share * size), previous)
+        assert [gap > bound for gap, bound in zip(gaps, EXTENDED_BOUNDS, strict=True)].count(True) == (not agrees), gaps
+        assert bool(extended_comfort(deviating(share * size), previous)) is agrees
 
 
 def test_checks_are_the_official_ones(shared_data):

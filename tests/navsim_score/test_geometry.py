@@ -101,9 +101,10 @@ def test_the_boundary_is_not_in_a_polygon():
     diamond = [[4.0, 0.0], [8.0, 4.0], [4.0, 8.0], [0.0, 4.0]]
     notched = [[0.0, 0.0], [8.0, 0.0], [8.0, 8.0], [4.0, 2.0], [0.0, 8.0]]
     long = [[0.0, 0.0], [300.0, 0.0], [300.0, 4.0], [0.0, 4.0]]
-    rows = [square, diamond, notched, long]
+    stairs = [[0.0, 0.0], [8.0, 0.0], [8.0, 4.0], [4.0, 4.0], [4.0, 3.5], [3.0, 3.5], [3.0, 8.0], [0.0, 8.0]]
+    rows = [square, diamond, notched, long, stairs]
     grid = torch.tensor([[x / 2, y / 2] for x in range(-1, 18) for y in range(-1, 18)], dtype=torch.float64)
-    inside = as_polygons(rows).contain(grid.expand(4, -1, -1), torch.arange(4))
+    inside = as_polygons(rows).contain(grid.expand(5, -1, -1), torch.arange(5))
     for row, found in zip(rows, inside, strict=True):
         assert np.array_equal(found.numpy(), shapely.contains_xy(shapely.Polygon(row), *grid.numpy().T))
 
