@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks.checkpoints import Checkpoints
+from lightning_cgrpo.datamodules import GridworldDataModule
 from tests.checkpoints import termination_worker
 from tests.checkpoints.test_written_when import ARGUMENTS
 from tests.forked import server
+from tests.grids import grid_module
+from tests.quiet import quiet_trainer
 
 RUN = ["fit", *ARGUMENTS, "--trainer.logger.name=run", "--callbacks.checkpoints.every_n_train_steps=2"]
 FOLDER = Path("runs/run/version_0")
@@ -89,6 +94,25 @@ def test_a_signal_ends_the_run_after_its_update(start, number, name, code):
     assert "The run ends after update 2. Resume it with --ckpt_path=last." in output()
     main([*RUN, "--ckpt_path=last"])
     assert torch.load(FOLDER.with_name("version_1") / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start"])
+def test_a_signal_to_this_process(tmp_path, hook):
+    """The first of two batches of a validation is the last."""
+    seen, callback = [], Callback()
+
+    def begin(*arguments, **named):
+        if not seen:
+            signal.raise_signal(signal.SIGTERM)
+        seen.append(hook)
+
+    setattr(callback, hook, begin)
+    options = {"max_steps": 3, "limit_val_batches": 2, "num_sanity_val_steps": 0, "val_check_interval": 1}
+    trainer = quiet_trainer(callback, Checkpoints(tmp_path), **options | {"enable_checkpointing": True})
+    with pytest.raises(SystemExit) as ended:
+        trainer.fit(grid_module(), GridworldDataModule(4, 8, 8, eval_prompts=4))
+    assert ended.value.code == 143 and len(seen) == 1
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 1
 
 
 @pytest.mark.slow

@@ -1,13 +1,22 @@
 """What an update does besides the algorithm: faults, schedules, clipping, counting, precision."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
 import lightning_cgrpo.modules.constrained_grpo
-from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization
+from lightning_cgrpo import (
+    CategoricalMLP,
+    CausalLMPolicy,
+    Constraint,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    Optimization,
+)
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
@@ -224,6 +233,26 @@ def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     again = make()
     again.load_state_dict(module.state_dict())
     assert again.weights.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("longest", "constraint", "told"),
+    [
+        (8, Constraint(at_most=0.1, signal="tokens", violated_above=7), None),
+        (8, Constraint(at_most=0.1, signal="brief", violated_above=9), None),
+        (8, Constraint(at_most=0.1, signal="tokens", violated_above=8), "violated_above: 8 and answers of at most 8"),
+        (9, Constraint(mean_at_most=5, signal="tokens"), "max_completion_tokens to be at least"),
+    ],
+)
+def test_limits_that_no_answer_reaches_are_refused(longest, constraint, told):
+    parts = {
+        "policy": CausalLMPolicy("packaged:word-problems"),
+        "sampler": GenerationSampler(longest),
+        "task": FunctionTask({"brief": len}, max_completion_tokens=8),
+        "objective": Objective("brief", {"long": constraint}),
+    }
+    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+        grid_module(**parts)
 
 
 def test_a_checkpoint_of_another_policy_is_refused():

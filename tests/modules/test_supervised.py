@@ -186,6 +186,16 @@ def test_a_process_may_get_no_prompts(directory):
     assert rollouts.actions.shape == rollouts.mask.shape == (0, 1, 0)
 
 
+def test_a_prompt_may_be_as_long_as_there_is_room(directory):
+    policy = policy_of(directory)
+    groups = PromptGroups(torch.arange(1), {"prompt": ["Three and four?"], "completion": ["It is 7."]})
+    policy.max_prompt_tokens = demonstrated(policy, groups).inputs["prompt_mask"].sum().item()
+    demonstrated(policy, groups)
+    policy.max_prompt_tokens -= 1
+    with pytest.raises(UserError, match="prompt 0"):
+        demonstrated(policy, groups)
+
+
 def test_what_cannot_be_learned_from_is_named(directory):
     with pytest.raises(UserError, match="'completion'"):
         demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))

@@ -54,10 +54,7 @@ CORE = (
 # They need a GPU or a vLLM server; a model that tests alone have.
 WITHOUT = "*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*"
 TESTS = (
-    *(
-        f"tests/{room}"
-        for room in (*ROOMS, "callbacks", "checkpoints", "cli", "core", "datamodules", "navsim_score", "tasks")
-    ),
+    *(f"tests/{room}" for room in (*ROOMS, "callbacks", "checkpoints", "core", "datamodules", "navsim_score", "tasks")),
     *(f"tests/test_{name}.py" for name in ("against_loops", "bounds", "reference_update", "theorems")),
     *(f"tests/test_{name}.py" for name in ("own_parts", "plain_example", "seeds", "trl")),
     *(f"lightning_cgrpo/{room}" for room in ("core", *ROOMS)),

@@ -74,6 +74,7 @@ def test_how_many_validation_prompts_can_say_something():
     three = Objective("length", {name: Constraint(at_least=0.99) for name in ("format", "integer", "safe")})
     note = too_few(three, 250)
     assert note.startswith("250 validation prompts are too few to show format >= 0.99 (299 needed), integer")
+    assert [("can't rank" in too_few(three, prompts)) for prompts in (99, 100)] == [True, False]
     assert too_few(three, 299) is None and too_few(OBJECTIVE, 299) is None
     assert "polite" not in too_few(OBJECTIVE, 59) and "polite >= 0.95 (59 needed)" in too_few(OBJECTIVE, 58)
     assert "lava <= 0 (no number suffices)" in too_few(Objective("goal", {"lava": Constraint(at_most=0.0)}), 10**6)

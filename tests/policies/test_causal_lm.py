@@ -3,18 +3,21 @@
 import copy
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_cgrpo import FunctionTask, GenerationSampler, Objective
 from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
+from tests.grids import grid_module
 from tests.policies.causal_families import SIZES, small
 from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
 
@@ -208,6 +211,21 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
     assert all("lora_" in name for name in trained)
     output.sum().backward()
     assert all(parameter.grad is not None for parameter in policy.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_checkpoints_leave_the_base_of_adapters_out(directory, adapters):
+    policy = with_lora(directory) if adapters else CausalLMPolicy(str(directory))
+    policy.load()
+    parts = {"sampler": GenerationSampler(8), "task": FunctionTask({"goal": len}), "objective": Objective("goal")}
+    module = grid_module(policy=policy, **parts)
+    module._trainer = SimpleNamespace(callback_metrics={})
+    state = module.state_dict()
+    checkpoint = {"state_dict": dict(state)}
+    module.on_save_checkpoint(checkpoint)
+    assert checkpoint.get("base_weights", {}).keys() == ({"policy"} if adapters else set())
+    left = {name for name in state if name.startswith("policy.") and ".lora_" not in name} if adapters else set()
+    assert checkpoint["state_dict"].keys() == state.keys() - left and bool(left) is adapters
 
 
 def test_reference_of_adapters_registers_nothing(directory):
