@@ -1,5 +1,6 @@
 """Constraints on subsets of the prompts: a multiplier for each value of a column, beside the average."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import ProjectedAscent
 from lightning_cgrpo.objective.measurement import RunningSums, prompt_sums
@@ -67,6 +69,16 @@ class TestData:
         sources = {"train": self.ROWS, "val": SimpleNamespace(rows=[{"prompt": "c"}])}
         with pytest.raises(ObjectiveError, match="column of the val data"):
             check_columns({"c": Constraint(at_most=0.1, where={"steps": 1})}, sources.__getitem__)
+
+    @pytest.mark.parametrize("missing", ["val", "train"])
+    def test_validation_alone_may_be_missing(self, missing: str) -> None:
+        def source(split: str) -> Any:
+            if split == missing:
+                raise UserError("no such prompts")
+            return self.ROWS
+
+        with nullcontext() if missing == "val" else pytest.raises(UserError, match="no such prompts"):
+            check_columns({"c": Constraint(at_most=0.1, where={"steps": 1})}, source)
 
     def test_without_subsets_no_data_is_read(self) -> None:
         check_columns({"c": Constraint(at_most=0.1)}, lambda split: pytest.fail("was read"))

@@ -18,6 +18,7 @@ from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.sharding import equal_passes, full_weights, in_turn, shard, unsharded
+from tests.grids import grid_module
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
@@ -154,6 +155,16 @@ def test_a_process_with_fewer_pieces_adds_empty_ones(monkeypatch):
     network.__class__ = type("Sharded", (FSDPModule, torch.nn.Linear), {})  # as fully_shard does
     passes = equal_passes(network, pieces, torch.device("cpu"))
     assert [rows.tolist() for rows in passes] == [[0, 1], [], []]
+
+
+def test_an_empty_piece_has_a_pass_and_no_gradient():
+    module = grid_module()
+    module.policy.__class__ = type("Sharded", (FSDPModule, CategoricalMLP), {})
+    seen = []
+    loss = module.manual_optimization._no_loss(lambda examples: seen.append(len(examples)))
+    loss.backward()
+    assert seen == [1] and loss == 0
+    assert all(parameter.grad.eq(0).all() for parameter in module.policy.parameters())
 
 
 def test_matrices_in_parts_are_refused():
