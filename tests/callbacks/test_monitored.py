@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -215,11 +216,14 @@ def test_a_metric_that_comes_later_is_awaited(monitor):
     trained(EarlyStopping(monitor, patience=3, strict=strict, verbose=False), val_check_interval=2, max_steps=2)
 
 
-def test_a_metric_of_the_users_own_callback_may_come_later():
+@pytest.mark.parametrize("logged", ["val/accuracy", "val/accurate"])
+def test_a_metric_of_the_users_own_callback_may_come_later(logged):
     class Own(Callback):
         def on_validation_epoch_end(self, trainer, module):
-            module.log("val/accuracy", 1.0)
+            module.log(logged, 1.0)
 
     checkpoints = Checkpoints(monitor="val/accuracy", every_n_train_steps=4)
-    trained(checkpoints, Own(), val_check_interval=2, max_steps=4)
-    assert checkpoints.best_model_score == 1.0
+    comes = logged == "val/accuracy"
+    with nullcontext() if comes else pytest.raises(UserError, match="got 'val/accuracy'"):
+        trained(checkpoints, Own(), val_check_interval=2, max_steps=4)
+    assert checkpoints.best_model_score == (1.0 if comes else None)

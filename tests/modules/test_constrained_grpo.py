@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,6 +260,12 @@ def test_a_checkpoint_of_another_policy_is_refused():
     module = make()
     with pytest.raises(UserError, match=r"'policy.more' is \[2\] there and nothing here"):
         module.on_load_checkpoint({"state_dict": {**module.state_dict(), "policy.more": torch.ones(2)}})
+    weights = {"state_dict": module.state_dict()}
+    for command in ("test", "fit"):
+        state = SimpleNamespace(fn=command)
+        module._trainer = SimpleNamespace(ckpt_path="last.ckpt", state=state, precision="32-true")
+        with nullcontext() if command == "test" else pytest.raises(UserError, match="callbacks and loops"):
+            module.on_load_checkpoint(dict(weights))
 
 
 @pytest.mark.parametrize(

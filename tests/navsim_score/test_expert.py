@@ -164,7 +164,9 @@ def test_search_finds_the_official_way():
     assert found > 30
 
 
-def test_lane_sequence_is_the_shortest_way():
+def test_lane_sequence_is_the_shortest_way_or_that_of_most_lanes():
+    dead_end = Road(grid(8, [(0, 1), (1, 2), (0, 3)], list(range(8))))
+    assert lane_sequence(dead_end, tuple(range(8)), 0) == [0, 1, 2]
     generator = random.Random(1)
     for _ in range(50):
         links = {(a, b) for a in range(8) for b in range(8) if a != b and generator.random() < 0.3}
