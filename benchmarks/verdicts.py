@@ -125,7 +125,7 @@ def of_unequal(violations: Array, opportunities: Array, most: float | None) -> C
     found = clustered_rates(["x"], {name: float(value) for name, value in sums.items()}).get("x")
     if found is None or most is not None:
         return found
-    return replace(found, violating_effective=None, clean_effective=None, most=None)
+    return replace(found, violating_effective=None, clean_effective=None, most=None, telling=None)
 
 
 def coverage(

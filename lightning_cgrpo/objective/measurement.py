@@ -143,7 +143,9 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
         for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
             scalars[f"{kind}/{name}"] = prompts.sum()
             scalars[f"opportunities of {kind}/{name}"] = opportunities.where(prompts, 0).sum()
-            scalars[f"opportunities squared of {kind}/{name}"] = opportunities.where(prompts, 0).square().sum()
+            squares = opportunities.where(prompts, 0).square()
+            scalars[f"opportunities squared of {kind}/{name}"] = squares.sum()
+            scalars[f"opportunities to the fourth of {kind}/{name}"] = squares.square().sum()
         scalars[f"violations squared/{name}"] = violations.square().sum()
         scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
         scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
@@ -181,8 +183,21 @@ def clustered_rates(
             counts = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
             effective = _effective("violating", name, sums), _effective("clean", name, sums)
             most = sums[f"most of observed/{name}"] / prompts
-            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *counts, *effective, most)
+            telling = _telling(name, rate, sums)
+            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *counts, *effective, most, telling)
     return rates
+
+
+def _telling(name: str, rate: float, sums: Mapping[str, float]) -> float:
+    """The number of prompts with equal opportunities that would tell the standard error as well (Satterthwaite, 1946).
+
+    The squared error sums (violations - rate · opportunities)² of prompts, here as if each violated at all or at none.
+    """
+    squares = fourths = 0.0
+    for kind, distance in (("violating", 1 - rate), ("clean", rate)):
+        squares += distance**2 * sums[f"opportunities squared of {kind}/{name}"]
+        fourths += distance**4 * sums[f"opportunities to the fourth of {kind}/{name}"]
+    return squares**2 / fourths if fourths else 0.0
 
 
 def _effective(kind: str, name: str, sums: Mapping[str, float]) -> float:

@@ -46,7 +46,9 @@ def test_agreeing_prompts_have_rates_without_standard_error() -> None:
     rows = {f"{kind}/x": torch.full((3,), value).double() for kind, value in values.items()}
     added = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
     sums = {name: value.item() for name, value in added.items()}
-    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3, 3.0, 3.0, 5.0)
+    telling = pytest.approx(75 / 17)
+    expected = ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3, 3.0, 3.0, 5.0, telling)
+    assert clustered_rates(["x"], sums)["x"] == expected
     none = {name: value * 0 for name, value in sums.items()}
     assert clustered_rates(["x"], none) == {}
 

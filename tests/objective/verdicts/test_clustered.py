@@ -1,6 +1,7 @@
 """Korn and Graubard's interval: identities, coverage by simulation, and the naive interval that fails."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -84,6 +85,18 @@ def test_bounds_rarely_miss_where_opportunities_differ(kind, prompts, rate):
         low, high = found.bounds(0.025) if found else (0, 1)
         missed += low > population.rate, high < population.rate
     assert (missed / repetitions < 0.035 + 3 * math.sqrt(0.025 / repetitions)).all()
+
+
+def test_a_standard_error_of_few_long_answers_is_itself_uncertain():
+    """Eight answers of 80 opportunities among 142 of 8 make the spread: its degrees of freedom are theirs."""
+    opportunities = np.concatenate([np.full(8, 80.0), np.full(142, 8.0), np.full(42, 80.0), np.full(808, 8.0)])
+    violations = np.where(np.arange(1_000) < 150, opportunities, 0.0)
+    found = of_unequal(violations, opportunities, 80.0)
+    squares = (violations - found.rate * opportunities) ** 2
+    assert found.telling == pytest.approx(squares.sum() ** 2 / (squares**2).sum())  # 15 of 150 violating prompts
+    sure = replace(found, telling=1_000.0)
+    for known, wider in zip(sure.bounds(0.025), found.bounds(0.025), strict=True):
+        assert abs(wider - found.rate) > 1.05 * abs(known - found.rate)
 
 
 def test_too_few_prompts_for_answers_that_are_too_rare_to_be_sampled():
