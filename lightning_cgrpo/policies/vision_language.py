@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import NO_INPUTS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.images import read_image
+from lightning_cgrpo.policies.images import ImageError, read_image
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
 from lightning_cgrpo.policies.sharding import in_shards
@@ -123,7 +124,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         grids = []
         tokens = []
         for prompt, number in zip(prompts, numbers, strict=True):
-            of_prompt, grid = self._patches(images_of(prompt), number)
+            of_prompt, grid = self._patches(prompt, number)
             patches.append(of_prompt)
             grids.append(grid)
             text = self._expanded(self._text(prompt, number, tools), grid, number)
@@ -134,11 +135,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
             inputs["grids"] = pad_sequence(grids, batch_first=True)
         return inputs
 
-    def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:
+    def _patches(self, prompt: str | Messages, number: int) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""
-        if not images:
-            return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
         try:
+            images = images_of(prompt)
+            if not images:
+                return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
             pictures = [read_image(image, self.image_folder) for image in images]
             return self.family.read(self.image_processor, pictures)
         except (ValueError, TypeError, OSError) as error:
@@ -303,11 +305,20 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
 
 def images_of(prompt: str | Messages) -> list[Any]:
-    """Images in a prompt's messages, in order."""
+    """Images in a prompt's messages, in order.
+
+    Raises:
+        ImageError: a part of a message is no text and no image, which a chat template would skip.
+    """
     if isinstance(prompt, str):
         return []
+    contents = [message["content"] for message in prompt if isinstance(message["content"], list)]
     images = []
-    for message in prompt:
-        if isinstance(message["content"], list):
-            images += [part["image"] for part in message["content"] if part["type"] == "image"]
+    for part in chain.from_iterable(contents):
+        if part["type"] == "image":
+            if part.get("image") is None:
+                raise ImageError(f"a part of type 'image' has no 'image', but {', '.join(part)}")
+            images.append(part["image"])
+        elif part["type"] != "text":
+            raise ImageError(f"a part of a message has the type '{part['type']}', not 'text' or 'image'")
     return images

@@ -340,6 +340,23 @@ def test_images_come_in_any_form_and_from_no_other_place(directories, tmp_path):
             patches(form)
 
 
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({"type": "image", "url": "https://example.org/a.png"}, "a part of type 'image' has no 'image', but type, url"),
+        ({"type": "image", "image": None, "path": "a.png"}, "has no 'image'"),
+        ({"type": "image_url", "image_url": {"url": "a.png"}}, "the type 'image_url', not 'text' or 'image'"),
+        ({"type": "video", "video": "a.mp4"}, "the type 'video', not 'text' or 'image'"),
+    ],
+)
+def test_parts_that_the_policy_would_not_see_are_refused(directories, part, told):
+    """Chat templates skip them without a word."""
+    policy = loaded(directories["qwen2_5_vl"])
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
+    with pytest.raises(UserError, match=f"Expected readable images in prompt 0, but got: .*{told}"):
+        policy.read_prompts([prompt])
+
+
 def test_a_processors_own_code_is_never_run(directories, tmp_path, monkeypatch):
     """Whatever standard input says."""
     monkeypatch.setattr("builtins.input", lambda *_: "y")
