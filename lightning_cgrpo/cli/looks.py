@@ -118,6 +118,8 @@ def used_prompts(looks: Iterable[Certificate], run: Mapping[str, Tensor]) -> Use
 def check_writable(folder: Path) -> None:
     """Refuse a folder in which a look can't be recorded, before anything is sampled."""
     try:
+        if (folder / FILE).is_dir():
+            raise IsADirectoryError("a folder of this name")
         write_whole(folder / f"{FILE}.try", "")
         (folder / f"{FILE}.try").unlink()
     except OSError as error:

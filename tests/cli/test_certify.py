@@ -212,6 +212,12 @@ def test_other_data_than_the_runs_own_is_refused():
     assert certify("--prompts=100 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
 
+def test_a_folder_in_the_records_place_is_refused_before_sampling(monkeypatch):
+    monkeypatch.setattr(certificate, "look", None)
+    (FOLDER / "certificates.json").mkdir()
+    assert "record the look in" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
+
+
 def test_an_error_names_the_checkpoint_as_the_user_does():
     saved = torch.load(FOLDER / "last.ckpt", weights_only=True)
     torch.save({**saved, "state_dict": 5}, FOLDER / "last.ckpt")
