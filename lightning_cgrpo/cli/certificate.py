@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -210,8 +209,6 @@ class _Look(CommandLine):
         rows = _Rows(self, self.count, available)
         self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
         loader = PromptLoader(self.chosen.source, datamodule.eval_prompts)
-        # A look needs no multipliers.
-        warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided")
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
         self.rows = rows.rows
         if self.rows:

@@ -65,6 +65,7 @@ def _certificate(
     from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
     from lightning_cgrpo.cli.looks import (
         FILE,
+        certificates,
         check_writable,
         error_share,
         looks_at,
@@ -113,6 +114,10 @@ def _certificate(
         if earlier is not None:
             if not first:
                 return None
+            # The policy may have been looked at in another folder of the run.
+            for place in folders:
+                if earlier not in certificates(place).values():
+                    record(place, earlier)
             show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
             return earlier
 

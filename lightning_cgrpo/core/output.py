@@ -58,6 +58,7 @@ def quiet() -> None:
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "The '.*_dataloader' does not have many workers",
+        "Be aware that when using `ckpt_path`, callbacks",  # The manifest tells what differs.
     ):
         warnings.filterwarnings("ignore", message=message)
     warnings.formatwarning = lambda message, *_, **__: wrapped(f"Warning: {message}\n")

@@ -44,6 +44,12 @@ def test_an_unchanged_resume_tells_its_length_alone(capsys):
     assert readable["settings"] == manifest.settings and readable["sizes"] == manifest.sizes
 
 
+def test_an_evaluation_of_an_unchanged_policy_warns_of_nothing(capsys, recwarn):
+    main(["test", *RUN, LAST])
+    assert "not as in training" not in capsys.readouterr().out
+    assert not [warning for warning in recwarn if "callbacks used to create" in str(warning.message)]
+
+
 def test_changed_and_removed_settings_are_told(capsys):
     changes = ["--model.optimization.clip_low=0.1", "--model.optimizer.lr=0.002", "--data.seed=5"]
     told = resumed(capsys, *changes)

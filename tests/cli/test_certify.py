@@ -159,6 +159,16 @@ def test_a_copy_elsewhere_is_looked_at_as_the_runs_own(tmp_path):
     assert [look["look"] for look in looks()] == [1, 2]
 
 
+def test_a_recorded_verdict_is_beside_each_copy_that_was_asked_about():
+    """So that an export of the copy shows the certificate."""
+    assert certify(f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt", 0.06) == 3
+    copy = FOLDER.parent.parent / "version_1/checkpoints"
+    copy.mkdir(parents=True)
+    shutil.copy(FOLDER / "last.ckpt", copy)
+    assert certify(f"--prompts=100 --ckpt_path={copy}/last.ckpt", 0.06) == 3
+    assert list(json.loads((copy / "certificates.json").read_text()).values()) == looks()
+
+
 def test_the_shares_of_all_looks_are_the_whole_error():
     assert sum(error_share(number) for number in range(1, 10_001)) == pytest.approx(1, abs=1e-4)
 
