@@ -66,12 +66,12 @@ def looks():
 )
 def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, status, decision, capsys):
     """The same answers sampled here, of layouts 5 to 104, decide by the functions that simulations test."""
+    violations, opportunities = sampled()
     if lava == 0.2:  # a threshold at the policy's own rate, which is what can't be decided
-        lava = round(float(sampled()[0].sum() / sampled()[1].sum()), 3)
+        lava = round(float(violations.sum() / opportunities.sum()), 3)
     assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100", lava) == status
     (look,) = looks()
     assert look["decision"] == look["constraints"]["lava"]["decision"] == decision
-    violations, opportunities = sampled()
     found = look["constraints"]["lava"]
     assert found["rate"] == pytest.approx(violations.sum() / opportunities.sum())
     # Holm: the battery, which never runs down, is certified first, and refutes nothing. The threshold is the bound of a

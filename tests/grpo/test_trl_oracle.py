@@ -6,6 +6,7 @@ of both are compared.
 """
 
 import copy
+import functools
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -88,7 +89,12 @@ def batch(tmp_path_factory):
 
 
 def load(folder):
-    """Float64, and far from uniform."""
+    """A copy of the policy in float64, far from uniform."""
+    return copy.deepcopy(loaded(folder))
+
+
+@functools.cache
+def loaded(folder):
     policy = CausalLMPolicy(folder, temperature=TEMPERATURE, dtype="float64")
     policy.load()
     spread(policy.model, 3)
