@@ -1,7 +1,9 @@
 """What a training does with faults at run time, one by one; docs/reliability.md has the table."""
 
 import asyncio
+import copy
 import errno
+import functools
 import json
 import math
 import threading
@@ -46,10 +48,17 @@ def folder(tmp_path_factory):
     return folder
 
 
+@functools.cache
+def policy_of(folder):
+    policy = CausalLMPolicy(str(folder / "model"))
+    policy.load()
+    return policy
+
+
 def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="indicator", length=6, **task):
     """Constrained GRPO on two functions: a reward, and an indicator with a rate."""
     module = ConstrainedGRPO(
-        CausalLMPolicy(str(folder / "model")),
+        copy.deepcopy(policy_of(folder)),
         GenerationSampler(length),
         FunctionTask({"reward_of_it": reward, "even": even or is_even}, kinds={"even": kind}, **task),
         Objective("reward_of_it", {"even": Constraint(at_least=0.9)}),
