@@ -83,7 +83,7 @@ setup(
         "accelerate>=1.10",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=3.18",
         "httpx>=0.28",
-        "jsonargparse[signatures]>=4.50",
+        "jsonargparse[signatures]>=4.52",
         "lightning>=2.6",
         "matplotlib>=3.10",
         "numpy>=1.26",

@@ -73,6 +73,10 @@ class ObjectiveProgressBar(RichProgressBar):
         self._began = self._printed = time.monotonic()
         self._first = trainer.global_step
 
+    def _should_update(self, current: int, total: int | float) -> bool:
+        """Lightning 2.6.0 asks, and its `refresh_rate` counts updates; later versions refresh ten times a second."""
+        return True
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         """The bar continues over epochs."""
 
