@@ -1,8 +1,10 @@
 """Policies leave as Hugging Face directories, with the answers that they had, and come back."""
 
+import functools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import peft
@@ -55,7 +57,10 @@ def at_home(home, monkeypatch):
     monkeypatch.chdir(home)
 
 
-def export(name, out, *arguments):
+@functools.cache
+def export(name, *arguments):
+    """The folder of a run's model, for all tests that read it."""
+    out = Path("exported", "_".join([name, *arguments])).absolute()
     main(["export", *run(name), "--ckpt_path=last", f"--out={out}", *arguments])
     return out
 
@@ -109,8 +114,8 @@ def initial():
     return transformers.AutoModelForCausalLM.from_pretrained("tiny", dtype=torch.float64)
 
 
-def test_generates_the_same_tokens(tmp_path):
-    out = export("whole", tmp_path / "out")
+def test_generates_the_same_tokens():
+    out = export("whole")
     policy = trained("whole")
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
     own, tokenizer = policy.model.state_dict(), transformers.AutoTokenizer.from_pretrained(out)
@@ -128,8 +133,8 @@ def test_generates_the_same_tokens(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA, "--merge")])
-def test_what_surrounds_the_weights_survives(tmp_path, arguments):
-    out = export(arguments[0], tmp_path / "out", *arguments[1:])
+def test_what_surrounds_the_weights_survives(arguments):
+    out = export(*arguments)
     for name in ("config.json", "generation_config.json"):
         before, after = (json.loads((Path(folder) / name).read_text()) for folder in ("tiny", out))
         assert {**after, "dtype": None} == {**before, "dtype": None}
@@ -141,7 +146,7 @@ def test_what_surrounds_the_weights_survives(tmp_path, arguments):
 
 
 def test_adapters_are_saved_alone(tmp_path, home, monkeypatch):
-    out = export("adapters", tmp_path / "out", LORA)
+    out = export("adapters", LORA)
     assert (out / "adapter_model.safetensors").is_file()
     assert not {"config.json", "model.safetensors"} & {file.name for file in out.iterdir()}
     assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(home / "tiny")
@@ -159,9 +164,9 @@ def test_adapters_are_saved_alone(tmp_path, home, monkeypatch):
 
 
 @pytest.mark.parametrize("merge", [[], ["--merge"]])
-def test_the_policy_is_loaded_from_adapters(tmp_path, merge):
+def test_the_policy_is_loaded_from_adapters(merge):
     policy = trained("adapters", lora=LoRA(rank=4))
-    again = loaded(export("adapters", tmp_path / "out", LORA, *merge))
+    again = loaded(export("adapters", LORA, *merge))
     answers = rollouts(policy)
     # The model's norms and rotations are computed in float32, whatever the dtype.
     close(log_probs(again, answers), log_probs(policy, answers), atol=1e-6)
@@ -182,7 +187,7 @@ def test_adapters_where_positions_are_absolute(tmp_path):
 
 def test_adapters_go_on(tmp_path):
     """They alone are trained, away from a reference that has them as they were, and are exported as adapters again."""
-    first = export("adapters", tmp_path / "first", LORA)
+    first = export("adapters", LORA)
     name = f"more_{tmp_path.name}"
     main(["fit", *run(name, first)])
     state = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -230,8 +235,7 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     main(["export", "-c", "runs/whole/version_0/config.yaml", "--out", str(tmp_path / "out")])
     text = capsys.readouterr().out
     assert "Wrote the policy after update 1, of runs/whole/version_0/checkpoints/last.ckpt, to " in text
-    main(["export", *run("whole"), "--out", str(tmp_path / "same")])
-    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "same"))
+    one, other = ((folder / "model.safetensors").read_bytes() for folder in (tmp_path / "out", export("whole")))
     assert one == other
     card = (tmp_path / "out" / "README.md").read_text()
     assert "# whole" in card and "`ConstrainedGRPO`: the policy after update 1. Reward: length" in card
@@ -263,7 +267,7 @@ def test_another_models_checkpoint(tmp_path):
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA)])
 def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "huggingface.md").read_text(), re.DOTALL)
-    export(arguments[0], tmp_path / "models" / "mine", *arguments[1:])
+    shutil.copytree(export(*arguments), tmp_path / "models" / "mine")
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     names = {}
