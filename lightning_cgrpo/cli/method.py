@@ -34,7 +34,7 @@ EVALUATING = {
     "test_train_prompts",
     "val_prompts",
 }
-"""Settings for evaluations only."""
+"""Settings of evaluations, which change learning by the dual's margin alone."""
 COMPUTING = {"foreach", "fused", "micro_batch_size", "micro_batch_tokens"}
 """Settings that change the computation, not the result."""
 SEEDS = {"seed", "seed_everything"}
