@@ -69,8 +69,6 @@ class LagrangianCallback(Dual, WeightSetter):
                 f"{type(self.controller).__name__} starts with."
             )
         self.enforce(trainer.global_step)
-        # On the policy's device, because the processes' backend sums there.
-        self.rates.to(pl_module.device)
         self.weight(pl_module, trainer.global_step)
 
     def on_train_batch_end(

@@ -116,7 +116,6 @@ class ConstrainedAdvantages:
         """Move the multipliers by the rates of violation. Collective."""
         counts = self.objective.counts(signals)
         violations_K, opportunities_K = over_prompts(counts, self.objective.constrained)
-        self.dual.rates.to(violations_K.device)
         # Count the violations and opportunities of all processes' answers.
         self.dual.count(self.objective, violations_K, opportunities_K, signals)
         # Measure the rates since the last step.

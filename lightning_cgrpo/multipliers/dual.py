@@ -72,23 +72,24 @@ class Dual:
         """Add an update's counts ``[K]``, summed over the processes, so that any process's checkpoint holds them.
 
         Args:
-            measured: the signals that were counted, for the units of means. Unused without means.
+            measured: the signals that were counted, for the number of answers and the units of means.
         """
         answers = observed_answers(objective, measured, self.constraints)
         rows = [torch.stack([violations, opportunities, answers.to(violations)])]
         if self.units.spreads:
             # The unit of a mean is the deviation of answers within their groups.
             rows.append(within_groups(objective, measured, self.constraints).to(violations))  # [2, K]
-        violations, opportunities, answers, *squares = all_sum(torch.cat(rows))  # one sum over the processes
+        # One sum over the processes, and one wait of the host for the device.
+        violations, opportunities, answers, *squares = all_sum(torch.cat(rows)).cpu()
         self.rates.update(violations, opportunities)
         # Without opportunities, such as in a critic's warm-up, nothing was measured.
-        self.targets.answers = self.targets.answers + torch.where(opportunities > 0, answers, 0).cpu()
+        self.targets.answers = self.targets.answers + torch.where(opportunities > 0, answers, 0)
         if squares:
             self.units.deviation.update(*squares)
 
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
-        violations, opportunities = self.rates.take().cpu()
+        violations, opportunities = self.rates.take()
         return violations / opportunities
 
     def compare(self, rates: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Units(nn.Module):
     @property
     def deviations(self) -> Tensor:
         """Deviations of answers' means within groups ``[K]``; NaN of rates and drifts, and where no two differed."""
-        std = self.deviation.std.cpu()
+        std = self.deviation.std
         return torch.where(self.means & ~self.drifts & (std > 0), std, torch.nan)
 
     def clamped(self, violations: Tensor) -> Tensor:
