@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -22,15 +21,44 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiplicativeLR,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
 
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
-SCHEDULED = ("initial_lr", "weight_decay", "eps")
-"""Optimizer settings that a schedule does not change."""
+OF_THE_RATE_ALONE = (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    MultiplicativeLR,
+    PolynomialLR,
+    StepLR,
+)
+"""Schedules that change no other setting of the optimizer."""
+RATES = {"lr", "max_lr", "min_lr"}
+CYCLED = {"betas", "momentum", "max_momentum", "base_momentum"}
+"""Settings that schedules in cycles change, too, and perhaps a schedule of the user's own."""
+LARGEST = torch.finfo(torch.float32).max
 
 
 class ManualOptimization:
@@ -100,7 +128,7 @@ class ManualOptimization:
         """Refuse settings, as declared or as the schedule makes them, with which a step would lose the weights."""
         for group in optimizer.param_groups:
             for key, value in group.items():
-                if isinstance(value, float) and not math.isfinite(value):
+                if isinstance(value, float) and not abs(value) <= LARGEST:
                     raise UserError(
                         f"Expected finite settings of the optimizer, but got {key}={value}, try a finite "
                         f"model.optimizer.{key}, or another model.lr_scheduler."
@@ -131,8 +159,12 @@ class ManualOptimization:
         if self.trainer.ckpt_path is None:
             return
         optimizer = self.optimizer.optimizer
+        schedule = self.schedule(optimizer)
+        changed = {"initial_lr"} if schedule is None else RATES
+        if schedule is not None and not isinstance(schedule, OF_THE_RATE_ALONE):
+            changed = RATES | CYCLED
         for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
-            for key in SCHEDULED if self.make_scheduler else settings.keys() - {"initial_lr"}:
+            for key in settings.keys() - changed:
                 value, saved = settings.get(key), group.get(key)
                 if value == saved:
                     continue
@@ -195,8 +227,16 @@ class ManualOptimization:
     def take_step(self, last: bool = True) -> None:
         """Step the optimizer; the last step of an update counts as Lightning's, and steps the schedule."""
         optimizer = self.optimizer
-        # Lightning counts steps of its wrapper as global_step, which counts updates here.
-        (optimizer if last else optimizer.optimizer).step()
+        try:
+            # Lightning counts steps of its wrapper as global_step, which counts updates here.
+            (optimizer if last else optimizer.optimizer).step()
+        except KeyError as error:
+            if self.trainer.ckpt_path is None:
+                raise
+            raise UserError(
+                f"Expected the optimizer's state in the checkpoint to hold {error}, which the optimizer's settings now "
+                "need, try the settings of the checkpoint's run, or --ckpt_path=null for a new run."
+            ) from error
         optimizer.zero_grad()
         if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
             schedule.step()

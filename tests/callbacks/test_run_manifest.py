@@ -58,6 +58,21 @@ def test_changed_and_removed_settings_are_told(capsys):
     assert "from update 2: data.seed null -> 5" in told
 
 
+def test_settings_of_the_optimizer_apply_beside_a_schedule(capsys):
+    schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--trainer.logger.name=scheduled"]
+    main(["fit", *RUN, *schedule])
+    last = "--ckpt_path=runs/scheduled/version_0/checkpoints/last.ckpt"
+    main(["fit", *RUN, *schedule, last, "--trainer.max_steps=3", "--model.optimizer.betas=[0.8,0.9]"])
+    assert "model.optimizer.betas [0.9, 0.999] -> [0.8, 0.9]" in capsys.readouterr().out
+    saved = torch.load("runs/scheduled/version_1/checkpoints/last.ckpt", weights_only=True)
+    assert [tuple(group["betas"]) for group in saved["optimizer_states"][0]["param_groups"]] == [(0.8, 0.9)]
+
+
+def test_a_setting_that_needs_another_state_is_refused(capsys):
+    with pytest.raises(UserError, match="to hold 'max_exp_avg_sq', which the optimizer's settings now need"):
+        resumed(capsys, "--model.optimizer.amsgrad=true")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -63,6 +63,7 @@ MISTAKES = {
     "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none",
     "--callbacks.multipliers=FixedWeights": "try --callbacks.multipliers.weights.lava=0.1",
     "--model.optimizer.lr=.inf": "Expected finite settings of the optimizer, but got lr=inf",
+    "--model.optimizer.lr=1.0e+39": "Expected finite settings of the optimizer, but got lr=1e+39",
     "--model.optimizer.lr=-1": "Expected model.optimizer to be valid, but got: Invalid learning rate: -1.0.",
     "--data.train_prompts=3": "Expected at least 4 training prompts",
     # files
