@@ -1,6 +1,6 @@
 """Change the core in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
-- The core is `CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
+- The core is `core.CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
 - A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds.
 - A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
   Files come first that killed another mutant of the file, then those of the same room, then the quickest, up to
@@ -13,12 +13,9 @@
 """
 
 import argparse
-import contextlib
-import fnmatch
 import functools
 import gc
 import hashlib
-import importlib
 import json
 import os
 import signal
@@ -34,25 +31,12 @@ import hypothesis
 import pytest
 
 from tests.mutants.changes import Mutant, code_of, mutants_of
+from tests.mutants.core import ROOMS, cached_functions, core_files, forget, functions_of_core, import_quietly
 from tests.mutants.forks import Forks
 from tests.mutants.kept import ROOT, Kept, digest_of
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
-ROOMS = "grpo", "modules", "multipliers", "objective", "policies", "samplers"
-CORE = (
-    *(f"lightning_cgrpo/core/{name}.py" for name in ("copies", "randomness", "rollout")),
-    *(f"lightning_cgrpo/{room}/*.py" for room in ROOMS),
-    "lightning_cgrpo/trl.py",
-    *(
-        f"lightning_cgrpo/callbacks/{name}.py"
-        for name in ("checkpoints", "fixed_weights", "lagrangian", "weight_setter")
-    ),
-    *(f"navsim_score/{room}/*.py" for room in ("expert", "geometry", "route", "scoring", "simulation")),
-    "navsim_score/scorer.py",
-)
-# They need a GPU or a vLLM server; a model that tests alone have.
-WITHOUT = "*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*"
 TESTS = (
     *(f"tests/{room}" for room in (*ROOMS, "callbacks", "checkpoints", "core", "datamodules", "navsim_score", "tasks")),
     *(f"tests/test_{name}.py" for name in ("against_loops", "bounds", "reference_update", "theorems")),
@@ -91,9 +75,9 @@ class Mutants:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         gc.unfreeze()  # what tests/conftest.py froze would not be found
-        self.caches = _caches()
+        self.caches = cached_functions()
         recorded = self._recorded(session.items)
-        functions = _functions()
+        functions = functions_of_core()
         gc.freeze()  # a collection in a fork would copy the memory
         known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
         forks = Forks(self.arguments.processes)
@@ -153,7 +137,7 @@ class Mutants:
         """Run tests with the changed functions until one fails; its name, or "" if none does."""
         for function in functions:
             function.__code__ = code
-        _forget(self.caches)
+        forget(self.caches)
         self.failed = ""
         for item, following in zip(tests, [*tests[1:], None], strict=True):
             # CPU seconds: the signal ends the fork, if a loop has no end.
@@ -175,7 +159,7 @@ class Mutants:
         forks.end()
         self.kept.read()
         for name in {name for fact in self.kept.facts.values() for name in fact.get("modules", ())}:
-            _import(name)
+            import_quietly(name)
         return {item.nodeid: fact for item in items if (fact := self._record_of(item)) is not None}
 
     def _record_of(self, item: pytest.Item) -> dict[str, Any] | None:
@@ -193,7 +177,7 @@ class Mutants:
             return trace
 
         for item, following in zip(items, [*items[1:], None], strict=True):
-            _forget(self.caches)
+            forget(self.caches)
             self.failed, self.lines = "", {}
             began = time.process_time()
             sys.settrace(trace)
@@ -208,51 +192,6 @@ class Mutants:
         modules = [name for name in sys.modules if not name.startswith("tests")]
         self.kept.add(f"modules of {items[0].nodeid if items else None}", "", modules=modules)
         return ""
-
-
-def core_files() -> list[str]:
-    found = []
-    for pattern in CORE:
-        folder, _, name = pattern.rpartition("/")
-        found += [str(path.relative_to(ROOT)) for path in sorted((ROOT / folder).rglob(name))]
-    return [file for file in found if not any(fnmatch.fnmatch(file, without) for without in WITHOUT)]
-
-
-def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
-    """The functions of the core by file, name and first line, also those that decorators wrap."""
-    for file in core_files():
-        _import(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    files = {str(ROOT / file): file for file in core_files()}
-    found = defaultdict(list)
-    for thing in gc.get_objects():
-        if type(thing) is FunctionType and thing.__code__.co_filename in files:
-            code = thing.__code__
-            found[files[code.co_filename], code.co_qualname, code.co_firstlineno].append(thing)
-    return found
-
-
-def _import(name: str) -> None:
-    # Tests make modules up, which are gone then.
-    with contextlib.suppress(Exception):
-        importlib.import_module(name)
-
-
-CACHED: Any = type(functools.cache(len))
-
-
-def _caches() -> list[Any]:
-    """Cached functions of this repository."""
-    return [thing for thing in gc.get_objects() if type(thing) is CACHED and str(ROOT) in _file_of(thing.__wrapped__)]
-
-
-def _file_of(function: Any) -> str:
-    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
-
-
-def _forget(caches: list[Any]) -> None:
-    """So that a test doesn't get what an earlier test, or the code without a change, has computed."""
-    for cached in caches:
-        cached.cache_clear()
 
 
 def _digest(mutant: Mutant, tests: list[pytest.Item], by: str | None) -> str:
