@@ -184,8 +184,8 @@ class Mutants:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             sys.settrace(None)
             if self.failed:
-                print(f"Fails without a change: {item.nodeid}\n{self.failed}", flush=True)
-                continue
+                print(f"Fails without a change, so it is left out: {item.nodeid}\n{self.failed}", flush=True)
+                self.lines, self.in_setup = {}, {}
             lines, in_setup = ({file: sorted(of) for file, of in part.items()} for part in (self.lines, self.in_setup))
             digest = digest_of([item.path, *lines, *in_setup])
             self.kept.add(item.nodeid, digest, seconds=time.process_time() - began, lines=lines, in_setup=in_setup)
