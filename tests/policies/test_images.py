@@ -82,6 +82,7 @@ ARRAYS = {
     "bool": (GRAY > 127, np.repeat(HALF[..., None], 3, -1)),
     **{f"0 to 1, {kind}": ((PIXELS / 255).astype(kind), PIXELS) for kind in ("float16", "float32", "float64")},
     **{f"0 to 255, {kind}": (PIXELS.astype(kind), PIXELS) for kind in ("float16", "float32", "float64")},
+    "0 to 2 of 255, floats": (np.minimum(PIXELS, 2).astype(float), np.minimum(PIXELS, 2)),
     **{kind: (PIXELS.astype(kind), PIXELS) for kind in ("int16", "int32", "uint32", "int64", "uint64")},
     "uint16": (PIXELS.astype(np.uint16) * 257, PIXELS),
     "big endian": ((PIXELS.astype(np.uint16) * 257).astype(">u2"), PIXELS),

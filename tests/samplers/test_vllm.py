@@ -180,7 +180,7 @@ def test_training(directory, serve, sleeps, tmp_path, monkeypatch):
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
     assert bool(served.engine.asleep) is sleeps
     if sleeps:  # once every process has its answers, and before any trains
-        assert served.engine.log[-3:] == ["meet", "sleep", "meet"]
+        assert served.engine.log[-4:] == ["meet", "meet", "sleep", "meet"]
 
 
 @pytest.mark.parametrize(
