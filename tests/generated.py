@@ -18,7 +18,12 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 
 examples = settings(max_examples=40, deadline=None, derandomize=True)
 
-REWARDS = {"one": "goal", "two": {"goal": 1.0, "speed": 0.5}, "by step": {"effort": 2.0, "polite": -1.0}}
+REWARDS = {
+    "one": "goal",
+    "partly": "speed",
+    "two": {"goal": 1.0, "speed": 0.5},
+    "by step": {"effort": 2.0, "polite": -1.0},
+}
 CONSTRAINTS = {
     # Rates of indicators, of counts and of steps.
     "polite": Constraint(at_least=0.9),
