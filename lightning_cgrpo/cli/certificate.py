@@ -136,9 +136,9 @@ def check_prompts(planned: Mapping[str, PlannedTest], prompts: float, confidence
         )
     more = f"--prompts {fewest} or more"
     if available is not None and available < fewest:
-        more = f"data with {fewest} or more test prompts, instead of {available}"
+        more = f"a test set of {fewest} prompts or more"
     raise ConfigError(
-        f"Expected at least {fewest} prompts, because fewer can't certify {' and '.join(planned)} with confidence "
+        f"Expected at least {fewest} prompts, because fewer can't certify {', '.join(planned)} with confidence "
         f"{confidence:.4g} even without a violation, but got {prompts:g}, try {more}."
     )
 

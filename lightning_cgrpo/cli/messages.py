@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import re
 import sysconfig
 import tempfile
@@ -26,6 +27,7 @@ LOST = re.compile(
 KEY = 'Parser key "'
 CLASS, LITERAL = "Expected a <class '", "Expected a typing.Literal["
 IMPORT_PATH, GIVEN = "Expected a dot import path string: ", "Given value: "
+ABSTRACT = "Expected an instantiatable class, but "
 REPEATED = ("Problem with given class_path", "Does not validate", "Expected a path but", "Subtypes:", "Errors:")
 """Starts of lines that say nothing of their own."""
 WORDS = {
@@ -67,7 +69,7 @@ def explain(error: BaseException) -> str:
             keys.append(line.partition(KEY)[2].partition('"')[0])
         elif line and not line.startswith(REPEATED):
             key = ".".join(keys)
-            complaint = _of_class(line, key) or _of_type(lines[number:]) or line
+            complaint = _of_class(line, key) or _of_an_abstract_class(line) or _of_type(lines[number:]) or line
             return f"{key}: {complaint}" if keys else complaint
     return str(error)
 
@@ -80,6 +82,21 @@ def _of_class(line: str, key: str) -> str | None:
     if name.rpartition(".")[2] in _class_names():
         return f"The class '{name}' can't stand here."
     return f"There is no class '{name}'.{did_you_mean(name, _class_names(key))}"
+
+
+def _of_an_abstract_class(line: str) -> str | None:
+    """The complaint about settings without their class, as of the default controller; None for other lines."""
+    path = line.partition(ABSTRACT)[2].partition(" is ")[0]
+    if not path:
+        return None
+    module, _, name = path.rpartition(".")
+    base = getattr(importlib.import_module(module), name)
+    known = [one for space in NAMESPACES for one in vars(importlib.import_module(space)).values()]
+    kinds = [one for one in known if isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)]
+    names = sorted({kind.__name__ for kind in kinds})
+    return (
+        f"Expected a class before its settings, but got none: {', '.join(names) or f'a class of your own, of {path}'}."
+    )
 
 
 def _of_type(lines: list[str]) -> str | None:

@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from lightning_cgrpo.core.copies import copied
-from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, did_you_mean, first_line
 
 _E = TypeVar("_E", bound=BaseException)
 BY_SIGNAL = "raised_by_signal"
@@ -126,9 +127,10 @@ def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
         if isinstance(error, UserError):
             raise
         path = re.sub(r"\.py[:.]|[/:]", ".", item)
+        similar = did_you_mean(attribute, vars(sys.modules[module])) if module in sys.modules else ""
         raise UserError(
             f"Expected {name} to be a function or its import path, like my_module.my_function, but got '{item}', which "
-            f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}."
+            f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}.{similar}"
         ) from error
     return function
 

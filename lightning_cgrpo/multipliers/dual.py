@@ -55,7 +55,7 @@ class Dual:
         if not objective.constrained:
             raise UserError(
                 "Expected the objective to have a constraint with role: constrain, but it has none, try adding one, or "
-                f"removing {type(self).__name__} (plain GRPO)."
+                "training without multipliers, which is plain GRPO."
             )
         if self.constraints != objective.constrained:
             self.constraints = objective.constrained

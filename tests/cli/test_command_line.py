@@ -50,6 +50,9 @@ def test_unknown_command(word, hint):
 MISTAKES = {
     # classes
     "--callbacks.multipliers=Lagrange": "no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
+    "--callbacks.second='{class_path: LagrangianCallback, init_args: {controller: {margin: 0}}}'": (
+        "class before its settings, but got none: DampedAscent, "
+    ),
     "--callbacks.multipliers.controller=SoftmaxAdm": "no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
     # values
     "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",

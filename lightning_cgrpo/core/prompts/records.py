@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, installing
+from lightning_cgrpo.core.errors import UserError, did_you_mean, installing
 from lightning_cgrpo.core.json_client import hub_answers
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
@@ -79,7 +79,11 @@ def read_records(
     elif location.suffix not in SUFFIXES and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path)):
         return _read_named(str(path), split, subset)
     else:
-        raise RecordError(f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()}).")
+        near = [entry.name for entry in location.parent.iterdir()] if location.parent.is_dir() else []
+        raise RecordError(
+            f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()})."
+            f"{did_you_mean(location.name, near)}"
+        )
     records = [record for file in files for record in _read_file(file, wrong)]
     if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")

@@ -92,6 +92,12 @@ def test_an_empty_file_is_named(tmp_path, name):
         read_records(tmp_path / name)
 
 
+def test_a_misspelled_file_is_guessed(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    with pytest.raises(RecordError, match=r"promts\.jsonl, but .* Did you mean 'prompts\.jsonl'\?"):
+        read_records(tmp_path / "promts.jsonl")
+
+
 def test_a_missing_path_is_named(tmp_path):
     with pytest.raises(RecordError, match=r"Expected a file or a folder at .*none"):
         read_records(tmp_path / "none")

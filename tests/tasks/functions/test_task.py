@@ -173,7 +173,7 @@ def test_a_string_is_an_import_path(my_rewards):
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("my_rewards.breif", "no attribute 'breif'"),
+        ("my_rewards.breif", "no attribute 'breif'.*Did you mean 'brief'"),
         ("brief", "can't be imported"),
         ("my_rewards.number", "a function, but got 'my_rewards.number', which is 3"),
         ("org/reward-model", r"RewardModel, init_args: \{model: org/reward-model\}"),
