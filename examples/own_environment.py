@@ -2,7 +2,8 @@
 
     python examples/own_environment.py 200
 
-Half a minute on one CPU core; needs `pip install lightning_cgrpo[gymnasium]`. docs/environments.md explains.
+Half a minute on one CPU core; needs `pip install -e ".[gymnasium]"` in a copy of the repository. docs/environments.md
+explains.
 """
 
 import sys
