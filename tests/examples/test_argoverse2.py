@@ -90,10 +90,10 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
     assert torch.equal(mine.map.lanes.connector, other.map.lanes.connector)
     assert mine.map.roadblocks.lanes == other.map.roadblocks.lanes
     assert torch.equal(mine.map.roadblocks.connector, other.map.roadblocks.connector)
-    torch.testing.assert_close(mine.map.lanes.centerlines.xy, other.map.lanes.centerlines.xy, atol=3e-3, rtol=0)
+    torch.testing.assert_close(mine.map.lanes.centerlines.xy, other.map.lanes.centerlines.xy, atol=1e-3, rtol=0)
     for shapes in ("lanes", "roadblocks", "intersections"):
         ours, theirs = getattr(mine.map, shapes).polygons, getattr(other.map, shapes).polygons
-        torch.testing.assert_close(ours.xy, theirs.xy, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours.xy, theirs.xy, atol=3e-3, rtol=0)
     for row in range(len(other.map.carparks.ids)):  # three of the files' are turned around
         ours, theirs = mine.map.carparks.polygons[row].tolist(), other.map.carparks.polygons[row].tolist()
         assert theirs in (ours, ours[:1] + ours[:0:-1])
