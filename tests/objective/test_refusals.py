@@ -36,14 +36,14 @@ LATER = {"start": 0.3, "over": 30}
         ({"mean_at_most": 5, "range": [0, 10**400], "signal": "tokens"}, "range: as two numbers"),
         # numbers
         ({"at_most": 0.1, "signal": "tokens"}, "violated_above"),
-        ({"at_most": 0.1, "violated_above": 0.5}, "indicator"),
+        ({"at_most": 0.1, "violated_above": 0.5}, "indicator .* got violated_above: or violated_below:"),
         ({"at_most": 0.1, "signal": "tokens", "violated_above": 5, "violated_below": 1}, "both"),
         ({"at_most": 0.1, "signal": "tokens", "violated_below": math.nan}, "finite violated_below"),
         ({"at_least": 0.9, "signal": "tokens", "violated_above": 5}, r"try at_most: 0\.1"),
         ({"at_most": 0.1, "signal": "tokens", "violated_above": {"columns": "budget"}}, r"\{column: NAME\}"),
         ({"at_most": 0.1, "signal": "tokens", "violated_below": {"column": 3}}, r"violated_below: as a number, or as"),
         # means
-        ({"mean_at_most": 0.5}, "try at_most:"),
+        ({"mean_at_most": 0.5}, "whose mean is a rate, try at_most:"),
         ({"mean_at_most": "few", "signal": "tokens"}, "'few'"),
         ({"mean_at_least": 5, "violated_above": 3, "signal": "tokens"}, "mean_at_least and violated_above"),
         ({"mean_at_most": 5, "range": [9, 7], "signal": "tokens"}, "least and greatest"),

@@ -50,6 +50,7 @@ class TestData:
             return 9
 
         def groups(self, index: torch.Tensor) -> PromptGroups:
+            assert index.tolist() == list(range(9))  # no more than there are
             return PromptGroups(index, {"steps": (1 + index % 2).tolist()})
 
     @pytest.mark.parametrize("source", [ROWS, Generated()])
