@@ -109,8 +109,8 @@ class LagrangianCallback(Dual, WeightSetter):
         metrics: dict[str, float] = {}
         targets = self.targets.shown(self.targets.targets)
         for (name, constraint), target in zip(self.constraints.items(), targets, strict=True):
-            tightened = self.controller.margin > 0 and not constraint.bound.of_mean
-            if tightened or constraint.aim is not None:
+            has_margin = self.controller.margin > 0 and name not in pl_module.objective.drifts
+            if has_margin or constraint.aim is not None:
                 metrics[f"aim/{name}"] = target
         if metrics:
             for logger in pl_module.loggers:

@@ -143,12 +143,13 @@ class GroupDataModule(LightningDataModule, ABC):
         here = source_fingerprints(source) if used.run else None
         if here is not None:
             for use, fingerprints in used.run.items():
-                found = {*torch.isin(here[:, 1], fingerprints).nonzero().flatten().tolist()} - seen
-                parts[use] = len(found)
-                seen |= found
-        found = self.seen_prompts(source) - seen
-        parts["that trained or validated"] = len(found)
-        seen |= found
+                rows = torch.isin(here[:, 1], fingerprints).nonzero().flatten()
+                used_so = {*rows.tolist()} - seen
+                parts[use] = len(used_so)
+                seen |= used_so
+        others = self.seen_prompts(source) - seen
+        parts["that trained or validated"] = len(others)
+        seen |= others
         unused = [index for index in range(total) if index not in seen]
         first_of = self._distinct(source, unused)
         looked = used.looked & first_of.keys()

@@ -91,12 +91,13 @@ def _of_an_abstract_class(line: str) -> str | None:
         return None
     module, _, name = path.rpartition(".")
     base = getattr(importlib.import_module(module), name)
-    known = [one for space in NAMESPACES for one in vars(importlib.import_module(space)).values()]
-    kinds = [one for one in known if isinstance(one, type) and issubclass(one, base) and not inspect.isabstract(one)]
-    names = sorted({kind.__name__ for kind in kinds})
-    return (
-        f"Expected a class before its settings, but got none: {', '.join(names) or f'a class of your own, of {path}'}."
-    )
+    names = set()
+    for namespace in NAMESPACES:
+        for value in vars(importlib.import_module(namespace)).values():
+            if isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value):
+                names.add(value.__name__)
+    choice = ", ".join(sorted(names)) or f"a class of your own, of {path}"
+    return f"Expected a class before its settings, but got none, try {choice}."
 
 
 def _of_type(lines: list[str]) -> str | None:

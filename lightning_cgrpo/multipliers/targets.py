@@ -67,15 +67,17 @@ class Targets:
         """
         thresholds = self.thresholds(update)
         aims = list(thresholds)
+        has_aim = torch.zeros(len(thresholds), dtype=torch.bool)
         for k, constraint in enumerate(self.constraints):
             # The aim counts from the end of a schedule.
             if constraint.aim is not None and thresholds[k] == constraint.bound.threshold:
                 aims[k] = constraint.aim
+                has_aim[k] = True
         self.in_force = self._violations(thresholds)
         self.aimed = self._violations(aims)
         self.targets = self.aimed
         if margin:
-            variance = self._variance(self.aimed != self.in_force) * margin**2
+            variance = self._variance(has_aim) * margin**2
             of_rates = tightened(self.aimed, variance)
             of_means = self.aimed if deviations is None else self.aimed - deviations * variance.sqrt()
             tighter = torch.where(self.rates, of_rates, of_means)

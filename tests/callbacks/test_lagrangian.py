@@ -66,16 +66,18 @@ class TestDualStep:
                 answers[k] += opportunities[k]
         assert running.logged[0] == ({"aim/lava": 0.0, "aim/safe": 1.0}, 0)
 
-    def test_an_aim_has_the_margin_of_training_alone(self) -> None:
+    @pytest.mark.parametrize("aim", [0.8, 0.7])
+    def test_an_aim_has_the_margin_of_training_alone(self, aim: float) -> None:
+        """An aim at the bound itself, too."""
         controller = Recording(0.2, 0.3, 0.5)
         controller.margin = 1.0
-        constraints = {**OBJECTIVE.constraints, "safe": Constraint(at_least=0.7, aim=0.8)}
+        constraints = {**OBJECTIVE.constraints, "safe": Constraint(at_least=0.7, aim=aim)}
         running = DualRun(LagrangianCallback(controller), Objective("goal", constraints)).start()
         running.validate({"safe": ClusteredRate(0.3, 0.01, prompts=100, opportunities=900)})
         for _ in range(2):
             running.update([1, 1], [10, 50])
         target = 1 / 50 - controller.told[-1][0][1]
-        assert target + math.sqrt(target * (1 - target) / 50) == pytest.approx(0.2)
+        assert target + math.sqrt(target * (1 - target) / 50) == pytest.approx(1 - aim)
 
     def test_a_mean_has_a_margin_in_its_deviation(self) -> None:
         controller = Recording(0.5, 0.5)
@@ -84,8 +86,9 @@ class TestDualStep:
         running.start()
         for _ in range(2):
             running.update([8.0], [4.0], {"cost": Signal(torch.tensor([[1.0, 3.0], [1.0, 3.0]]))})
-        # The mean is at its bound; a standard error of four answers is half of their deviation.
+        # The mean is at its bound; a standard error of four answers is half of their deviation, the root of 2.
         assert controller.told[-1][0] == pytest.approx([0.5])
+        assert running.logged[1] == ({"aim/cost": pytest.approx(2 - math.sqrt(2) / 2)}, 1)
 
     @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
     def test_without_opportunities_the_state_stays(self, make) -> None:

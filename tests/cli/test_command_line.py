@@ -51,7 +51,7 @@ MISTAKES = {
     # classes
     "--callbacks.multipliers=Lagrange": "no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
     "--callbacks.second='{class_path: LagrangianCallback, init_args: {controller: {margin: 0}}}'": (
-        "class before its settings, but got none: DampedAscent, "
+        "class before its settings, but got none, try DampedAscent, "
     ),
     "--callbacks.multipliers.controller=SoftmaxAdm": "no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
     # values
