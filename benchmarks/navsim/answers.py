@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -15,12 +16,16 @@ from lightning_cgrpo.modules.rollout_module import TEST_SPLITS
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)
+MOVING_FORM = replace(FORM, frames=2)
+"""Of the driver that names motion, whose answers are longer."""
+TOKENS = {FORM: 80, MOVING_FORM: 96}
+"""`max_new_tokens` of the configurations, which the noise of a test depends on."""
 
 
-def test_prompts(scenes: SceneSource, count: int | None) -> Iterator[PromptGroups]:
-    """The prompts of the first `count` test scenes (None: of all), as `configs/navsim.yaml` has them."""
+def test_prompts(scenes: SceneSource, count: int | None, form: PromptFormat = FORM) -> Iterator[PromptGroups]:
+    """The prompts of `count` test scenes (None: of all), as `configs/navsim.yaml` has them."""
     data = NavsimDataModule(  # one training scene at least has to be asked for, and none is read
-        scenes=scenes, form=FORM, train_prompts=1, val_prompts=1, test_prompts=count, eval_prompts=50
+        scenes=scenes, form=form, train_prompts=1, val_prompts=1, test_prompts=count, eval_prompts=50
     )
     yield from data.test_dataloader()
 
@@ -31,14 +36,15 @@ class Driver:
     Args:
         model: a directory, or ``packaged:driver``.
         answers: to each prompt.
+        form: of the prompts.
         temperature: 0.6 in `configs/navsim.yaml`.
     """
 
-    def __init__(self, model: str, answers: int, temperature: float = 0.6) -> None:
+    def __init__(self, model: str, answers: int, form: PromptFormat = FORM, temperature: float = 0.6) -> None:
         self.policy = VisionLanguagePolicy(model, temperature=temperature)
         self.policy.load()
         self.policy.eval()
-        self.answers, self.sampler = answers, GenerationSampler(max_new_tokens=80)
+        self.answers, self.sampler = answers, GenerationSampler(max_new_tokens=TOKENS[form])
 
     @torch.no_grad()
     def __call__(self, prompts: PromptGroups, split: str = "test") -> Rollouts:

@@ -2,11 +2,12 @@
 
     python -m benchmarks.navsim.braking docs/results/navsim/braked.json
     python -m benchmarks.navsim.braking docs/results/navsim/braked.json models/trained    # also paired with a policy
+    python -m benchmarks.navsim.braking OUT models/trained --start packaged:moving-driver --frames 2
 
 Drivers answer the 1,000 test scenes of configs/navsim.yaml, the frames 0.5 s later and the follow-ups: the start, the
 start braked in every scene, an oracle that brakes only scenes in which the start violates NC, DAC or DDC as training
 scores them, and trained policies (`export`), which are averaged by scene. The deceleration is the least with which the
-braked start has the NC that the committed runs of Constrained GRPO had on their validation scenes.
+braked start has, on the validation scenes, the NC of the trained policies, or without any, of the committed runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.navsim.answers import FORM, Driver
+from benchmarks.navsim.answers import FORM, MOVING_FORM, Driver
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Scene
 from driving_scenes.source import Scenes
@@ -33,6 +34,7 @@ from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.datamodules.base import evenly_spaced
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import FollowUpPrompts, ScenePrompts
 from navsim_score.columns import EXTENDED_COMFORT, SHORT
 from navsim_score.dialects import EPDMS
@@ -85,36 +87,31 @@ class Drivers:
     """The plans of all drivers.
 
     Args:
+        start: a directory, or ``packaged:driver``.
         trained: directories of trained policies.
+        form: of their prompts.
 
     Attributes:
         deceleration: of the braked start and the oracle, m/s².
     """
 
-    def __init__(self, trained: Sequence[str]) -> None:
-        self.start = Driver("packaged:driver", ANSWERS)
-        self.trained = {f"{TRAINED} {number}": Driver(model, ANSWERS) for number, model in enumerate(trained)}
+    def __init__(self, start: str, trained: Sequence[str], form: PromptFormat) -> None:
+        self.form, self.start = form, Driver(start, ANSWERS, form)
+        self.trained = {f"{TRAINED} {number}": Driver(model, ANSWERS, form) for number, model in enumerate(trained)}
         self.deceleration = 0.0
 
     def choose(self) -> None:
-        """Set `deceleration`: the least with the committed runs' NC on their validation prompts."""
-        runs = [json.loads(path.read_text()) for path in RUNS.glob("cgrpo_pooled_scale_seed*.json")]
-        wanted = fmean(run["measured"]["last"]["constraints"]["NC"]["value"] for run in runs)
-        scenes = GeneratedScenes(seed=1, follow_ups=2)
-        data = NavsimDataModule(  # the validation prompts of configs/navsim.yaml
-            scenes=scenes,
-            form=FORM,
-            train_prompts=1,
-            val_prompts=192,
-            test_prompts=1,
-            train_follow_ups=0.33,
-        )
+        """Set `deceleration`: the least with which the braked start is as safe as the trained policies."""
         complies: dict[float, list[float]] = {each: [] for each in DECELERATIONS}
-        for prompts in data.val_dataloader():
+        trained: list[float] = []
+        for prompts in validation_prompts(self.form):
             scorer, plans = as_training(prompts), poses_of(self.start, prompts)
-            for deceleration, found in complies.items():
-                found += compliance(scorer, braked(plans, deceleration))["NC"].tolist()
-        self.deceleration = next(each for each, found in complies.items() if fmean(found) >= wanted)
+            for deceleration, rates in complies.items():
+                rates += compliance(scorer, braked(plans, deceleration))["NC"].tolist()
+            for driver in self.trained.values():
+                trained += compliance(scorer, poses_of(driver, prompts))["NC"].tolist()
+        wanted = fmean(trained or committed())
+        self.deceleration = next(each for each, rates in complies.items() if fmean(rates) >= wanted)
 
     def __call__(self, prompts: PromptGroups, replay: Scorer, split: str) -> dict[str, Tensor]:
         """``[B G, P, 3]`` poses by driver."""
@@ -127,8 +124,27 @@ class Drivers:
         return {START: own, BRAKED: slow, ORACLE: oracle, **others}
 
 
-def prompts_of(scenes: Sequence[Scene]) -> Iterator[PromptGroups]:
-    yield from PromptLoader(ScenePrompts(scenes, None, FORM), AT_ONCE)
+def validation_prompts(form: PromptFormat) -> Iterator[PromptGroups]:
+    """The validation prompts of configs/navsim.yaml."""
+    data = NavsimDataModule(
+        scenes=GeneratedScenes(seed=1, follow_ups=2),
+        form=form,
+        train_prompts=1,
+        val_prompts=192,
+        test_prompts=1,
+        train_follow_ups=0.33,
+    )
+    yield from data.val_dataloader()
+
+
+def committed() -> list[float]:
+    """NC of the committed runs on their validation prompts."""
+    runs = [json.loads(path.read_text()) for path in RUNS.glob("cgrpo_pooled_scale_seed*.json")]
+    return [run["measured"]["last"]["constraints"]["NC"]["value"] for run in runs]
+
+
+def prompts_of(scenes: Sequence[Scene], form: PromptFormat = FORM) -> Iterator[PromptGroups]:
+    yield from PromptLoader(ScenePrompts(scenes, None, form), AT_ONCE)
 
 
 def poses_of(driver: Driver, prompts: PromptGroups, split: str = "test") -> Tensor:
@@ -239,7 +255,7 @@ def measure(drivers: Drivers, count: int) -> Iterator[Measured]:
     source = GeneratedScenes(seed=1, follow_ups=2)
     places = evenly_spaced(len(source.scenes("test")), SCENES)[:count]
     found = Measured()
-    for prompts in prompts_of(Scenes(places, source.scenes("test").__getitem__)):
+    for prompts in prompts_of(Scenes(places, source.scenes("test").__getitem__), drivers.form):
         found.add("first", prompts, drivers)
     for prompts in prompts_of(Scenes(places, source.next_frames("test").__getitem__)):
         # Noise of its own, as the second half of a batch of frame pairs has.
@@ -247,7 +263,7 @@ def measure(drivers: Drivers, count: int) -> Iterator[Measured]:
         found.add("next", prompts, drivers)
     yield found
     groups = [source.follow_ups("test")[place] for place in places]
-    for prompts in PromptLoader(FollowUpPrompts(groups, FORM), AT_ONCE):
+    for prompts in PromptLoader(FollowUpPrompts(groups, drivers.form), AT_ONCE):
         found.add("after", prompts, drivers)
     yield found
 
@@ -266,9 +282,11 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="JSON file")
     parser.add_argument("trained", nargs="*", help="directories of trained policies")
     parser.add_argument("--scenes", type=int, default=SCENES, help="the first of the test scenes; default: all")
+    parser.add_argument("--start", default="packaged:driver", help="a directory; default: %(default)s")
+    parser.add_argument("--frames", type=int, choices=[1, 2], default=1, help="that the drivers see")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    drivers = Drivers(options.trained)
+    drivers = Drivers(options.start, options.trained, FORM if options.frames == 1 else MOVING_FORM)
     drivers.choose()
     print(f"Braking by {drivers.deceleration:g} m/s².", flush=True)
     for found in measure(drivers, options.scenes):
