@@ -129,7 +129,11 @@ class RunManifest(Callback):
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
             files=_named_files(reading) if trainer.is_global_zero else {},
-            machine={"processes": str(trainer.world_size), "device": _device_name(pl_module.device)},
+            machine={
+                "processes": str(trainer.world_size),
+                "device": _device_name(pl_module.device),
+                "precision": str(trainer.precision),
+            },
             versions={"lightning_cgrpo": __version__, **_versions()},
         )
 

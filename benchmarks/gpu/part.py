@@ -112,7 +112,7 @@ def agreement(where: Place) -> dict[str, Any]:
     passed = True
     for task, small in SMALL.items():
         sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
-        there = metrics(task, *where.options, *sizes)
+        there = metrics(task, *where.options, "--trainer.precision=32-true", *sizes)  # as the CPU
         here = metrics(task, *sizes)
         first: dict[str, float] = {}
         largest: dict[str, float] = {}

@@ -19,9 +19,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from lightning_cgrpo.callbacks.run_manifest import RunManifest
+from lightning_cgrpo.callbacks.run_manifest import RunManifest, rank_zero_print
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved
 from lightning_cgrpo.cli.messages import explain
@@ -31,6 +32,7 @@ from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.policies.precision import automatic_precision
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 BATCH_OPTIONS = ("val_check_interval", "limit_train_batches", "limit_val_batches", "limit_test_batches")
@@ -163,12 +165,26 @@ class CommandLine(LightningCLI):
         extra.append(RunManifest(self._settings()))
         if self._chosen == "fit":
             extra.append(RunSummary(self._identity))
+        self._set_precision(config)
         try:
             return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:
             settings = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
             told = ", ".join(f"trainer.{key}={value}" for key, value in settings.items() if value not in (None, "auto"))
             raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
+
+    def _set_precision(self, config: dict[str, Any]) -> None:
+        """Choose the precision of a run that names none, neither as an option nor as a plugin."""
+        plugins = config.get("plugins") or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if config.get("precision") is not None or any(isinstance(plugin, Precision) for plugin in plugins):
+            return
+        config["precision"] = automatic_precision(getattr(self.model, "policy", None), config.get("accelerator"))
+        if config["precision"] != "32-true":
+            rank_zero_print(
+                f"Precision: {config['precision']}, because a language model computes on a GPU "
+                "(--trainer.precision=32-true for float32)."
+            )
 
 
 def main(subcommand: str, config: Resolved, flags: list[str], beginning: str | None) -> None:

@@ -40,7 +40,8 @@ COMPUTING = {"foreach", "fused", "micro_batch_size", "micro_batch_tokens"}
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
-PRECISION = "32-true"
+FULL_PRECISION = (None, "auto", "32-true", 32, "32")
+"""Values of the trainer's precision that identify no method; what auto chooses depends on the machine."""
 LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
 """Trainer settings of a run's length."""
 
@@ -65,7 +66,7 @@ def method_of(config: Config) -> Method:
     if named:
         parts["callbacks"] = dict(sorted(named.items()))
     precision = trainer.get("precision")
-    if precision not in (None, PRECISION, 32, "32"):
+    if precision not in FULL_PRECISION:
         parts["precision"] = precision
     return parts
 

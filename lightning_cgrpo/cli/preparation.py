@@ -27,6 +27,8 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
         UserError: a damaged checkpoint, or a wrong number of processes.
     """
     config.setdefault("weights_only", True)
+    if get(config, "trainer.precision") == "auto":
+        config["trainer"]["precision"] = None  # Lightning's own unset value, which its parser takes
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
     if command != "data":

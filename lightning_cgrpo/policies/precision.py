@@ -1,4 +1,4 @@
-"""Casts of weights under autocast (``precision: bf16-mixed``): once, instead of in every pass."""
+"""The precision that a run has by default, and casts of weights under autocast (``precision: bf16-mixed``)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,26 @@ from contextlib import contextmanager
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.text_policy import TextPolicy
+
+
+def automatic_precision(policy: object, accelerator: object) -> str:
+    """The precision of a run that names none: bf16-mixed for a language model on a GPU with bfloat16, else 32-true.
+
+    Small networks keep float32, because casts would take longer than their products save. A language model whose
+    weights are float64 keeps its digits.
+
+    Args:
+        accelerator: the trainer's option.
+    """
+    on_gpu = accelerator in ("auto", "cuda", "gpu") and CUDAAccelerator.is_available()
+    half = on_gpu and isinstance(policy, TextPolicy) and getattr(policy, "dtype", None) != "float64"
+    return "bf16-mixed" if half and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
 
 
 @contextmanager

@@ -32,7 +32,8 @@ def there(home, monkeypatch):
 def resumed(capsys, *changes):
     main(["fit", *RUN, LAST, "--trainer.max_steps=3", *changes])
     printed = capsys.readouterr()
-    return [line for line in (printed.out + printed.err).splitlines() if line.startswith("from update ")]
+    lines = (printed.out + printed.err).splitlines()
+    return [line for line in lines if line.startswith(("from update ", "Precision: "))]
 
 
 def test_an_unchanged_resume_tells_its_length_alone(capsys):
@@ -56,6 +57,23 @@ def test_changed_and_removed_settings_are_told(capsys):
     assert "from update 2: model.optimization.clip_low 0.2 -> 0.1" in told
     assert any(line.startswith("from update 2: model.optimizer.lr ") for line in told)
     assert "from update 2: data.seed null -> 5" in told
+
+
+def test_another_precision_is_told_once(capsys, monkeypatch):
+    """Chosen by a setting, or by a machine with a GPU."""
+    told = ["from update 2: trainer.max_steps 2 -> 3", "from update 2: precision 32-true -> bf16-mixed"]
+    assert resumed(capsys, "--trainer.precision=bf16-mixed") == told
+    assert resumed(capsys, "--trainer.precision=32-true") == told[:1]
+    monkeypatch.setattr("lightning_cgrpo.cli.command_line.automatic_precision", lambda *_: "bf16-mixed")
+    chosen, *lines = resumed(capsys)
+    assert chosen.startswith("Precision: bf16-mixed, because") and lines == told
+
+
+def test_a_manifest_that_names_no_precision_is_of_float32():
+    before, now = (Manifest({}, machine={"device": "cpu", **more}) for more in ({}, {"precision": "32-true"}))
+    assert differences(before, now) == []
+    now = Manifest({}, machine={"device": "cpu", "precision": "bf16-mixed"})
+    assert differences(before, now) == ["precision 32-true -> bf16-mixed"]
 
 
 def test_settings_of_the_optimizer_apply_beside_a_schedule(capsys):

@@ -4,16 +4,18 @@ import copy
 
 import pytest
 import torch
+from lightning.pytorch.accelerators import CUDAAccelerator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_cgrpo import GenerationSampler
+from lightning_cgrpo import CategoricalMLP, GenerationSampler
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.precision import cast_once, keep_cast
+from lightning_cgrpo.policies.precision import automatic_precision, cast_once, keep_cast
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 CPU = torch.device("cpu")
+MODEL = "packaged:word-problems"
 
 
 class Casts(TorchDispatchMode):
@@ -47,6 +49,25 @@ def answers(policy):
 def autocast():
     """As Lightning's ``bf16-mixed``."""
     return torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "accelerator", "gpu", "half", "chosen"),
+    [
+        (CausalLMPolicy(MODEL), "auto", True, True, "bf16-mixed"),
+        (CausalLMPolicy(MODEL, dtype="bfloat16"), "gpu", True, True, "bf16-mixed"),
+        (CausalLMPolicy(MODEL), "cuda", True, False, "32-true"),  # a GPU older than Ampere
+        (CausalLMPolicy(MODEL, dtype="float64"), "cuda", True, True, "32-true"),
+        (CausalLMPolicy(MODEL), "cpu", True, True, "32-true"),
+        (CausalLMPolicy(MODEL), "auto", False, True, "32-true"),
+        (CategoricalMLP(3, 2), "cuda", True, True, "32-true"),
+        (None, "cuda", True, True, "32-true"),
+    ],
+)
+def test_language_models_on_a_gpu_compute_in_bfloat16(policy, accelerator, gpu, half, chosen, monkeypatch):
+    monkeypatch.setattr(CUDAAccelerator, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: half or including_emulation)
+    assert automatic_precision(policy, accelerator) == chosen
 
 
 def test_a_rollout_casts_each_weight_once(policy):

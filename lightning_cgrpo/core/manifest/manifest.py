@@ -21,6 +21,9 @@ LENGTH = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "traine
 """Settings of a run's length: a longer run is the same run."""
 PLACE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
 """Settings of where a run computes: the same run on other machines."""
+PRECISION = "trainer.precision"
+FULL_PRECISION = "32-true"
+"""Lightning's precision of a run that names none."""
 SHOWN = 60
 """Characters of a value in a line."""
 NAMES = {"train": "training prompts", "val": "validation prompts"}
@@ -41,7 +44,7 @@ class Manifest:
         start: fingerprints of the starting model's weights and files.
         files: fingerprints of other files and models that settings name, by setting.
         versions: of the libraries that compute.
-        machine: number of processes and kind of device, which sums' rounding depends on.
+        machine: number of processes, kind of device and precision, which rounding depends on.
         lineage: the runs that this run continues, oldest first, and itself; equal runs have one name.
     """
 
@@ -145,6 +148,8 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
     lines = []
     if before.settings is not None and now.settings is not None:
         for key, (old, new) in differing(before.settings, now.settings).items():
+            if key == PRECISION and before.machine:
+                continue  # told below, whether a setting chose it or the kind of device
             lines.append(f"{key} {shown(old)} -> {shown(new)}")
     for split in dict.fromkeys([*before.sizes, *now.sizes]):
         lines += _prompt_differences(before, now, split)
@@ -159,8 +164,15 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         for name, (old, new) in differing(old_values, new_values).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
     if before.machine:  # manifests of before November 27, 2026 do not tell
-        lines += [f"{name} {old} -> {new}" for name, (old, new) in differing(before.machine, now.machine).items()]
+        old_machine, new_machine = _with_precision(before), _with_precision(now)
+        lines += [f"{name} {old} -> {new}" for name, (old, new) in differing(old_machine, new_machine).items()]
     return lines
+
+
+def _with_precision(manifest: Manifest) -> dict[str, str]:
+    """The machine of a manifest; manifests of version 0.2.0 tell the precision among the settings alone."""
+    named = (manifest.settings or {}).get(PRECISION)
+    return {"precision": FULL_PRECISION if named is None else str(named), **manifest.machine}
 
 
 def _change(what: str, old: str, new: str) -> str:
