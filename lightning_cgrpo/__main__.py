@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.errors import UserError, did_you_mean, names_a_remedy, printable
 
@@ -40,6 +40,9 @@ TOOLS = {
 MOVED = {"score": "python -m navsim_score score", "think": "python -m examples.driving_thoughts"}
 OUTPUT_CLOSED = 141
 """The exit status of a program whose output nobody reads any more: 128 + SIGPIPE."""
+ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
+"""Environment variables with settings of PyTorch's memory on a GPU."""
+PUSH = "model.init_args.sampler.init_args.engine.init_args.push"
 SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
 """Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
@@ -135,12 +138,23 @@ def main(arguments: list[str]) -> None:
         return
     config, flags = read_arguments(command, rest)
     beginning = find_checkpoint(command, config)
+    _grow_segments(config)
     gc.disable()  # what is imported stays, and searches for garbage among it would take a second
     try:
         from lightning_cgrpo.cli.command_line import main as run_command
     finally:
         gc.enable()
     run_command(command, config, flags, beginning)
+
+
+def _grow_segments(config: Config) -> None:
+    """Let PyTorch's memory on a GPU grow in place, because answers of other lengths would leave holes in fixed blocks.
+
+    A user's own settings stand. `IPCPush` hands out blocks that do not grow. Torch reads the setting later.
+    """
+    pushes_by_ipc = "IPCPush" in str(get(config, PUSH))
+    if not pushes_by_ipc and not ALLOCATOR.intersection(os.environ):
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def _command_meant(word: str, commands: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ import importlib
 import os
 from contextlib import suppress
 
-import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.checkpoints.damage import check_checkpoint
@@ -29,8 +28,6 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
     config.setdefault("weights_only", True)
     if get(config, "trainer.precision") == "auto":
         config["trainer"]["precision"] = None  # Lightning's own unset value, which its parser takes
-    if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
-        torch.set_float32_matmul_precision("high")
     if command != "data":
         _check_processes(config)
     if config.get("ckpt_path") not in (None, "hpc", "registry"):

@@ -35,7 +35,7 @@ from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.precision import cast_once
+from lightning_cgrpo.policies.precision import cast_once, use_tf32
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task, TrainerState
@@ -124,8 +124,9 @@ class RolloutModule(LightningModule):
     # ------------------------------------------------------------------ set-up
 
     def configure_callbacks(self) -> list[Callback]:
-        """No callbacks; this hook precedes Lightning's own, less helpful errors."""
+        """No callbacks; this hook precedes Lightning's own, less helpful errors and its advice to use TF32."""
         check_trainer(self.trainer)
+        use_tf32(self.trainer.accelerator)
         return []
 
     def setup(self, stage: str) -> None:

@@ -214,17 +214,38 @@ def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
         main(["fit", "-c", "swapped.yaml", "--ckpt_path=last", "--trainer.max_steps=6"])
 
 
-@pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])
-def test_waiting_threads_sleep_unless_the_environment_says_otherwise(folder, given, policy):
-    """As the first import of torch finds it, after which OpenMP is loaded."""
-    Path("torch.py").write_text("import os, sys\nsys.exit(os.environ['OMP_WAIT_POLICY'])\n")
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+def found_by_torch(variable, *arguments, **given):
+    """An environment variable as the first import of torch finds it, after which OpenMP is loaded."""
+    Path("torch.py").write_text(f"import os, sys\nsys.exit(os.environ.get('{variable}', 'unset'))\n")
+    names = {"OMP_WAIT_POLICY", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+    environment = {name: value for name, value in os.environ.items() if name not in names}
     run = subprocess.run(
-        [sys.executable, "-m", "lightning_cgrpo", "fit", *SMALL],
-        capture_output=True, text=True, timeout=120, check=False, env=environment,
+        [sys.executable, "-m", "lightning_cgrpo", "fit", *arguments],
+        capture_output=True, text=True, timeout=120, check=False, env=environment | given,
     )  # fmt: skip
-    assert run.stderr.splitlines()[-1] == policy
+    return run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("given", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_waiting_threads_sleep_unless_the_environment_says_otherwise(folder, given, policy):
+    assert found_by_torch("OMP_WAIT_POLICY", *SMALL, **given) == policy
+
+
+VLLM = ["-c", "configs/gsm8k.yaml", "--model.sampler.engine=VLLMServer"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "segments"),
+    [
+        (SMALL, {}, "expandable_segments:True"),
+        (VLLM, {}, "expandable_segments:True"),
+        ([*VLLM, "--model.sampler.engine.push=IPCPush"], {}, "unset"),
+        (SMALL, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "unset"),
+        (SMALL, {"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native"),
+    ],
+)
+def test_memory_on_a_gpu_grows_in_place_except_where_another_process_reads_it(folder, arguments, given, segments):
+    assert found_by_torch("PYTORCH_ALLOC_CONF", *arguments, **given) == segments
 
 
 def test_what_the_trainer_switches_off_is_left_out(folder, capsys):

@@ -4,15 +4,19 @@ import copy
 
 import pytest
 import torch
-from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_cgrpo import CategoricalMLP, GenerationSampler
+from lightning_cgrpo import CategoricalMLP, Constraint, GenerationSampler
+from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.precision import automatic_precision, cast_once, keep_cast
+from lightning_cgrpo.policies.precision import automatic_precision, cast_once, keep_cast, use_tf32
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.grids import grid_module
+from tests.quiet import quiet_trainer
 
 CPU = torch.device("cpu")
 MODEL = "packaged:word-problems"
@@ -68,6 +72,38 @@ def test_language_models_on_a_gpu_compute_in_bfloat16(policy, accelerator, gpu, 
     monkeypatch.setattr(CUDAAccelerator, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: half or including_emulation)
     assert automatic_precision(policy, accelerator) == chosen
+
+
+@pytest.fixture
+def undecided():
+    """PyTorch's state before any choice of how float32 matrices are multiplied."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_a_gpu_multiplies_in_tf32_unless_the_program_has_chosen(undecided):
+    use_tf32(CPUAccelerator())
+    assert torch.get_float32_matmul_precision() == "highest"
+    use_tf32(CUDAAccelerator())
+    assert torch.get_float32_matmul_precision() == "high"
+    torch.set_float32_matmul_precision("highest")
+    use_tf32(CUDAAccelerator())
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_script_on_a_gpu_has_tf32_before_the_device_is_set_up(undecided, monkeypatch):
+    """Where Lightning would advise it."""
+    found = []
+    monkeypatch.setattr("lightning.pytorch.trainer.trainer.Trainer.accelerator", CUDAAccelerator())
+    set_up = "lightning.pytorch.strategies.SingleDeviceStrategy.setup_environment"
+    monkeypatch.setattr(set_up, lambda _: found.append(torch.get_float32_matmul_precision()))
+    module = grid_module({"lava": Constraint(at_most=0.01)}, max_steps=5)
+    data = GridworldDataModule(prompts_per_update=4, train_prompts=4)
+    quiet_trainer(LagrangianCallback(), max_steps=1).fit(module, data)
+    assert found == ["high"]
 
 
 def test_a_rollout_casts_each_weight_once(policy):
