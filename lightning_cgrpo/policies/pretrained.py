@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -317,7 +318,9 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
-    with random_weights(run_seed(lora.seed)):  # peft moves the adapters to their layers' device afterwards
+    # peft moves the adapters to their layers' device afterwards
+    with random_weights(run_seed(lora.seed)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # peft reads it
         try:
             return get_peft_model(model, config)
         except ValueError as error:  # no layer of these names

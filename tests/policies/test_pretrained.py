@@ -39,6 +39,7 @@ def test_save_pretrained_round_trip(directory, tmp_path, lora):
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # that a user of LoRA could not act on
 @pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]])
 def test_adapters_on_tied_embeddings_are_not_merged(targets, directory):
     """One weight cannot hold the adapters of one of its layers."""
