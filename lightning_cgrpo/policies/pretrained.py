@@ -6,7 +6,7 @@ import copy
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from lightning_cgrpo.policies.policy import Origin
 
 ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
+MERGES = "unload_and_optionally_merge_module"
+"""The method of some of peft's layers that makes the layer without adapters."""
 PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
 SET_BY_POLICY = frozenset({"dtype", "torch_dtype", "attn_implementation", "use_safetensors", "trust_remote_code"})
@@ -137,20 +139,25 @@ def write(
 
 
 def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
-    """The model, or a copy with its adapters added to the weights.
-
-    Raises:
-        UserError: the model has adapters, and is sharded (`weights` are given), or layers share an adapted weight.
-    """
+    """The model, or a copy with its adapters added to the weights; raises as `_check_mergeable`."""
     if not hasattr(model, "merge_and_unload"):
         return model
+    _check_mergeable(model, weights)
+    return copy.deepcopy(model).merge_and_unload()
+
+
+def _check_mergeable(model: Any, weights: Mapping[str, Tensor] | None) -> None:
+    """Refuse to add adapters to weights.
+
+    Raises:
+        UserError: the model is sharded (`weights` are given), or layers share an adapted weight.
+    """
     if weights is not None:
         raise UserError(
             "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
             "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
         )
     _check_own_weights(model.get_base_model())
-    return copy.deepcopy(model).merge_and_unload()
 
 
 def _check_own_weights(network: Any) -> None:
@@ -169,19 +176,55 @@ def _check_own_weights(network: Any) -> None:
 
 
 def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The tensors that `write` with `merge` writes, by their names in the file. Without adapters, they are no copies.
+    """The tensors that `write` with `merge` writes, by their names in the file.
 
-    The steps are those of transformers' `save_pretrained`.
+    Without adapters, they are no copies; weights with adapters are copied to the CPU. The steps are those of
+    transformers' `save_pretrained`.
     """
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-    whole = merged(model, weights)
-    tensors = whole.state_dict() if weights is None else weights
-    ignored = set(whole._keys_to_ignore_on_save or ())
+    network, tensors = model, weights
+    if hasattr(model, "merge_and_unload"):
+        _check_mergeable(model, weights)
+        network = model.get_base_model()
+        tensors = _merged_by_layer(network)
+    if tensors is None:
+        tensors = network.state_dict()
+    ignored = set(network._keys_to_ignore_on_save or ())
     kept = {name: tensor.detach() for name, tensor in tensors.items() if name not in ignored}
-    untied = remove_tied_weights_from_state_dict(kept, whole)
-    return revert_weight_conversion(whole, untied)
+    untied = remove_tied_weights_from_state_dict(kept, network)
+    return revert_weight_conversion(network, untied)
+
+
+def _merged_by_layer(network: Any) -> dict[str, Tensor]:
+    """A network's state without adapters; weights with adapters are merged in a copy of one layer at a time.
+
+    So a GPU needs room for one more layer, not for one more network.
+    """
+    adapted: dict[str, Any] = {}  # the outermost of peft's layers, by name
+    for name, module in network.named_modules():
+        if not _lies_in(name, adapted) and (hasattr(module, MERGES) or hasattr(module, "base_layer")):
+            adapted[name] = module
+    tensors = {name: tensor for name, tensor in network.state_dict().items() if not _lies_in(name, adapted)}
+    for name, layer in adapted.items():
+        for part, tensor in _merged_layer(copy.deepcopy(layer)).state_dict().items():
+            tensors[f"{name}.{part}"] = tensor.cpu()
+    return tensors
+
+
+def _lies_in(name: str, modules: Iterable[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)
+
+
+def _merged_layer(layer: Any) -> nn.Module:
+    """A layer of peft's with its adapters added, as `merge_and_unload` of a whole model replaces it."""
+    if hasattr(layer, MERGES):
+        merged_layer: nn.Module = getattr(layer, MERGES)(merge=True, safe_merge=False, adapter_names=None)
+        return merged_layer
+    layer.merge()
+    base: nn.Module = layer.get_base_layer()
+    return base
 
 
 def directory(name: str, revision: str | None = None) -> Path | None:

@@ -88,6 +88,23 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
         assert {tensor.data_ptr() for tensor in found.values()} == own, "no copies"
 
 
+def test_adapters_are_merged_one_layer_at_a_time(directory, monkeypatch):
+    """A GPU has no room for a second network."""
+    policy = with_lora(directory)
+    policy.load()
+    sizes, deepcopy = [], copy.deepcopy
+
+    def spy(value, *memo):
+        if isinstance(value, torch.nn.Module):
+            sizes.append(sum(parameter.numel() for parameter in value.parameters()))
+        return deepcopy(value, *memo)
+
+    monkeypatch.setattr(copy, "deepcopy", spy)
+    written_tensors(policy.model)
+    layer = policy.network.model.layers[0]
+    assert 0 < max(sizes) < sum(parameter.numel() for parameter in layer.parameters())
+
+
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     monkeypatch.setattr("lightning_cgrpo.core.json_client.getproxies", dict)

@@ -5,11 +5,13 @@ import copy
 import pickle
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.pretrained import LoRA
@@ -39,6 +41,26 @@ def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
         held = served.engine.model.state_dict()
         assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
     assert list(tmp_path.iterdir()) == [], "no checkpoint is left"
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 32), (torch.bfloat16, 16), (None, 32)])
+def test_a_folder_has_the_matrices_in_the_server_s_dtype(engine, served, policy, dtype, bits):
+    """Half the bytes, and the numbers that the server would round to."""
+    files, reload_weights = [], served.engine.reload_weights
+    served.dtype = dtype
+
+    def read(weights_path):
+        files.append(load_file(Path(weights_path) / "model.safetensors"))
+        reload_weights(weights_path)
+
+    served.engine.reload_weights = read
+    generate(engine, policy, rows=(0,))
+    (file,) = files
+    own = policy.model.state_dict()
+    assert file.keys() == own.keys() - {"lm_head.weight"}, "which is tied"
+    for name, tensor in file.items():
+        assert tensor.dtype.itemsize * 8 == (bits if tensor.ndim == 2 else 32), name
+        assert torch.equal(tensor, own[name].to(tensor.dtype)), name
 
 
 @every_way
@@ -131,7 +153,7 @@ def test_a_first_gap_is_another_dtype_or_a_layer_that_keeps_its_weights(served, 
         return tokens, [value and value - 0.02 for value in log_probs], reason
 
     served.engine.faulty, served.dtype = off, torch.bfloat16
-    with pytest.warns(UserWarning, match="differ by 0.02 per token .* --dtype float32"):
+    with pytest.warns(UserWarning, match=r"differ by 0\.0[12]\d* per token .* --dtype float32"):
         generate(VLLMServer(served.address), policy, rows=(0,))
     served.dtype = torch.float32
     change(policy)

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import torch
+
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush
+from lightning_cgrpo.samplers.vllm.weights import named_weights, served_dtype
 
 
 class FolderPush(WeightPush):
@@ -32,25 +34,28 @@ class FolderPush(WeightPush):
             raise UserError(f"Expected folder to exist, but got '{self.folder}', try creating the folder.")
         folder = tempfile.TemporaryDirectory(prefix="weights-", dir=self.folder) if first else nullcontext("")
         with folder as directory:
-            if first:
-                write(policy, directory)
 
             def send(client: JSONClient) -> None:
+                write(policy, Path(directory), served_dtype(client))
                 client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
 
             yield send
 
 
-def write(policy: CausalLMPolicy, directory: str) -> None:
-    """Write the policy's checkpoint, adapters merged in, without a progress bar."""
-    from transformers.utils import logging
+def write(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> None:
+    """Write the policy's weights, adapters merged in, and its configuration.
 
-    # A sharded policy is whole in a rollout, but transformers would save its shards.
-    named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        policy.save_pretrained(directory, merge=True, weights=named if is_sharded(policy) else None)
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    Matrices are written in the server's dtype if it has fewer bytes, because the server would round them anyway.
+    Vectors stay as they are: they are small, and servers keep some of them in float32.
+
+    Args:
+        dtype: of the server; None if unknown.
+    """
+    from safetensors.torch import save_file
+
+    written = {}
+    for name, weight in named_weights(policy).items():
+        rounded = dtype is not None and weight.ndim >= 2 and dtype.itemsize < weight.element_size()
+        written[name] = weight.to("cpu", dtype if rounded else None).contiguous()
+    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+    policy.model.config.save_pretrained(folder)

@@ -34,7 +34,7 @@ class IPCPush(WeightPush):
     @contextmanager
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
         gpu = self._gpu(policy.device)
-        weights = {name: weight.contiguous() for name, weight in named_weights(policy).items()}
+        weights = {name: weight.to(policy.device).contiguous() for name, weight in named_weights(policy).items()}
         every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
         handles = [{gpu: of_gpu[number] for gpu, of_gpu in every} for number in range(len(weights))]
 

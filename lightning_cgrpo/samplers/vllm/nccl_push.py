@@ -56,7 +56,9 @@ class NCCLPush(WeightPush):
                 self._group = self._opened(client, policy.device)
             client.post("/start_weight_update", {})
             # In a thread that may be left behind, because a broadcast never ends if the server refuses the update.
-            sent = started(broadcast, {"group": self._group, "weights": weights}, "weights for vLLM")
+            sent = started(
+                broadcast, {"group": self._group, "weights": weights, "device": policy.device}, "weights for vLLM"
+            )
             try:
                 client.post("/update_weights", {"update_info": described(weights)})
                 sent.result(self.timeout.total_seconds())
@@ -102,7 +104,7 @@ class NCCLPush(WeightPush):
         return {"nccl_unique_id_b64": base64.b64encode(store.get(UNIQUE_ID)).decode()}
 
 
-def broadcast(group: Any, weights: Mapping[str, Tensor]) -> None:
-    """Send tensors from rank 0 in their order."""
+def broadcast(group: Any, weights: Mapping[str, Tensor], device: torch.device) -> None:
+    """Send tensors from rank 0 in their order; the device holds one of those on the CPU at a time."""
     for weight in weights.values():
-        group.broadcast([weight.contiguous()]).wait()
+        group.broadcast([weight.to(device).contiguous()]).wait()

@@ -27,7 +27,7 @@ from lightning_cgrpo.samplers.vllm.requests import (
     rollouts,
     seeds,
 )
-from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, version
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, version
 
 REMEDIES = {
     "does not use offset": "`vllm serve` with --no-enable-chunked-prefill",
@@ -197,7 +197,7 @@ class VLLMServer(RolloutEngine):
         return check_agreement(policy, prompt, free, self._where, self._first_gap, self._in_float32)
 
     def _in_float32(self) -> bool:
-        return "dtype=torch.float32" in str(self.client.get("/server_info").get("vllm_config"))
+        return served_dtype(self.client) is torch.float32
 
     def _served(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.base_weights import fingerprint
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -27,13 +29,19 @@ OTHER_DTYPE = 5e-3
 """Mean difference in nats of a server in half precision; float32 gives 1e-5."""
 
 
+def served_dtype(client: JSONClient) -> torch.dtype | None:
+    """The dtype of a server's weights; None if the server does not tell."""
+    told = re.search(r"\bdtype=torch\.(\w+)", str(client.get("/server_info").get("vllm_config")))
+    return getattr(torch, told[1], None) if told else None
+
+
 def version(policy: CausalLMPolicy) -> str:
     """The weights' fingerprint; version counters would miss averaged weights swapped in for evaluation."""
     return fingerprint(dict(policy.model.named_parameters()))
 
 
 def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
-    """Weights by their names in a checkpoint, adapters merged in. Weights without adapters are the policy's own."""
+    """Weights by their names in a checkpoint, adapters merged in, see `written_tensors`."""
     # A sharded policy is whole in a rollout, but the model's state would be its shards.
     named = {name.removeprefix("model."): parameter.detach() for name, parameter in policy.named_parameters()}
     return written_tensors(policy.model, named if is_sharded(policy) else None)
