@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Self, TypedDict
 
 import torch
@@ -210,7 +211,8 @@ class RolloutModule(LightningModule):
 
         self.policy.eval()
         name = f"{type(self.sampler).__name__}.rollout"
-        with torch.no_grad(), unsharded(self.policy), cast_once(prompts.index.device), UserCode(name):
+        whole = unsharded(self.policy) if self.sampler.reads_weights else nullcontext()
+        with torch.no_grad(), whole, cast_once(prompts.index.device), UserCode(name):
             rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts

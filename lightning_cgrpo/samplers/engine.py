@@ -41,7 +41,13 @@ class Sampling:
 
 
 class RolloutEngine(ABC):
-    """Continues prompts. An engine knows nothing of the worlds that answer the policy."""
+    """Continues prompts. An engine knows nothing of the worlds that answer the policy.
+
+    Attributes:
+        reads_weights: `generate` calls passes of the policy; otherwise a sharded policy stays in shards.
+    """
+
+    reads_weights: bool = True
 
     def session(self, policy: CausalLMPolicy) -> AbstractContextManager[None]:
         """Context of all calls of `generate` in one rollout, in which the policy's weights do not change.

@@ -64,6 +64,7 @@ class GenerationSampler(Sampler):
         self.longest = max_new_tokens
         self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty, batch_size)
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
+        self.reads_weights = self.engine.reads_weights
         self._endless = 0
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:

@@ -29,8 +29,10 @@ class Sampler(ABC):
     Attributes:
         longest: steps or tokens of the longest answer; None for no limit.
         signals: names and kinds of the signals that `measured` returns.
+        reads_weights: rollouts call passes of the policy, so that a sharded policy is gathered for them.
     """
 
+    reads_weights: bool = True
     longest: int | None = None
     signals: Mapping[str, SignalKind] = MappingProxyType({})
 

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 
@@ -33,7 +34,9 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, SavePretrained
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptSource
+from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
@@ -41,8 +44,10 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from tests.policies.tiny_vision import make_tiny_vision_model
 from tests.quiet import quiet_trainer
+from tests.samplers.fake_vllm import FakeServer
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -211,6 +216,25 @@ def mixed_vision(folder, strategy):
     return fit(grpo(policy), OnePicture(prompts_per_update=2), strategy, 2, precision="bf16-mixed")
 
 
+def served(folder, strategy):
+    """Answers come from a server in the first process, which gets the weights of both."""
+    address = folder / f"address_{strategy}_{PROCESSES}"
+    if RANK == 0:
+        fake = FakeServer(folder / "model")
+        write_whole(address, fake.address)
+    while not address.exists():
+        time.sleep(0.01)
+    module = grpo(language(folder, "float32"))
+    module.sampler = GenerationSampler(max_new_tokens=8, engine=VLLMServer(address.read_text()))
+    gaps = []
+    twice = LambdaCallback(  # a rollout before each update's own, which then pushes nothing
+        on_train_batch_start=lambda trainer, _, batch, number: module.sample(batch, 2, Stream.VALIDATION, 0),
+        on_train_batch_end=lambda *_: gaps.append(module.latest_metrics["sampling/log_prob_gap"]),
+    )
+    left = fit(module, prompts(folder), strategy, 2, twice, precision="32-true")
+    return left | {"gap": max(gaps), "pushes": fake.pushes() if RANK == 0 else None}
+
+
 def supervised(folder, strategy):
     return fit(sft(folder), prompts(folder), strategy, 3)
 
@@ -269,6 +293,7 @@ RUNS = (
     vision,
     mixed,
     mixed_vision,
+    served,
     supervised,
     checkpoints,
     resumed,

@@ -22,7 +22,7 @@ from tests.grids import grid_module
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
-SCENARIOS = (*EXACT, "turns", "half_adapters", "mixed", "mixed_vision", "checkpoints")
+SCENARIOS = (*EXACT, "turns", "half_adapters", "mixed", "mixed_vision", "served", "checkpoints")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,14 @@ def test_gathers_each_layer_once_for_a_rollout(sharded):
     for name, parts in (("whole_model", 3), ("vision", 5)):
         for rank in sharded[name]:
             assert len(rank["gathers"]) >= 3 and set(rank["gathers"]) == {parts}
+
+
+@pytest.mark.slow
+def test_beside_a_server_only_a_push_gathers(sharded):
+    """The server gets the whole weights, and answers while each process holds its shard."""
+    first, second = sharded["served"]
+    assert first["gathers"] == second["gathers"] == [3, 0, 3, 0] and first["pushes"] == 2
+    assert first["gap"] < 1e-4 and torch.equal(first["policy"], second["policy"])
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import without_text
+from lightning_cgrpo.policies.sharding import unsharded
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from lightning_cgrpo.samplers.vllm.push import WeightPush
@@ -59,6 +60,8 @@ class VLLMServer(RolloutEngine):
         sleeps: the server shares the GPUs of training, and gives its memory back before each update trains
             (needs ``--enable-sleep-mode``). Weights are then pushed before each update's rollout.
     """
+
+    reads_weights = False
 
     def __init__(
         self,
@@ -133,11 +136,12 @@ class VLLMServer(RolloutEngine):
         first = world()[0] == 0
         stale = first and (self.sleeps or self._served() != wanted)
         if int(all_sum(torch.full((1,), stale, dtype=torch.int64, device=policy.device))):
-            self._push(policy, first)
-            if first:
-                gap = self._check(policy)
-                self._first_gap = gap if self._first_gap is None else self._first_gap
-                self._name(wanted)
+            with unsharded(policy):  # the server generates while each GPU has its shard alone
+                self._push(policy, first)
+                if first:
+                    gap = self._check(policy)
+                    self._first_gap = gap if self._first_gap is None else self._first_gap
+                    self._name(wanted)
             _meet(policy)
         self._version = wanted
 

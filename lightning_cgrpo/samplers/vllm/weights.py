@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from collections.abc import Callable
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from lightning_cgrpo.core.distributed import gathered
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts
@@ -36,8 +39,16 @@ def served_dtype(client: JSONClient) -> torch.dtype | None:
 
 
 def version(policy: CausalLMPolicy) -> str:
-    """The weights' fingerprint; version counters would miss averaged weights swapped in for evaluation."""
-    return fingerprint(dict(policy.model.named_parameters()))
+    """The weights' fingerprint, of weights in shards a digest of all shards' fingerprints. Collective.
+
+    Version counters would miss averaged weights swapped in for evaluation.
+    """
+    weights = dict(policy.model.named_parameters())
+    shards = {name: weight.to_local() for name, weight in weights.items() if isinstance(weight, DTensor)}
+    if not shards:
+        return fingerprint(weights)
+    by_process = gathered(fingerprint({**weights, **shards}))
+    return hashlib.sha256("".join(by_process).encode()).hexdigest()[:12]
 
 
 def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
