@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
@@ -46,6 +45,7 @@ class SharedContinuation:
     ) -> None:
         self.policy, self.images = policy, without_text(inputs)
         self.kernels = FewerKernels(policy.network)
+        self.output = policy.network.get_output_embeddings()
         device = policy.device
         self.tokens = unpadded(inputs["prompt_ids"], lengths)
         self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
@@ -58,7 +58,7 @@ class SharedContinuation:
 
     def read(self) -> Tensor:
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
-        return linear(hidden[self.ends], self.policy.output_weight)
+        return self.output(hidden[self.ends])
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
@@ -73,7 +73,7 @@ class SharedContinuation:
         self.positions += 1
         with self.kernels.used():
             hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
-        return linear(hidden, self.policy.output_weight)
+        return self.output(hidden)
 
 
 class FixedContinuation(SharedContinuation):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.continuation import FixedContinuation, SharedContinuation
+from lightning_cgrpo.policies.onednn import arranged_weights
 from lightning_cgrpo.policies.precision import without_autocast
 from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
@@ -27,7 +28,8 @@ class TransformersEngine(RolloutEngine):
 
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
     batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
-    a stop token. Under bf16-mixed, a rollout computes with a bfloat16 copy of the weights.
+    a stop token. Under bf16-mixed, a rollout computes with a bfloat16 copy of the weights; on the CPU, it holds copies
+    of large layers' weights in oneDNN's arrangement.
 
     Args:
         cuda_graphs: replay each step as a CUDA graph, instead of launching its kernels one by one. For models that
@@ -37,8 +39,10 @@ class TransformersEngine(RolloutEngine):
     def __init__(self, cuda_graphs: bool = False) -> None:
         self.cuda_graphs = cuda_graphs
 
-    def session(self, policy: CausalLMPolicy) -> AbstractContextManager[None]:
-        return without_autocast(policy)
+    @contextmanager
+    def session(self, policy: CausalLMPolicy) -> Iterator[None]:
+        with without_autocast(policy), arranged_weights(policy):
+            yield
 
     @torch.no_grad()
     def generate(
