@@ -42,6 +42,9 @@ class _Layer:
         made = prompt_value.new_zeros if zeros else prompt_value.new_empty
         self.query = made(slots, queries, width)  # of the step
         self.key, self.value = made(slots, room, width), made(slots, room, width)
+        # Views that every step needs.
+        self.key_cells, self.value_cells = self.key.flatten(0, 1), self.value.flatten(0, 1)
+        self.folded = self.query.view(len(prompt_key), -1, width)  # [n K, G H / K, D]
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Decoding:
             self.bias = None if bias is None else bias[:, 0].repeat_interleave(self._kinds, 0)
             if self.fixed:
                 self._own_bias = query.new_full((1, 1, self.room), -torch.inf)
+            self._nothing = query.new_zeros(1)
             self._place()
         prompt_key = (k * scale).permute(0, 2, 3, 1).flatten(0, 1).contiguous()
         self._layers[layer] = self._layer(prompt_key, v.transpose(1, 2).flatten(0, 1).contiguous())
@@ -142,24 +146,24 @@ class Decoding:
         self._cell = self._slot * self.room + self.step
 
     def _continue(self, layer: _Layer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        q, length = layer.query, layer.prompt_value.shape[1]
+        q, folded, length = layer.query, layer.folded, layer.prompt_value.shape[1]
         steps = self.columns if self.fixed else self.step + 1
         q.index_copy_(0, self._slot, query.reshape(-1, *q.shape[1:]))
-        layer.key.flatten(0, 1).index_copy_(0, self._cell, key.flatten(0, 1))
-        layer.value.flatten(0, 1).index_copy_(0, self._cell, value.flatten(0, 1))
-        folded = q.view(len(layer.prompt_key), -1, q.shape[-1])  # [n K, G H / K, D]
+        layer.key_cells.index_copy_(0, self._cell, key.flatten(0, 1))
+        layer.value_cells.index_copy_(0, self._cell, value.flatten(0, 1))
+        # `bmm`, because `@` prepares its operands with more operations on the host.
         if self.bias is None:
-            to_prompt = folded @ layer.prompt_key
+            to_prompt = torch.bmm(folded, layer.prompt_key)
         else:
             to_prompt = torch.baddbmm(self.bias, folded, layer.prompt_key)
         own_keys = layer.key[:, :steps].mT
         if self._own_bias is None:
-            to_own = torch.baddbmm(q.new_empty(1), q, own_keys, beta=0, alpha=scale)
+            to_own = torch.baddbmm(self._nothing, q, own_keys, beta=0, alpha=scale)
         else:
             to_own = torch.baddbmm(self._own_bias[..., :steps], q, own_keys, alpha=scale)
         # One softmax over both; without its dtype, autocast would leave float32.
         scores = torch.cat([to_prompt.view(*q.shape[:2], -1), to_own], -1).softmax(-1, dtype=q.dtype)
-        attended = scores.view(*folded.shape[:2], -1)[..., :length] @ layer.prompt_value
+        attended = torch.bmm(scores.view(*folded.shape[:2], -1)[..., :length], layer.prompt_value)
         attended = attended.view_as(q).baddbmm_(scores[..., length:], layer.value[:, :steps])
         return attended.index_select(0, self._slot).view_as(query)
 

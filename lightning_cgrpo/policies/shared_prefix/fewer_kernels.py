@@ -92,7 +92,7 @@ class _Rotate:
         return self._rotated(query), self._rotated(key)
 
     def _rotated(self, states: Tensor) -> Tensor:
-        return (states[0].transpose(0, 1) @ self._matrices).transpose(0, 1)[None]
+        return torch.bmm(states[0].transpose(0, 1), self._matrices).transpose(0, 1)[None]
 
 
 def _matrices(cos: Tensor, sin: Tensor) -> Tensor:
