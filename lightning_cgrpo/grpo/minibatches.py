@@ -30,8 +30,10 @@ class Optimization(LossOptions):
     Args:
         epochs: passes over each rollout.
         minibatch_size: most units (steps or answers) per optimizer step, over all processes; None: all.
-        micro_batch_size: units per pass on a process, for memory; None: all at once.
-        micro_batch_tokens: tokens per pass in its place, for answers of different lengths: see `token_batches`.
+        micro_batch_size: units per pass on a process, for memory.
+        micro_batch_tokens: tokens per pass in its place, for answers of different lengths: see `token_batches`. With
+            neither, a pass has all units; of language models under bf16-mixed on a GPU, the tokens that its free memory
+            holds (`fitting_tokens`).
         aggregation: weights of steps, see `aggregation_weights`.
         max_length: divisor for ``aggregation: constant``, by default T.
         mask_truncated: leave truncated answers out of the loss, not of advantages (overlong filtering, DAPO, Yu et al.,

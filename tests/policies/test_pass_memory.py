@@ -1,0 +1,152 @@
+"""Passes are as long as a GPU's memory allows; on a CPU nothing is chosen."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from lightning.pytorch.callbacks import LambdaCallback
+
+from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, FunctionTask, GenerationSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import Checkpoints
+from lightning_cgrpo.core.rollout import Examples
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.policies import pass_memory
+from lightning_cgrpo.policies.pass_memory import bytes_per_token, fitting_tokens
+from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.quiet import quiet_trainer
+
+PROMPT, ANSWER, ANSWERS = 128, 64, 4
+LAYERS = 4
+SHAPE = {
+    "vocab_size": 500, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+FAMILIES = {
+    "qwen2": transformers.Qwen2Config(**SHAPE),
+    "llama": transformers.LlamaConfig(**SHAPE),
+    "gemma": transformers.GemmaConfig(**SHAPE, head_dim=32),
+    "phi3": transformers.Phi3Config(**SHAPE, pad_token_id=0),
+    "gpt2": transformers.GPT2Config(vocab_size=500, n_embd=128, n_layer=LAYERS, n_head=4, n_positions=512),
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory):
+    return transformers.AutoTokenizer.from_pretrained(directory)
+
+
+def kept_bytes(policy):
+    """Bytes a token that autograd keeps of a training pass, besides weights and their casts."""
+    ids, actions = torch.randint(500, (1, PROMPT)), torch.randint(500, (ANSWERS, ANSWER))
+    every, own = (torch.ones_like(tokens, dtype=torch.bool) for tokens in (ids, actions))
+    group = torch.zeros(ANSWERS, dtype=torch.int64)
+    examples = Examples({}, actions, own, group, {"prompt_ids": ids, "prompt_mask": every})
+    weights = {weight.untyped_storage().data_ptr() for weight in policy.parameters()}
+    sizes = {2 * weight.numel() for weight in policy.parameters() if weight.ndim == 2}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights and storage.nbytes() not in sizes:
+            kept[storage.data_ptr()] = storage  # as long as it is kept, its place is its own
+        return tensor
+
+    autocast = torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
+    with autocast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = policy(examples)
+    assert output.log_probs.requires_grad
+    return sum(storage.nbytes() for storage in kept.values()) / (PROMPT + ANSWERS * ANSWER)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_keeps_no_more_bytes_than_expected(family, recomputes, tokenizer):
+    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family])
+    policy = CausalLMPolicy.from_model(model, tokenizer, gradient_checkpointing=recomputes)
+    expected = bytes_per_token(policy)
+    if recomputes:  # later, in the backward pass, the activations of one layer come on top
+        policy.gradient_checkpointing = False
+        expected -= bytes_per_token(policy) / LAYERS
+    probabilities = 4 * 500 * ANSWERS * ANSWER / (PROMPT + ANSWERS * ANSWER)  # of the answers, counted apart
+    kept = kept_bytes(policy) - probabilities
+    assert 0.6 * expected < kept < expected
+
+
+def test_the_tokens_of_a_pass_follow_from_free_memory(directory, monkeypatch):
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    adapted = CausalLMPolicy(str(directory), lora=LoRA(rank=2))
+    adapted.load()
+    with autocast:
+        assert fitting_tokens(policy) is None, "a CPU"
+    trained = 5 * 4 * sum(weight.numel() for weight in policy.parameters())
+    room = trained + pass_memory.LOGITS + 2000 * bytes_per_token(policy) / pass_memory.SHARE
+    monkeypatch.setattr(pass_memory, "free_bytes", lambda device: room)
+    assert fitting_tokens(policy) is None, "in float32, attention takes more"
+    with autocast:
+        assert fitting_tokens(policy) == 1024
+        monkeypatch.setattr(pass_memory, "gather_counts", lambda tokens, device: [tokens, 700])
+        assert fitting_tokens(policy) == 512, "on every process"
+        monkeypatch.setattr(pass_memory, "gather_counts", lambda tokens, device: [tokens])
+        assert bytes_per_token(adapted) == bytes_per_token(policy)
+        assert fitting_tokens(adapted) == 2048, "few weights have moments"
+        monkeypatch.setattr(pass_memory, "free_bytes", lambda device: 0)
+        assert fitting_tokens(policy) == 1, "an answer a pass"
+
+
+@pytest.fixture
+def fit(directory, tmp_path, monkeypatch):
+    """Trains in bf16-mixed, and returns the tokens that the module chose, and the checkpoint."""
+    lines = [json.dumps({"prompt": f"Count to {number}."}) for number in range(4)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+
+    def run(updates, free, checkpoint=None, **options):
+        monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
+        module = ConstrainedGRPO(
+            policy=CausalLMPolicy(str(directory)),
+            sampler=GenerationSampler(max_new_tokens=8),
+            task=FunctionTask({"long": lambda completions, **_: [float(len(text)) for text in completions]}),
+            objective=Objective("long"),
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+            optimization=Optimization(**options),
+            group_size=4,
+        )
+        passes = []
+        count = LambdaCallback(  # not of the comparison at loading
+            on_train_start=lambda *_: module.policy.register_forward_hook(
+                lambda _, given, output: passes.append(len(given[0]))
+            )
+        )
+        data = PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=2)
+        saved = Checkpoints(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+        how = {"enable_checkpointing": True, "precision": "bf16-mixed", "max_steps": updates}
+        quiet_trainer(saved, count, **how).fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        return module.policy_steps.fitting_tokens, passes
+
+    return run
+
+
+def test_a_run_keeps_its_passes_in_checkpoints(fit, tmp_path):
+    """A resume elsewhere has the same sums, whatever memory is free there."""
+    chosen, passes = fit(1, free=0)
+    assert chosen == 1 and set(passes) == {1}
+    assert torch.load(tmp_path / "step=1.ckpt", weights_only=True)["micro_batch_tokens"] == 1
+    chosen, passes = fit(2, free=2**40, checkpoint=tmp_path / "step=1.ckpt")
+    assert chosen == 1 and set(passes) == {1}
+    chosen, passes = fit(2, free=2**40)
+    assert chosen > 2**20 and set(passes) == {8}
+
+
+@pytest.mark.parametrize(("options", "most"), [({"micro_batch_size": 2}, 2), ({"micro_batch_tokens": 10**6}, 8)])
+def test_options_win(fit, tmp_path, options, most):
+    chosen, passes = fit(1, free=0, **options)
+    assert chosen is None and set(passes) == {most}
+    assert "micro_batch_tokens" not in torch.load(tmp_path / "step=1.ckpt", weights_only=True)
