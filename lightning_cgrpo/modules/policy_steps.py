@@ -371,7 +371,8 @@ class PolicySteps:
         """Choose the tokens of a pass by the GPU's memory, once in a run, unless the options tell. Collective."""
         if self.fitting_tokens is not None or self.options.micro_batch_tokens or self.options.micro_batch_size:
             return
-        self.fitting_tokens = fitting_tokens(self.policy)
+        weights = self.manual_optimization.module.parameters()
+        self.fitting_tokens = fitting_tokens(self.policy, [weight for weight in weights if weight.requires_grad])
         if self.fitting_tokens is not None:
             rank_zero_info(
                 f"A training pass has at most {self.fitting_tokens:,} tokens, by the GPU's free memory; checkpoints "

@@ -32,6 +32,10 @@ ANSWERS = (4, 2, 3, 4)
 """Tokens of the made-up answers, two to each prompt."""
 SHORT = 8
 """Tokens at which a model switches during the comparison, see `_short`: passes read 8, 6, 9 and 10 tokens."""
+OTHER_IN_BFLOAT16 = {"cuda"}
+"""Devices on which shared prompts have another kernel in bfloat16 than in float32."""
+CLEAR = 0.25
+"""A difference in nats that is an error, beyond four times the rounding of transformers' own pass in bfloat16."""
 WINDOWS = ("sliding_window", "attention_chunk_size", "index_topk")
 """Settings with which attention to long texts is another than to short texts."""
 NOT_CAUSAL = (
@@ -113,9 +117,29 @@ def _share(policy: Any, sample: Sample) -> str | None:
     policy.computation = PackedPrompts()
     before = share_attention(policy.network)
     reason = sample.difference(policy)
+    if reason is None and policy.device.type in OTHER_IN_BFLOAT16:
+        reason = _difference_in_bfloat16(policy, sample)
     if reason is not None:
         policy.network.set_attn_implementation(before)
     return reason
+
+
+def _difference_in_bfloat16(policy: Any, sample: Sample) -> str | None:
+    """The reason against shared prompts under bf16-mixed, if any: they lose more digits than transformers' own pass."""
+    shared = policy.computation
+    with torch.autocast(policy.device.type, torch.bfloat16):
+        try:
+            gap = sample.gap(_trained(policy, sample.examples))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return f"{type(policy.network).__name__} fails in bfloat16{_when(policy)} ({first_line(error)})"
+        policy.computation = UncachedRows()
+        rounding = sample.gap(_trained(policy, sample.examples))
+    policy.computation = shared
+    if gap <= 4 * rounding + CLEAR:
+        return None
+    return f"its log-probabilities in bfloat16 would differ by {gap:.2g}{_when(policy)}, not by {rounding:.2g}"
 
 
 def _project(policy: Any, sample: Sample) -> None:
@@ -198,10 +222,14 @@ class Sample:
                 raise
             except Exception as error:
                 return f"{type(policy.network).__name__} fails{_when(policy)} ({first_line(error)})"
-            gap = float((of_policy - self.expected).abs().max())
+            gap = self.gap(of_policy)
             if not gap <= self._rounding(policy):  # also for NaN
                 return f"its log-probabilities in {passes} would differ by {gap:.2g}{_when(policy)}"
         return None
+
+    def gap(self, log_probs: Tensor) -> float:
+        """The largest difference of log-probabilities ``[M]`` from the exact ones."""
+        return float((log_probs - self.expected).abs().max())
 
     def _rounding(self, policy: Any) -> float:
         """Bound of some dozen operations' rounding on numbers of this size, some of which are always float32."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -21,11 +23,14 @@ SHARE = 0.8
 """Of the free memory; the rest is for the allocator's fragments."""
 
 
-def fitting_tokens(policy: object) -> int | None:
+def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
     """The power of two of a pass's tokens that fits on every process's GPU; None where nothing is known. Collective.
 
     Known are causal language models of matrices, without images, under bf16-mixed on a GPU, where attention takes
     memory in proportion to the tokens. A power of two, so that equal machines choose equally though some bytes differ.
+
+    Args:
+        trained: weights that get gradients and moments, also those of a critic.
     """
     if not isinstance(policy, CausalLMPolicy) or policy.reads_images:
         return None
@@ -35,8 +40,8 @@ def fitting_tokens(policy: object) -> int | None:
         return None
     if any(weight.ndim > 2 for weight in policy.parameters()):  # experts, of which a token meets some
         return None
-    trained = sum(_bytes(weight) for weight in policy.parameters() if weight.requires_grad)
-    room = SHARE * (free - TRAINED * trained - LOGITS)
+    for_training = TRAINED * sum(_bytes(weight) for weight in trained)
+    room = SHARE * (free - for_training - LOGITS)
     tokens = max(int(room / bytes_per_token(policy)), 1)
     fewest = min(gather_counts(tokens, device))
     return 1 << fewest.bit_length() - 1

@@ -1,5 +1,7 @@
 """Loading chooses a computation that agrees with transformers, for every kind of model, or refuses the model."""
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -10,6 +12,7 @@ from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.comparison import Sample
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies.causal_families import build
@@ -54,6 +57,35 @@ def test_a_failing_pass_is_replaced_and_named(directory, monkeypatch, fast_produ
         with pytest.raises(UserError, match="a fault"):
             CausalLMPolicy.from_model(policy.model, policy.tokenizer)
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (None, None),
+        (lambda attended: attended * 100, "in bfloat16 would differ by .* when prompts are shared"),
+        (lambda attended: attended * torch.nan, "in bfloat16 would differ by nan when prompts are shared"),
+        (lambda attended: attended.missing, "fails in bfloat16 when prompts are shared"),
+    ],
+)
+def test_a_faulty_kernel_for_bfloat16_is_found_at_loading(fault, told, directory, monkeypatch, recwarn):
+    """A GPU's flash kernel runs in bfloat16 alone, and a comparison in float32 would not see it."""
+    attend, in_half = PackedAttention.__call__, []
+
+    def faulty(self, layer, query, *arguments):
+        attended = attend(self, layer, query, *arguments)
+        if query.dtype != torch.bfloat16:
+            return attended
+        in_half.append(layer)
+        return attended if fault is None else fault(attended)
+
+    monkeypatch.setattr(PackedAttention, "__call__", faulty)
+    monkeypatch.setattr("lightning_cgrpo.policies.comparison.OTHER_IN_BFLOAT16", {"cpu"})
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    warned = [str(warning.message) for warning in recwarn if "its own copy of the prompt" in str(warning.message)]
+    assert in_half and policy.shares_prompts is (told is None)
+    assert len(warned) == (told is not None) and all(re.search(told, text) for text in warned)
 
 
 # A family, how it is computed, and the reason.

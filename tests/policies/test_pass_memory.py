@@ -83,23 +83,28 @@ def test_the_tokens_of_a_pass_follow_from_free_memory(directory, monkeypatch):
     policy = CausalLMPolicy(str(directory))
     policy.load()
     autocast = torch.autocast("cpu", torch.bfloat16)
+
+    def fitting(policy, *more):
+        return fitting_tokens(policy, [*more, *(weight for weight in policy.parameters() if weight.requires_grad)])
+
     adapted = CausalLMPolicy(str(directory), lora=LoRA(rank=2))
     adapted.load()
     with autocast:
-        assert fitting_tokens(policy) is None, "a CPU"
+        assert fitting(policy) is None, "a CPU"
     trained = 5 * 4 * sum(weight.numel() for weight in policy.parameters())
     room = trained + pass_memory.LOGITS + 2000 * bytes_per_token(policy) / pass_memory.SHARE
     monkeypatch.setattr(pass_memory, "free_bytes", lambda device: room)
-    assert fitting_tokens(policy) is None, "in float32, attention takes more"
+    assert fitting(policy) is None, "in float32, attention takes more"
     with autocast:
-        assert fitting_tokens(policy) == 1024
+        assert fitting(policy) == 1024
+        assert fitting(policy, torch.zeros(10**6)) == 1, "a critic has moments, too"
         monkeypatch.setattr(pass_memory, "gather_counts", lambda tokens, device: [tokens, 700])
-        assert fitting_tokens(policy) == 512, "on every process"
+        assert fitting(policy) == 512, "on every process"
         monkeypatch.setattr(pass_memory, "gather_counts", lambda tokens, device: [tokens])
         assert bytes_per_token(adapted) == bytes_per_token(policy)
-        assert fitting_tokens(adapted) == 2048, "few weights have moments"
+        assert fitting(adapted) == 2048, "few weights have moments"
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: 0)
-        assert fitting_tokens(policy) == 1, "an answer a pass"
+        assert fitting(policy) == 1, "an answer a pass"
 
 
 @pytest.fixture
