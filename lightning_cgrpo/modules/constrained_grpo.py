@@ -160,14 +160,11 @@ class ConstrainedGRPO(RolloutModule):
         checkpoint["standstill"] = self.standstill.state_dict()
         checkpoint["estimator"] = self.estimator.running_state()
         checkpoint["components"] = list(self.objective.component_names)
-        if self.policy_steps.fitting_tokens is not None:
-            checkpoint["micro_batch_tokens"] = self.policy_steps.fitting_tokens
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "standstill" in checkpoint:  # not after supervised fine-tuning
             self.standstill.load_state_dict(checkpoint["standstill"])
         self.estimator.load_running_state(self._running_state_of(checkpoint))
-        self.policy_steps.fitting_tokens = checkpoint.get("micro_batch_tokens")  # passes as before, for exact resumes
         # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
         unused = () if self.reference is not None else ("reference.",)
         if not any(name.startswith("estimator.") for name in self.state_dict()):

@@ -38,7 +38,9 @@ from torch.optim.lr_scheduler import (
 )
 
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.core.rollout import Examples
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches, token_batches
+from lightning_cgrpo.policies.pass_memory import fitting_tokens
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
@@ -95,6 +97,8 @@ class ManualOptimization:
         self.policy = policy
         self.make_optimizer = optimizer
         self.make_scheduler = lr_scheduler
+        self.fitting_tokens: int | None = None
+        """Tokens of a pass by the GPU's memory, which checkpoints keep; None where nothing is known."""
         self._settings: list[dict[str, Any]] = []
 
     @property
@@ -190,6 +194,27 @@ class ManualOptimization:
         """The schedule of an optimizer, if any."""
         schedules: list[Any] = [config.scheduler for config in self.trainer.lr_scheduler_configs]
         return next((schedule for schedule in schedules if schedule.optimizer is optimizer), None)
+
+    # ------------------------------------------------------------------ passes
+
+    def choose_tokens(self) -> None:
+        """Choose the tokens of a pass by the GPU's memory, once in a run. Collective."""
+        if self.fitting_tokens is not None:
+            return
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        self.fitting_tokens = fitting_tokens(self.policy, trained)
+        if self.fitting_tokens is not None:
+            rank_zero_info(
+                f"A training pass has at most {self.fitting_tokens:,} tokens, by the GPU's free memory, unless a "
+                "micro-batch is set. Checkpoints keep the number."
+            )
+
+    def pieces(self, examples: Examples, rows: Tensor, size: int | None, tokens: int | None = None) -> list[Tensor]:
+        """Rows of each pass: at most `size`, or of at most `tokens`, or of as many tokens as `choose_tokens` chose."""
+        if size is not None:
+            return micro_batches(rows, size)
+        tokens = tokens or self.fitting_tokens
+        return [rows] if tokens is None else token_batches(examples, rows, tokens, self.policy.shares_prompts)
 
     # ------------------------------------------------------------------ steps
 

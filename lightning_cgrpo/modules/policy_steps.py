@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -20,17 +20,14 @@ from lightning_cgrpo.grpo.minibatches import (
     Share,
     counted,
     loss_mask,
-    micro_batches,
     minibatches,
     partition,
     put_rows,
-    token_batches,
     with_targets,
 )
 from lightning_cgrpo.grpo.own_signals import RECORDED, own_signals
 from lightning_cgrpo.grpo.sampling_correction import sampling_sums
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
-from lightning_cgrpo.policies.pass_memory import fitting_tokens
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.precision import keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
@@ -100,8 +97,6 @@ class PolicySteps:
         self.own_signals = sorted(set(own_signals))
         self.group_size = group_size
         self.manual_optimization = manual_optimization
-        self.fitting_tokens: int | None = None
-        """Tokens of a pass by the GPU's memory, which checkpoints keep; None if unknown, or if the options tell."""
         self._sampling_checked = False
         self._skipped_update = -2
 
@@ -159,7 +154,8 @@ class PolicySteps:
         """
         options = self.options
         examples, share = self.examples(rollouts, advantages)
-        self._choose_tokens()
+        if options.micro_batch_size is None and options.micro_batch_tokens is None:
+            self.manual_optimization.choose_tokens()
 
         # Each epoch cuts the units of all processes into minibatches.
         epochs = []
@@ -367,23 +363,7 @@ class PolicySteps:
                         put_rows(out, piece, torch.where(part.mask, getattr(output, name), 0))
         return out
 
-    def _choose_tokens(self) -> None:
-        """Choose the tokens of a pass by the GPU's memory, once in a run, unless the options tell. Collective."""
-        if self.fitting_tokens is not None or self.options.micro_batch_tokens or self.options.micro_batch_size:
-            return
-        weights = self.manual_optimization.module.parameters()
-        self.fitting_tokens = fitting_tokens(self.policy, [weight for weight in weights if weight.requires_grad])
-        if self.fitting_tokens is not None:
-            rank_zero_info(
-                f"A training pass has at most {self.fitting_tokens:,} tokens, by the GPU's free memory; checkpoints "
-                "keep the number (--model.optimization.micro_batch_tokens for another)."
-            )
-
     def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
         """Rows of each pass."""
-        tokens = self.options.micro_batch_tokens
-        if tokens is None and self.options.micro_batch_size is None:
-            tokens = self.fitting_tokens
-        if tokens is None:
-            return micro_batches(rows, self.options.micro_batch_size)
-        return token_batches(examples, rows, tokens, self.policy.shares_prompts)
+        options = self.options
+        return self.manual_optimization.pieces(examples, rows, options.micro_batch_size, options.micro_batch_tokens)

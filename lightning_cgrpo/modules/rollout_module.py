@@ -108,6 +108,8 @@ class RolloutModule(LightningModule):
         # Monitoring callbacks may read metrics before the next log. Times would differ between equal runs.
         metrics = self.trainer.callback_metrics.items()
         checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
+        if self.manual_optimization.fitting_tokens is not None:
+            checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
         state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
         if bases:
             checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
@@ -160,6 +162,7 @@ class RolloutModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._metrics = checkpoint.get("metrics", {})
+        self.manual_optimization.fitting_tokens = checkpoint.get("micro_batch_tokens")  # passes as before: equal sums
         path = "the checkpoint"
         if self._trainer is not None:
             path = str(self.trainer.ckpt_path or path)

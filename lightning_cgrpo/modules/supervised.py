@@ -11,7 +11,7 @@ from lightning_cgrpo.core.distributed import all_sum, world
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -40,7 +40,8 @@ class SupervisedFineTuning(RolloutModule):
         objective: measured rates.
         optimizer: function of parameters.
         lr_scheduler: function of the optimizer; steps once per update.
-        micro_batch_size: completions per pass, for memory; None: all at once.
+        micro_batch_size: completions per pass, for memory; None: all at once, under bf16-mixed on a GPU as many as its
+            free memory holds (`fitting_tokens`).
         max_grad_norm: largest norm of gradients; None for no limit.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
@@ -92,8 +93,11 @@ class SupervisedFineTuning(RolloutModule):
             total.add_(value.detach())
             return value * scale
 
+        if self.micro_batch_size is None:
+            self.manual_optimization.choose_tokens()
         rows = torch.arange(len(examples), device=self.device)
-        self.manual_optimization.accumulate(micro_batches(rows, self.micro_batch_size), loss)
+        pieces = self.manual_optimization.pieces(examples, rows, self.micro_batch_size)
+        self.manual_optimization.accumulate(pieces, loss)
         if self.manual_optimization.clipped_norm(self.max_grad_norm) is None:
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "

@@ -7,7 +7,15 @@ import torch
 import transformers
 from lightning.pytorch.callbacks import LambdaCallback
 
-from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, FunctionTask, GenerationSampler, Objective, Optimization
+from lightning_cgrpo import (
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    Optimization,
+    SupervisedFineTuning,
+)
 from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -107,34 +115,37 @@ def test_the_tokens_of_a_pass_follow_from_free_memory(directory, monkeypatch):
         assert fitting(policy) == 1, "an answer a pass"
 
 
+def long(completions, **_):
+    return [float(len(text)) for text in completions]
+
+
 @pytest.fixture
 def fit(directory, tmp_path, monkeypatch):
-    """Trains in bf16-mixed, and returns the tokens that the module chose, and the checkpoint."""
-    lines = [json.dumps({"prompt": f"Count to {number}."}) for number in range(4)]
+    """Trains in bf16-mixed, and returns the tokens that the module chose, and the answers of each pass."""
+    lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"}) for number in range(4)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
 
-    def run(updates, free, checkpoint=None, **options):
+    def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, **options):
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
-        module = ConstrainedGRPO(
+        module = kind(
             policy=CausalLMPolicy(str(directory)),
             sampler=GenerationSampler(max_new_tokens=8),
-            task=FunctionTask({"long": lambda completions, **_: [float(len(text)) for text in completions]}),
+            task=FunctionTask({"long": long}),
             objective=Objective("long"),
             optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
-            optimization=Optimization(**options),
-            group_size=4,
+            **options,
         )
         passes = []
-        count = LambdaCallback(  # not of the comparison at loading
-            on_train_start=lambda *_: module.policy.register_forward_hook(
-                lambda _, given, output: passes.append(len(given[0]))
-            )
-        )
+
+        def count(*_):  # not the passes of the comparison at loading
+            module.policy.register_forward_hook(lambda _, given, output: passes.append(len(given[0])))
+
         data = PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=2)
         saved = Checkpoints(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
         how = {"enable_checkpointing": True, "precision": "bf16-mixed", "max_steps": updates}
-        quiet_trainer(saved, count, **how).fit(module, data, ckpt_path=checkpoint, weights_only=True)
-        return module.policy_steps.fitting_tokens, passes
+        trainer = quiet_trainer(saved, LambdaCallback(on_train_start=count), **how)
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        return module.manual_optimization.fitting_tokens, passes
 
     return run
 
@@ -147,11 +158,17 @@ def test_a_run_keeps_its_passes_in_checkpoints(fit, tmp_path):
     chosen, passes = fit(2, free=2**40, checkpoint=tmp_path / "step=1.ckpt")
     assert chosen == 1 and set(passes) == {1}
     chosen, passes = fit(2, free=2**40)
-    assert chosen > 2**20 and set(passes) == {8}
+    assert chosen > 2**20 and set(passes) == {16}
 
 
-@pytest.mark.parametrize(("options", "most"), [({"micro_batch_size": 2}, 2), ({"micro_batch_tokens": 10**6}, 8)])
+def test_demonstrations_fit_too(fit):
+    assert fit(1, free=0, kind=SupervisedFineTuning) == (1, [1, 1])
+    assert fit(1, free=2**40, kind=SupervisedFineTuning)[1] == [2]
+    assert fit(1, free=0, kind=SupervisedFineTuning, micro_batch_size=2) == (None, [2])
+
+
+@pytest.mark.parametrize(("options", "most"), [({"micro_batch_size": 2}, 2), ({"micro_batch_tokens": 10**6}, 16)])
 def test_options_win(fit, tmp_path, options, most):
-    chosen, passes = fit(1, free=0, **options)
+    chosen, passes = fit(1, free=0, optimization=Optimization(**options))
     assert chosen is None and set(passes) == {most}
     assert "micro_batch_tokens" not in torch.load(tmp_path / "step=1.ckpt", weights_only=True)
