@@ -2,7 +2,7 @@
 
     python -m benchmarks.navsim.braking docs/results/navsim/braked.json
     python -m benchmarks.navsim.braking docs/results/navsim/braked.json models/trained    # also paired with a policy
-    python -m benchmarks.navsim.braking OUT models/trained --start packaged:moving-driver --frames 2
+    python -m benchmarks.navsim.braking OUT models/trained --start packaged:driver-moving --frames 2
 
 Drivers answer the 1,000 test scenes of configs/navsim.yaml, the frames 0.5 s later and the follow-ups: the start, the
 start braked in every scene, an oracle that brakes only scenes in which the start violates NC, DAC or DDC as training

@@ -1,6 +1,6 @@
 """How often a driver's written observations are right: `MovingObservations` of the scene, beside those of its answers.
 
-    python -m benchmarks.navsim.observed packaged:moving-driver
+    python -m benchmarks.navsim.observed packaged:driver-moving
 
 One answer to each of 400 test scenes of configs/navsim.yaml. By field: how often scene and answer both name something
 (``both``), neither, the scene alone (``missed``) or the answer alone (``invented``). A number of ``both`` is right
@@ -68,7 +68,7 @@ def outcome(present: bool, named: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a directory, or packaged:moving-driver")
+    parser.add_argument("model", help="a directory, or packaged:driver-moving")
     parser.add_argument("--scenes", type=int, default=400)
     options = parser.parse_args()
     torch.set_num_threads(1)

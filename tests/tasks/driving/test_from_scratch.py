@@ -1,6 +1,7 @@
 """The tiny driver: its tokens, its directory, and that the one that is shipped looks at its images."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
 from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
+from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)
@@ -110,3 +113,20 @@ def test_the_shipped_model_leaves_constrained_training_something_to_do(shipped):
     assert signals["malformed"].value.mean() < 0.05
     assert signals["wat"].value.mean() > 0.8
     assert 0.5 < signals["drivable_area_compliance"].value.mean() < 0.93
+
+
+def test_the_driver_of_two_frames_names_the_agent_ahead():
+    """In its own words, in the form of the observations that it was taught, and more often than chance."""
+    policy = VisionLanguagePolicy("packaged:driver-moving", temperature=0.05)
+    policy.load()
+    form = PromptFormat(frames=2, height=64, width=64, system=False)
+    data = NavsimDataModule(scenes=GeneratedScenes(seed=4), form=form, val_prompts=24)
+    prompts = next(iter(data.val_dataloader()))
+    sampler = GenerationSampler(max_new_tokens=96)
+    with torch.no_grad():
+        answers = sampler.rollout(policy.eval(), prompts, 1, lambda *shape: torch.full((24, *shape), 0.5).double())
+    agrees, observations = 0, MovingObservations()
+    for scene, (answer,) in zip(prompts.columns["scene"], texts(answers), strict=True):
+        said = re.search(r"Ahead: (.+?)\. In: .+?\. Light: ", answer)
+        agrees += (said is not None) and (said[1] == "none") == ("Ahead: none" in observations(scene))
+    assert agrees >= 17  # 85 % on 400 scenes, by benchmarks.navsim.observed
