@@ -24,9 +24,10 @@ EXTRAS = {
     "gymnasium": ["gymnasium>=1.2", "minigrid>=3.0"],
     "worlds": ["gymnasium[mujoco]>=1.2", "highway-env>=1.10"],
     "wandb": ["wandb>=0.22"],
-    "trl": ["trl>=1.16"],
     "docs": ["latex2mathml>=3.81", "mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
+# TRL reads data sets with pyarrow, whose own bound on NumPy isn't in its metadata.
+EXTRAS["trl"] = ["trl>=1.16", *EXTRAS["data"]]
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
