@@ -1,12 +1,15 @@
 """The comparison with TRL: what it times and how, at sizes of no interest."""
 
 import importlib
+import json
 
 import pytest
 import torch
 
+from benchmarks.trl import shorten
 from benchmarks.trl.measure import Meter
 from benchmarks.trl.settings import Setting, save_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 SMALL = Setting(12, 4, 2, 0.02, 2)
 
@@ -49,3 +52,19 @@ def test_the_projection_of_answers_only_changes_nothing(tmp_path, monkeypatch):
     for one, other in zip(values(), whole, strict=True):
         torch.testing.assert_close(one, other)
     assert rows == [3 * 15, 3 * 4]
+
+
+@pytest.mark.slow
+def test_sentences_are_shortened_by_each_side(tmp_path, monkeypatch):
+    """The run with a threshold and a run with fixed weights are measured alike, and the page has both."""
+    make_tiny_model(tmp_path / "model", hidden_size=16)
+    question = {"question": "One two three four five six seven eight nine ten eleven twelve. How many?"}
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text((json.dumps(question) + "\n") * 4)
+    results = {}
+    for side in ("threshold", "1,-0.1"):
+        results[side] = shorten.measured(side, tmp_path / "model", tmp_path, updates=2, held_out=3)
+    first = [result["updates"][0] for result in results.values()]
+    assert first[0] == first[1] | {"weight/reward": 0.5, "weight/long": 0.5}, "the same answers, before any step"
+    assert [len(result["held out"]["answers"]) for result in results.values()] == [3, 3]
+    assert shorten.page(results).count("weights 1, -0.1") == 3
