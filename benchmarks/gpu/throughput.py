@@ -24,6 +24,7 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules.base import PromptLoader
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.policies.pass_memory import bytes_per_token
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.functions.prompts import Prompts
@@ -63,7 +64,10 @@ def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> Causa
         return CausalLMPolicy.from_model(model, make_tokenizer())
 
 
-def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, answer: int) -> dict[str, Any]:
+def one_size(
+    where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, answer: int, passed: int | None = GROUP
+) -> dict[str, Any]:
+    """Throughput and memory of training with passes of `passed` answers; None: by the GPU's free memory."""
     policy = build(sizes, vocabulary, where.device)
     module = ConstrainedGRPO(
         policy,
@@ -71,7 +75,7 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
         FunctionTask({"even": even, "low": low}),
         Objective("even", {"low": Constraint(at_least=0.6)}),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-6),
-        optimization=Optimization(kl_weight=0.02, micro_batch_size=GROUP, max_grad_norm=1.0),
+        optimization=Optimization(kl_weight=0.02, micro_batch_size=passed, max_grad_norm=1.0),
         group_size=GROUP,
     )
     rollouts, trainings = Meter(), Meter()
@@ -95,12 +99,15 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
     )
     trainer.fit(module, PromptLoader(Prompts([{"prompt": text} for text in texts]), PROMPTS))
     answers = PROMPTS * GROUP
-    result = {
+    result: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in policy.parameters()),
         "rollout_tokens_per_second": round(answers * answer * UPDATES / sum(rollouts.seconds[1:])),
         "training_tokens_per_second": round(answers * (prompt + answer) * UPDATES / sum(trainings.seconds[1:])),
         "shares_prompts": policy.shares_prompts,
     }
+    if passed is None:
+        result["tokens_of_a_pass"] = module.manual_optimization.fitting_tokens
+        result["megabytes_a_token_by_formula"] = round(bytes_per_token(policy) / 1e6, 2)
     if not where.pretended:
         result["peak_gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
     return result
@@ -172,5 +179,7 @@ def throughput(where: Place) -> dict[str, Any]:
     attempt("graphs, tiny model in float32", lambda: equal_with_graphs(where))
     for name, size in sizes.items():
         attempt(name, lambda s=size: one_size(where, s, vocabulary, prompt, answer))  # type: ignore[misc]
+    first, size = next(iter(sizes.items()))
+    attempt(f"{first}, passes by free memory", lambda: one_size(where, size, vocabulary, prompt, answer, None))
     results["passed"] = not any("error" in result for result in results.values())
     return results
