@@ -3,9 +3,9 @@
     python -m benchmarks.limits MODEL [--no-training]       # MODEL is a directory with config.json
 
 The limit is the larger of two times: bytes of the weights over the memory's rate, and operations over the rate of
-matrix products. Both rates are measured between the model's passes. Times are CPU seconds on one thread in float32,
-the least of two. A decoded step leaves out the reading of prompts. Operations are 2 per weight and token; in training
-6, and 8 in the output layer, which reads answers alone and computes logits twice. Attention isn't counted.
+matrix products by oneDNN. Both rates are measured between the model's passes. Times are CPU seconds on one thread in
+float32, the least of two. A decoded step leaves out the reading of prompts. Operations are 2 per weight and token; in
+training 6, and 8 in the output layer, which reads answers alone and computes logits twice. Attention isn't counted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.trl.settings import make_tokenizer
 from lightning_cgrpo import CausalLMPolicy
+from lightning_cgrpo.policies.onednn import faster_products, product
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
@@ -56,12 +57,13 @@ def main() -> None:
 
     for prompts, group in SHAPES * REPEATS:
         timed("read", lambda: large @ vector)
-        timed("multiply", lambda: square @ square)
+        timed("multiply", lambda: product(square, square))
         timed((prompts, group, 1), lambda: sample(policy, prompts, group, 1))  # noqa: B023
         rollouts = timed((prompts, group, ANSWER), lambda: sample(policy, prompts, group, ANSWER))  # noqa: B023
         if not options.no_training:
             examples = policy.examples(rollouts)
-            timed((prompts, group), lambda: policy(examples).log_probs.sum().backward())  # noqa: B023
+            with faster_products(policy):
+                timed((prompts, group), lambda: policy(examples).log_probs.sum().backward())  # noqa: B023
             policy.zero_grad()
     least = {name: min(spent) for name, spent in times.items()}
     read, multiplied = large.nbytes / least["read"], 2 * len(square) ** 3 / least["multiply"]

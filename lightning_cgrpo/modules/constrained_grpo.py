@@ -26,6 +26,7 @@ from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_st
 from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
 from lightning_cgrpo.objective.objective import Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations
+from lightning_cgrpo.policies.onednn import faster_products
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.precision import casts_weights
 from lightning_cgrpo.policies.sharding import in_turn, shard
@@ -291,9 +292,10 @@ class ConstrainedGRPO(RolloutModule):
         """Take the optimizer steps, unless a critic warms up."""
         if self.estimator.trains_policy(update):
             penalties = self.objective.penalties(self.weights)
-            return self.policy_steps.take(
-                rollouts, advantages, self.reference, penalties, seed=self.seed, update=update
-            )
+            with faster_products(self.policy, self.reference):
+                return self.policy_steps.take(
+                    rollouts, advantages, self.reference, penalties, seed=self.seed, update=update
+                )
         self.manual_optimization.take_step()  # without gradients: counts the update, and moves no weight
         return StepsTaken()
 
@@ -304,7 +306,8 @@ class ConstrainedGRPO(RolloutModule):
             schedule.step()
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
-        return self.policy_steps.measure(rollouts, self.reference)
+        with faster_products(self.policy, self.reference):
+            return self.policy_steps.measure(rollouts, self.reference)
 
     # ------------------------------------------------------------------ metrics
 

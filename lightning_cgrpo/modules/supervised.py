@@ -15,6 +15,7 @@ from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCalla
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.onednn import faster_products
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.policies.text_policy import Tools
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
@@ -97,7 +98,8 @@ class SupervisedFineTuning(RolloutModule):
             self.manual_optimization.choose_tokens()
         rows = torch.arange(len(examples), device=self.device)
         pieces = self.manual_optimization.pieces(examples, rows, self.micro_batch_size)
-        self.manual_optimization.accumulate(pieces, loss)
+        with faster_products(self.policy):
+            self.manual_optimization.accumulate(pieces, loss)
         if self.manual_optimization.clipped_norm(self.max_grad_norm) is None:
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "

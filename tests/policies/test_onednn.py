@@ -1,16 +1,23 @@
-"""Products in oneDNN's arrangement: PyTorch's numbers, in rollouts alone."""
+"""Products by oneDNN have PyTorch's numbers, in rollouts and in training."""
 
 import pytest
 import torch
 from torch import nn
 
-from lightning_cgrpo import CausalLMPolicy
+from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, FunctionTask, GenerationSampler, Objective
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.grpo.minibatches import Optimization
+from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import onednn
-from lightning_cgrpo.policies.onednn import CLOSE, arranged_weights
+from lightning_cgrpo.policies.onednn import CLOSE, arranged_weights, faster_products
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+from lightning_cgrpo.tasks.functions.prompts import Prompts
+from tests.policies.small_policies import ragged
+from tests.quiet import quiet_trainer
 
 PROMPTS, GROUP_SIZE, LENGTH = [[5, 6, 7], [8, 9, 10, 11]], 4, 12
 FEW = 500  # weights of a large layer in these tests
@@ -23,16 +30,16 @@ def directory(tmp_path_factory):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Rows of each product in oneDNN's arrangement."""
+    """Rows of each product by oneDNN."""
     assert all(onednn._works(dtype) for dtype in CLOSE), "on this machine"
     monkeypatch.setattr(onednn, "FEWEST", FEW)
-    rows, product = [], onednn._product
+    rows, product = [], onednn._multiplied
 
     def counted(states, *others):
         rows.append(states.shape[-2])
         return product(states, *others)
 
-    monkeypatch.setattr(onednn, "_product", counted)
+    monkeypatch.setattr(onednn, "_multiplied", counted)
     return rows
 
 
@@ -44,6 +51,14 @@ def loaded(directory, **options):
 
 def linears(policy):
     return [module for module in policy.modules() if isinstance(module, nn.Linear)]
+
+
+def even(completion_ids, **columns):
+    return [float(row[-1] % 2 == 0) for row in completion_ids]
+
+
+def low(completion_ids, **columns):
+    return [float(row[0] < 200) for row in completion_ids]
 
 
 def logits(policy):
@@ -59,6 +74,7 @@ def logits(policy):
 @pytest.mark.parametrize("shares", [True, False])
 def test_logits_are_equal_to_rounding(directory, calls, dtype, shares):
     policy = loaded(directory, dtype=dtype, share_prompts=shares)
+    calls.clear()  # of the comparison at loading
     expected = logits(policy)
     assert not calls
     with arranged_weights(policy):
@@ -71,6 +87,7 @@ def test_logits_are_equal_to_rounding(directory, calls, dtype, shares):
 
 def test_greedy_answers_are_equal(directory, calls):
     policy = loaded(directory)
+    calls.clear()  # of the comparison at loading
     draws, sampling = torch.full((len(PROMPTS), GROUP_SIZE, LENGTH), 0.5), Sampling(LENGTH, top_k=1)
     inputs, engine = policy.padded(PROMPTS), TransformersEngine()
     expected = engine.generate(policy, inputs, GROUP_SIZE, sampling, draws)
@@ -110,6 +127,7 @@ def test_adapters_are_added(directory, calls):
 
 def test_passes_with_gradients_read_the_weights_themselves(directory, calls):
     policy = loaded(directory)
+    calls.clear()  # of the comparison at loading
     ids = torch.tensor([[5, 6, 7]])
     with arranged_weights(policy):
         policy.model(input_ids=ids).logits.sum().backward()
@@ -123,9 +141,99 @@ def test_without_onednn_pytorch_multiplies(directory, calls, monkeypatch):
     policy = loaded(directory)
     expected = logits(policy)
     onednn._works.cache_clear()
-    monkeypatch.setattr(onednn, "_product", missing)
+    monkeypatch.setattr(onednn, "_multiplied", missing)
     try:
         with arranged_weights(policy):
             assert torch.equal(logits(policy), expected)
     finally:
         onednn._works.cache_clear()
+
+
+def gradients(policy):
+    """Log-probabilities of ragged answers and the gradients of a weighted sum of them."""
+    policy.zero_grad()
+    examples = policy.examples(ragged())
+    output = policy(examples)
+    weights = torch.linspace(-1, 1, output.log_probs.numel()).view(output.log_probs.shape)
+    (weights * output.log_probs + 0.1 * output.entropy).sum().backward()
+    named = {name: weight.grad.clone() for name, weight in policy.named_parameters() if weight.grad is not None}
+    return output.log_probs.detach(), named
+
+
+@pytest.mark.parametrize("kind", ["shared", "padded", "checkpointed", "adapters"])
+def test_training_has_pytorchs_gradients(directory, calls, monkeypatch, kind):
+    options = {"share_prompts": kind != "padded", "gradient_checkpointing": kind == "checkpointed"}
+    if kind == "adapters":
+        pytest.importorskip("peft")
+        options["lora"] = LoRA(rank=4, alpha=16)
+    policy = loaded(directory, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(onednn, "FEWEST", 10**9)
+        expected, of_weights = gradients(policy)
+    calls.clear()
+    with faster_products(policy, None):
+        found, found_of_weights = gradients(policy)
+    assert calls
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found_of_weights.keys() == of_weights.keys()
+    for name, gradient in of_weights.items():
+        torch.testing.assert_close(found_of_weights[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+    assert not any("forward" in layer.__dict__ for layer in linears(policy))
+
+
+def test_biases_have_gradients(calls):
+    torch.manual_seed(0)
+    layer, states = nn.Linear(32, 64), torch.randn(2, 5, 32, requires_grad=True)
+    with faster_products(layer):
+        layer(states).square().sum().backward()
+    found = states.grad.clone(), layer.weight.grad.clone(), layer.bias.grad.clone()
+    assert len(calls) == 3
+    states.grad = None
+    layer.zero_grad()
+    layer(states).square().sum().backward()
+    torch.testing.assert_close(found, (states.grad, layer.weight.grad, layer.bias.grad), rtol=1e-4, atol=1e-4)
+
+
+def test_half_precision_trains_by_pytorchs_products(directory, calls):
+    """Autocast casts a layer's operands, and PyTorch multiplies them by oneDNN already."""
+    policy = loaded(directory)
+    calls.clear()
+    with torch.autocast("cpu", torch.bfloat16), faster_products(policy):
+        gradients(policy)
+    assert not calls
+
+
+def updated(directory):
+    """Weights after an update with a reference."""
+    module = ConstrainedGRPO(
+        loaded(directory),
+        GenerationSampler(LENGTH),
+        FunctionTask({"even": even, "low": low}),
+        Objective("even", {"low": Constraint(at_least=0.6)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        optimization=Optimization(kl_weight=0.02),
+        group_size=8,
+    )
+    rows = [{"prompt": text} for text in ("one", "two and three")]
+    quiet_trainer(LagrangianCallback(SoftmaxAdam()), max_steps=1).fit(module, PromptLoader(Prompts(rows), 2))
+    return {name: weight.detach().clone() for name, weight in module.policy.named_parameters()}
+
+
+def test_an_update_is_pytorchs(directory, calls, monkeypatch):
+    trained, forward = [], onednn._Trained.__call__
+
+    def noted(layer, states):
+        trained.append(layer)
+        return forward(layer, states)
+
+    monkeypatch.setattr(onednn._Trained, "__call__", noted)
+    found = updated(directory)
+    assert trained
+    calls.clear()
+    monkeypatch.setattr(onednn, "FEWEST", 10**9)
+    expected = updated(directory)
+    assert not calls
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=1e-5, msg=name)
+    start = dict(loaded(directory).named_parameters())
+    assert any(not torch.equal(weight, start[name]) for name, weight in expected.items())

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lightning_cgrpo.policies.onednn import product
+
 
 def chunk_rows(vocabulary: int, device: str) -> int:
     """Tokens in a chunk: 64 MB of float32 logits on a CPU, 256 MB elsewhere.
@@ -129,7 +131,7 @@ class _LinearLogProbs(torch.autograd.Function):
                 gradient.scatter_add_(1, actions[rows, None], of_log_probs[rows, None])
             gradient = gradient.mul_(ctx.scale).to(hidden.dtype)
             if of_hidden is not None:
-                torch.mm(gradient, weight, out=of_hidden[rows])
+                of_hidden[rows] = product(gradient, weight.T)
             if of_weight is not None:
                 of_weight.addmm_(gradient.T.to(norm.dtype), hidden[rows].to(norm.dtype))
         of_weight = None if of_weight is None else of_weight.to(weight.dtype)
@@ -140,5 +142,5 @@ def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) ->
     if hidden.is_cuda and hidden.dtype != dtype:
         logits = torch.mm(hidden, weight.T, out_dtype=dtype)  # not rounded to bfloat16 in between
     else:
-        logits = (hidden @ weight.T).to(dtype)
+        logits = product(hidden, weight).to(dtype)
     return logits if scale == 1 else logits.mul_(scale)
