@@ -4,7 +4,6 @@
     python -m benchmarks.trl --only 64,64,8             # given sizes: tokens of prompt and answer, answers
     python -m benchmarks.trl --out benchmarks/results/trl.json
     python -m benchmarks.trl released --help            # trainings of a released model, with their results
-    python -m benchmarks.trl shorten --help             # TRL's trainer with a threshold, and with fixed weights
 
 Both sides share the model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2,048), four prompts per
 update, four reward functions and the optimizer; all answers have the full length. Ours is `ConstrainedGRPO` in
@@ -29,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trl import released, shorten
+from benchmarks.trl import released
 from benchmarks.trl.measure import in_process
 from benchmarks.trl.settings import SETTINGS, Setting
 
@@ -105,7 +104,5 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["released"]:
         released.main(sys.argv[2:])
-    elif sys.argv[1:2] == ["shorten"]:
-        shorten.main(sys.argv[2:])
     else:
         main()

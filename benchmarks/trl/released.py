@@ -1,12 +1,14 @@
-"""The job of docs/released_model.md by this project and by TRL with fixed weights, judged by one evaluation.
+"""The job of docs/released_model.md by this project, and by TRL with thresholds and with fixed weights.
 
     python -m benchmarks.trl released MODEL DATA OUT.json                      # two seeds: some 3 hours of CPU time
+    python -m benchmarks.trl released MODEL DATA OUT.json --sides thresholds   # TRL's script and lightning_cgrpo.trl
     python -m benchmarks.trl released MODEL DATA OUT.json --sides ours 1,1,1,0 --seeds 0
 
 MODEL is a directory of SmolLM2-135M-Instruct, DATA the folder that examples/released_model/prepare.py wrote. A side is
 `ours`, the configuration of the example, or TRL with the weights of fields, valid and short, and its beta. `short` is
-1 - tokens / 32. Both sides draw 8 answers to 4 sentences an update, with the example's optimizer, and TRL's other
-options at their defaults.
+1 - tokens / 32. `thresholds` is the same script with no weights and a `Lagrangian`, which has the example's bounds on
+JSON and tokens; TRL computes no exact drift to bound. All sides draw 8 answers to 4 sentences an update, with the
+example's optimizer, and TRL's other options at their defaults.
 
 The evaluation is transformers' own: it samples an answer to each held-out sentence, and takes the drift from whole
 forward passes of the trained and the released model. A run is a process, on one thread; its CPU seconds and memory
@@ -29,8 +31,10 @@ from typing import Any
 from benchmarks.trl.measure import ENVIRONMENT, ROOT, in_process, quiet
 
 EXAMPLE = ROOT / "examples/released_model"
-SIDES = ("ours", "1,1,1,0", "1,2,2,0", "1,1,1,0.05")
+SIDES = ("ours", "thresholds", "1,1,1,0", "1,2,2,0", "1,1,1,0.05")
 LONGEST = 32
+TOKENS = 20
+"""Bound on the mean, as in the example."""
 
 
 def ours(model: Path, data: Path, seed: int, updates: int, out: Path) -> None:
@@ -44,8 +48,13 @@ def ours(model: Path, data: Path, seed: int, updates: int, out: Path) -> None:
         subprocess.run(arguments, cwd=EXAMPLE, env=environment, check=True, stdout=sys.stderr)
 
 
-def theirs(model: Path, data: Path, seed: int, updates: int, out: Path, weights: list[float], beta: float) -> None:
-    """Train by TRL, and write the model to `out/model`."""
+def theirs(
+    model: Path, data: Path, seed: int, updates: int, out: Path, weights: list[float] | None, beta: float
+) -> dict[str, float]:
+    """Train by TRL, with thresholds if there are no weights, and write the model to `out/model`.
+
+    Returns the rates and the weights of the last update; with fixed weights, none.
+    """
     import datasets
     import extraction
     import trl
@@ -63,8 +72,16 @@ def theirs(model: Path, data: Path, seed: int, updates: int, out: Path, weights:
         str(model), reward_funcs=[extraction.fields, extraction.valid, short], args=config,
         train_dataset=datasets.load_dataset("json", data_files=str(data / "train.jsonl"), split="train"),
     )  # fmt: skip
+    if weights is None:
+        from lightning_cgrpo import Constraint, Objective
+        from lightning_cgrpo.trl import Lagrangian
+
+        bounds = {"valid": Constraint(at_least=0.95), "short": Constraint(mean_at_least=1 - TOKENS / LONGEST)}
+        Lagrangian(trainer, Objective("fields", bounds))
     trainer.train()
     trainer.save_model(str(out / "model"))
+    last = next(line for line in reversed(trainer.state.log_history) if "reward" in line)
+    return {tag: value for tag, value in last.items() if tag.startswith(("rate/", "mean/", "weight/"))}
 
 
 def evaluate(trained: Path, released: Path, data: Path) -> dict[str, float]:
@@ -103,15 +120,18 @@ def measured(side: str, model: Path, data: Path, seed: int, updates: int) -> dic
     sys.path.insert(0, str(EXAMPLE))
     with quiet(), tempfile.TemporaryDirectory() as folder:
         out, of = Path(folder), resource.RUSAGE_SELF
+        last: dict[str, float] = {}
         if side == "ours":
             ours(model, data, seed, updates, out)
             of = resource.RUSAGE_CHILDREN
+        elif side == "thresholds":
+            last = theirs(model, data, seed, updates, out, None, 0.0)
         else:
             *weights, beta = map(float, side.split(","))
             theirs(model, data, seed, updates, out, weights, beta)
         used = resource.getrusage(of)
         costs = {"cpu seconds": used.ru_utime + used.ru_stime, "gigabytes": used.ru_maxrss / 1024**2}
-        return costs | evaluate(out / "model", model, data)
+        return costs | evaluate(out / "model", model, data) | last
 
 
 def main(argv: Sequence[str] | None = None) -> None:

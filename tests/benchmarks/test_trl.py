@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from benchmarks.trl import shorten
+from benchmarks.trl import released
 from benchmarks.trl.measure import Meter
 from benchmarks.trl.settings import Setting, save_model
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -55,16 +55,14 @@ def test_the_projection_of_answers_only_changes_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_sentences_are_shortened_by_each_side(tmp_path, monkeypatch):
-    """The run with a threshold and a run with fixed weights are measured alike, and the page has both."""
+def test_the_released_job_has_thresholds_in_trl(tmp_path):
+    """Bounds of the example on JSON and tokens, with TRL's own functions and no weights."""
     make_tiny_model(tmp_path / "model", hidden_size=16)
-    question = {"question": "One two three four five six seven eight nine ten eleven twelve. How many?"}
+    prompt = [{"role": "user", "content": "Ann has 3 pens."}]
+    row = json.dumps({"prompt": prompt, "name": "Ann", "number": 3}) + "\n"
     for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text((json.dumps(question) + "\n") * 4)
-    results = {}
-    for side in ("threshold", "1,-0.1"):
-        results[side] = shorten.measured(side, tmp_path / "model", tmp_path, updates=2, held_out=3)
-    first = [result["updates"][0] for result in results.values()]
-    assert first[0] == first[1] | {"weight/reward": 0.5, "weight/long": 0.5}, "the same answers, before any step"
-    assert [len(result["held out"]["answers"]) for result in results.values()] == [3, 3]
-    assert shorten.page(results).count("weights 1, -0.1") == 3
+        (tmp_path / f"{split}.jsonl").write_text(row * 8)
+    result = released.measured("thresholds", tmp_path / "model", tmp_path, seed=0, updates=2)
+    assert result["rate/valid"] == 0 and 0 <= result["mean/short"] < 1
+    assert result["weight/valid"] > result["weight/reward"], "no answer is JSON yet"
+    assert result["valid"] == 0 and result["tokens"] > 0 and result["cpu seconds"] > 0
