@@ -24,6 +24,8 @@ def main(before: str, *after: str) -> None:
         sys.exit("Expected the same scenes in all files, try the same data.scenes.seed and data.test_prompts.")
     for stage, name in enumerate(STAGES):
         scenes = [scene for scene, values in start.items() if values[stage] is not None]
+        if not scenes:  # a test without follow-ups has one stage
+            continue
         first = dict(enumerate(start[scene][stage] for scene in scenes))
         others = [dict(enumerate(seed[scene][stage] for scene in scenes)) for seed in seeds]
         mean = {row: fmean(other[row] for other in others) for row in first}
