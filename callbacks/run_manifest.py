@@ -94,6 +94,7 @@ class RunManifest(Callback):
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
             files=_named_files(_evaluated(settings)),
+            machine={"precision": str(trainer.precision)},
         )
         for line in differences(_of_policy(before), _of_policy(now)):
             print(f"not as in training: {line}")
@@ -154,7 +155,10 @@ def _device_name(device: torch.device) -> str:
 def _of_policy(manifest: Manifest) -> Manifest:
     """The part of a manifest on which an evaluation depends."""
     settings = None if manifest.settings is None else _evaluated(manifest.settings)
-    return Manifest(settings, code=manifest.code, start=manifest.start, files=_evaluated(manifest.files))
+    machine = {"precision": manifest.precision}
+    return Manifest(
+        settings, code=manifest.code, start=manifest.start, files=_evaluated(manifest.files), machine=machine
+    )
 
 
 def _evaluated(values: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,12 @@ def test_another_precision_is_told_once(capsys, monkeypatch):
     assert chosen.startswith("Precision: bf16-mixed, because") and lines == told
 
 
+def test_an_evaluation_tells_another_precision(capsys):
+    main(["test", *RUN, LAST, "--trainer.precision=bf16-mixed"])
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not as in training")]
+    assert told == ["not as in training: precision 32-true -> bf16-mixed"]
+
+
 def test_a_manifest_that_names_no_precision_is_of_float32():
     before, now = (Manifest({}, machine={"device": "cpu", **more}) for more in ({}, {"precision": "32-true"}))
     assert differences(before, now) == []

@@ -70,6 +70,12 @@ class Manifest:
         return digest.hexdigest()
 
     @property
+    def precision(self) -> str:
+        """Of the trainer; manifests of version 0.2.0 have it among the settings alone."""
+        named = (self.settings or {}).get(PRECISION) or FULL_PRECISION
+        return self.machine.get("precision", str(named))
+
+    @property
     def used(self) -> Tensor:
         """Fingerprints ``[M]`` of the prompts that trained or validated, earlier parts of the run included."""
         prompts = [fingerprints[:, 1] for fingerprints in self.prompts.values()]
@@ -164,15 +170,10 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         for name, (old, new) in differing(old_values, new_values).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
     if before.machine:  # manifests of before November 27, 2026 do not tell
-        old_machine, new_machine = _with_precision(before), _with_precision(now)
+        old_machine = {**before.machine, "precision": before.precision}
+        new_machine = {**now.machine, "precision": now.precision}
         lines += [f"{name} {old} -> {new}" for name, (old, new) in differing(old_machine, new_machine).items()]
     return lines
-
-
-def _with_precision(manifest: Manifest) -> dict[str, str]:
-    """The machine of a manifest; manifests of version 0.2.0 tell the precision among the settings alone."""
-    named = (manifest.settings or {}).get(PRECISION)
-    return {"precision": FULL_PRECISION if named is None else str(named), **manifest.machine}
 
 
 def _change(what: str, old: str, new: str) -> str:
