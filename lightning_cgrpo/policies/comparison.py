@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -279,8 +280,11 @@ def _when(policy: Any) -> str:
 @contextmanager
 def _full_precision() -> Iterator[None]:
     """Switch TF32 off, because its rounding exceeds the bound of the comparison."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    with warnings.catch_warnings():
+        # torch 2.9 advises its newer settings, which must not be mixed with the older that Lightning reads.
+        warnings.filterwarnings("ignore", message="Please use the new API settings")
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """Loading chooses a computation that agrees with transformers, for every kind of model, or refuses the model."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -40,6 +41,18 @@ def test_the_comparison_has_full_precision(directory, monkeypatch, fast_products
     assert policy.shares_prompts
     assert during == ["highest"]
     assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_the_comparison_keeps_the_advice_of_torch_2_9_from_the_user(directory, monkeypatch, recwarn):
+    read = torch.get_float32_matmul_precision
+
+    def advise():
+        warnings.warn("Please use the new API settings to control TF32 behavior, such as ...", stacklevel=2)
+        return read()
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", advise)
+    CausalLMPolicy(str(directory)).load()
+    assert [warning for warning in recwarn if "new API" in str(warning.message)] == []
 
 
 def test_a_failing_pass_is_replaced_and_named(directory, monkeypatch, fast_products):
