@@ -15,7 +15,7 @@ from statistics import fmean
 
 import torch
 
-from benchmarks.navsim.answers import Driver
+from benchmarks.navsim.answers import FORM, Driver
 from benchmarks.navsim.braking import ANSWERS, as_training, poses_of, prompts_of
 from benchmarks.navsim.causes import struck
 from driving_scenes.generator import GeneratedScenes
@@ -50,7 +50,7 @@ def announced(count: int) -> tuple[dict[str, Counter[str]], dict[str, dict[bool,
     scenes = GeneratedScenes(seed=1).scenes("val")
     violations: dict[str, Counter[str]] = {name: Counter() for name in (ALL, OLD, AHEAD, MOVING)}
     says: dict[str, dict[bool, list[bool]]] = {name: {True: [], False: []} for name in (OLD, AHEAD, MOVING)}
-    for prompts in prompts_of(Scenes(evenly_spaced(len(scenes), count), scenes.__getitem__)):
+    for prompts in prompts_of(Scenes(evenly_spaced(len(scenes), count), scenes.__getitem__), FORM):
         scorer, poses = as_training(prompts), poses_of(driver, prompts)
         row = torch.arange(len(prompts)).repeat_interleave(ANSWERS)
         scores = scorer(poses, row, POSE_INTERVAL)
