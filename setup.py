@@ -92,7 +92,7 @@ setup(
         "packaging>=24.0",
         "rich>=14.0",
         "scipy>=1.13",
-        "shapely>=2.0",
+        "shapely>=2.1",
         "tensorboard>=2.19",
         "torch>=2.9",
         "torchmetrics>=1.8",
