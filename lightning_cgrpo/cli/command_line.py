@@ -24,7 +24,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest, rank_zero_print
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
-from lightning_cgrpo.cli.configuration import ConfigError, Resolved
+from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
@@ -50,6 +50,8 @@ class CommandLine(LightningCLI):
         self._chosen, self._given, self._flags = subcommand, config, flags
         self._environment = config.environment
         self._identity = identity_of(config)  # before parsing changes the configuration
+        if get(config, "trainer.precision") == "auto":
+            config["trainer"]["precision"] = None  # Lightning's own unset value, which its parser takes
         super().__init__(
             LightningModule,
             LightningDataModule,

@@ -26,8 +26,6 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
         UserError: a damaged checkpoint, or a wrong number of processes.
     """
     config.setdefault("weights_only", True)
-    if get(config, "trainer.precision") == "auto":
-        config["trainer"]["precision"] = None  # Lightning's own unset value, which its parser takes
     if command != "data":
         _check_processes(config)
     if config.get("ckpt_path") not in (None, "hpc", "registry"):
