@@ -1,6 +1,6 @@
 """The job of docs/released_model.md by this project, and by TRL with thresholds and with fixed weights.
 
-    python -m benchmarks.trl released MODEL DATA OUT.json                      # two seeds: some 3 hours of CPU time
+    python -m benchmarks.trl released MODEL DATA OUT.json                      # two seeds: some 3.5 hours of CPU time
     python -m benchmarks.trl released MODEL DATA OUT.json --sides thresholds   # TRL's script and lightning_cgrpo.trl
     python -m benchmarks.trl released MODEL DATA OUT.json --sides ours 1,1,1,0 --seeds 0
 
