@@ -14,8 +14,10 @@ from torch.nn.functional import linear
 
 from lightning_cgrpo.policies.sharding import is_sharded
 
-FEWEST = 300_000
-"""Weights of a layer from which oneDNN multiplies: packaged models have fewer, and keep their rounding."""
+FEWEST = 2**16
+"""Weights of a layer below which calling oneDNN takes longer than it saves."""
+SMALL = 2_000_000
+"""Weights of a network, such as the packaged models, that keeps PyTorch's products, and the rounding of its results."""
 ROWS = 8
 """Rows of a product for which oneDNN arranges the weights; the arrangement suits 1 to 128 rows."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
@@ -111,7 +113,8 @@ def _forwards(
     # A layer with a forward of its own, such as a hook's, stays.
     layers = [layer for layer in layers if "forward" not in layer.__dict__]
     layers = [layer for layer in layers if layer.weight.device.type == "cpu" and _gains(layer.weight)]
-    if any(map(is_sharded, modules)):
+    small = sum(weight.numel() for weight in network.parameters()) < SMALL
+    if small or any(map(is_sharded, modules)):
         layers = []
     for layer in layers:
         layer.__dict__["forward"] = forward(layer)

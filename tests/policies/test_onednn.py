@@ -4,13 +4,21 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, FunctionTask, GenerationSampler, Objective
+from lightning_cgrpo import (
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    Constraint,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    VisionLanguagePolicy,
+)
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import onednn
-from lightning_cgrpo.policies.onednn import CLOSE, arranged_weights, faster_products
+from lightning_cgrpo.policies.onednn import CLOSE, FEWEST, arranged_weights, faster_products
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
@@ -33,6 +41,7 @@ def calls(monkeypatch):
     """Rows of each product by oneDNN."""
     assert all(onednn._works(dtype) for dtype in CLOSE), "on this machine"
     monkeypatch.setattr(onednn, "FEWEST", FEW)
+    monkeypatch.setattr(onednn, "SMALL", 0)
     rows, product = [], onednn._multiplied
 
     def counted(states, *others):
@@ -237,3 +246,15 @@ def test_an_update_is_pytorchs(directory, calls, monkeypatch):
         torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=1e-5, msg=name)
     start = dict(loaded(directory).named_parameters())
     assert any(not torch.equal(weight, start[name]) for name, weight in expected.items())
+
+
+def test_packaged_models_keep_the_rounding_of_their_results():
+    """Committed results and README's card were made with PyTorch's products."""
+    policy = VisionLanguagePolicy("packaged:driver")
+    policy.load()
+    large = [module for module in policy.modules() if type(module) is nn.Linear and module.weight.numel() >= FEWEST]
+    assert large
+    with arranged_weights(policy), faster_products(policy):
+        assert not any("forward" in module.__dict__ for module in policy.modules())
+    output = policy.network.get_output_embeddings().weight
+    assert output.numel() < FEWEST  # `product` multiplies by it without a network
