@@ -105,8 +105,11 @@ class Drivers:
         """Set `deceleration`: the least with which the braked start is as safe as the trained policies."""
         complies: dict[float, list[float]] = {each: [] for each in DECELERATIONS}
         trained: list[float] = []
-        scenes = (400, 0.0) if self.trained else (192, 0.33)
-        for prompts in validation_prompts(self.form, *scenes):
+        if self.trained:
+            batches = validation_prompts(self.form, count=400, follow_ups=0.0)
+        else:  # as the committed runs validated
+            batches = validation_prompts(self.form, count=192, follow_ups=0.33)
+        for prompts in batches:
             scorer, plans = as_training(prompts), poses_of(self.start, prompts)
             for deceleration, rates in complies.items():
                 rates += compliance(scorer, braked(plans, deceleration))["NC"].tolist()

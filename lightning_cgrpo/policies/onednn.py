@@ -109,13 +109,13 @@ def _forwards(
 ) -> Iterator[None]:
     """Context: large linear layers on the CPU whose weights have one of the dtypes have another forward."""
     modules = list(network.modules())
+    if sum(weight.numel() for weight in network.parameters()) < SMALL or any(map(is_sharded, modules)):
+        yield
+        return
     layers = [module for module in modules if type(module) is nn.Linear and module.weight.dtype in dtypes]
     # A layer with a forward of its own, such as a hook's, stays.
     layers = [layer for layer in layers if "forward" not in layer.__dict__]
     layers = [layer for layer in layers if layer.weight.device.type == "cpu" and _gains(layer.weight)]
-    small = sum(weight.numel() for weight in network.parameters()) < SMALL
-    if small or any(map(is_sharded, modules)):
-        layers = []
     for layer in layers:
         layer.__dict__["forward"] = forward(layer)
     try:
