@@ -22,17 +22,20 @@ from tests.cli.report.conftest import made, summary
 ROOT = Path(__file__).parents[3]
 REWARDS = "def brief(completions):\n    return [0.0 for _ in completions]\n"
 PROMPTS = '{"prompt": "one"}\n{"prompt": "two"}\n'
+SHIPPED = {
+    task: " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{task}*.yaml"))
+    for task in ("gridworld", "gsm8k", "navsim")
+}
 COMMITTED = {
-    "gridworld": " ".join(file.stem for file in ROOT.glob("configs/studies/*gridworld*.yaml")),
-    "gsm8k": "gsm8k gsm8k_critics constraints thresholds_gsm8k duals_gsm8k estimators_gsm8k",
-    "navsim": "navsim navsim_methods navsim_critics duals_navsim",
+    **SHIPPED,
+    "gsm8k": f"{SHIPPED['gsm8k']} constraints",
     "calculator": "calculator",
     **{f"environments/{world}": world for world in ("cartpole", "highway", "hopper_velocity", "pendulum")},
     "environments/minigrid_lava": "minigrid_lava estimators_minigrid_lava",
 }
 
 
-LONG = dict.fromkeys(("gridworld", "gsm8k", "navsim"), pytest.mark.slow)
+LONG = dict.fromkeys(SHIPPED, pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
