@@ -1,39 +1,40 @@
-"""Write word problems whose last number is a budget of tokens: train.jsonl, test.jsonl, and both for each budget alone.
+"""Make train.jsonl and test.jsonl: word problems of GSM8K to summarize in at most 6, 12 or 24 words.
 
-python prepare.py data
+    python prepare.py PATH/TO/gsm8k FOLDER
+
+PATH/TO/gsm8k holds train.jsonl and test.jsonl of https://github.com/openai/grade-school-math (MIT license). The hub has
+the same records as openai/gsm8k.
 """
 
 import json
 import sys
 from pathlib import Path
 
-import torch
-
-from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblems
-
-BUDGETS = (14, 20, 40)
-COUNTS = {"train": 4800, "test": 3000}
+BUDGETS = (6, 12, 24)
 
 
-def rows(split, count):
-    """Problems with the columns prompt, answer and budget; every budget has problems of its own."""
-    problems = WordProblems(count, split, seed=0).groups(torch.arange(count)).columns
-    for number, (prompt, answer) in enumerate(zip(problems["prompt"], problems["answer"], strict=True)):
-        budget = BUDGETS[number % len(BUDGETS)]
-        yield {"prompt": f"{prompt.rstrip()} {budget}\n", "answer": answer, "budget": budget}
+def write(rows, file):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    print(f"{len(rows)} prompts in {file}")
 
 
-def main(folder):
+def main(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for split, count in COUNTS.items():
-        every = list(rows(split, count))
-        for name, some in [
-            (split, every),
-            *((f"{split}_{budget}", [row for row in every if row["budget"] == budget]) for budget in BUDGETS),
-        ]:
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-            print(f"{len(some)} problems in {folder / name}.jsonl")
+    for split in ("train", "test"):
+        lines = (source / f"{split}.jsonl").read_text().splitlines()
+        problems = [json.loads(line)["question"].strip() for line in lines]
+        rows = []
+        for problem in problems:
+            if 24 < len(problem.split()) <= 40:
+                for budget in BUDGETS:
+                    request = f"Summarize this problem in at most {budget} words.\n\n{problem}"
+                    prompt = [{"role": "user", "content": request}]
+                    rows.append({"prompt": prompt, "problem": problem, "budget": budget})
+        write(rows, folder / f"{split}.jsonl")
+        for budget in BUDGETS:
+            alone = [row for row in rows if row["budget"] == budget]
+            write(alone, folder / f"{split}_{budget}.jsonl")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -304,7 +304,7 @@ def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[floa
 def show(certificate: dict[str, Any], note: str) -> None:
     """Print the table of a certificate."""
     decision, confidence = certificate["decision"], certificate["question"]["confidence"]
-    caption = f"{certificate['source']}, one answer to each; confidence {confidence:g} over all constraints (Holm)"
+    caption = f"{certificate['source']}, one answer to each; confidence {confidence} over all constraints (Holm)"
     if "error" in certificate:
         spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
         caption += f" and all looks at the run: {spent}"
