@@ -94,8 +94,16 @@ class Dual:
 
     def compare(self, rates: Tensor) -> Tensor:
         """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
-        units = self.units.at(self.targets.in_force)
-        return self.units.clamped((rates - self.targets.targets) / units)
+        return self.units.clamped((rates - self.targets.targets) / self.unit)
+
+    @property
+    def unit(self) -> Tensor:
+        """The unit ``[K]`` of each constraint's violation now.
+
+        On its way to a declared threshold a rate keeps at least the declared one's unit, because that of a threshold
+        near 1 is near 0, so any rate would be far from it.
+        """
+        return torch.maximum(self.units.at(self.targets.in_force), self.units.at(self.targets.declared))
 
     def note_validation(self, rates: Mapping[str, ClusteredRate]) -> None:
         """Note how many independent answers a validation is worth, by constraint."""
@@ -127,7 +135,7 @@ class Dual:
 
     def detect_stall(self, rates: Tensor, observed: Tensor, saturation: Tensor) -> None:
         """Warn of a constraint that has all its weight and does not get better, and lower its cap."""
-        units = self.units.at(self.targets.in_force)
+        units = self.unit
         # Without the margin, whose fall would look like progress.
         excess = (rates - self.targets.aimed) / units
         # A rate that follows a moving threshold would look like no progress.

@@ -19,7 +19,8 @@ def tightened(rates: Tensor, variance: Tensor) -> Tensor:
 
     Args:
         rates: d ``[K]``.
-        variance: v ``[K]``, of a measured rate relative to that of one answer: 1 / N for N answers; infinite for none.
+        variance: v ``[K]``, of a measured rate relative to that of one answer: 1 / N for N answers; infinite for none,
+            which leaves d.
 
     Example:
         >>> tightened(torch.tensor([0.01, 0.15]), torch.tensor([1 / 100, 1 / 100]))
@@ -27,7 +28,7 @@ def tightened(rates: Tensor, variance: Tensor) -> Tensor:
     """
     spread = (variance * rates * (1 - rates) + variance.square() / 4).sqrt()
     lower = (rates + variance / 2 - spread) / (1 + variance)
-    return torch.where(variance.isfinite(), lower, 0.0)
+    return torch.where(variance.isfinite(), lower, rates)
 
 
 class Targets:
@@ -47,6 +48,8 @@ class Targets:
         self.rates = torch.tensor([not constraint.bound.of_mean for constraint in self.constraints], dtype=torch.bool)
         self.moved = torch.zeros(len(self.constraints), dtype=torch.bool)
         """Constraints with another threshold than in the last dual step."""
+        self.declared = torch.tensor([c.bound.target for c in self.constraints], dtype=torch.float64)
+        """Declared thresholds ``[K]`` of violation, which schedules reach."""
         self.enforce(0)
 
     def check(self, names: Iterable[str], updates: float) -> None:

@@ -34,9 +34,9 @@ class TestDualStep:
         assert running.module.thresholds["safe"] == 0.7
 
     def test_the_default_controller(self) -> None:
-        """In the first update the margin leaves nothing of the thresholds."""
+        """In the first update no answers are known that a margin could come from."""
         running = run()
-        lava, safe = (math.exp(2 + 5 / 60 * violation) for violation in (0.2 / 0.3, 0.3 / math.sqrt(0.21)))
+        lava, safe = math.exp(2 + 5 / 60 * 0.1 / 0.3), 1.0
         total = 1 + lava + safe
         assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
 
@@ -55,16 +55,27 @@ class TestDualStep:
             told, _ = controller.told[-1]
             targets = [rate - excess for rate, excess in zip(rates, told, strict=True)]
             for k, (target, threshold) in enumerate(zip(targets, THRESHOLDS, strict=True)):
-                variance = math.inf if update == 0 else 1 / answers[k]
+                variance = 0.0 if update == 0 else 1 / answers[k]
                 # Two prompts do not decide on a threshold of 0.3.
                 variance += 1 / 400 if k == 0 and update > 2 else 0.0
-                if update == 0:
-                    assert target == pytest.approx(0.0)
-                else:
-                    error = math.sqrt(variance * target * (1 - target))
-                    assert target + 0.5 * error == pytest.approx(threshold)
+                error = math.sqrt(variance * target * (1 - target))
+                assert target + 0.5 * error == pytest.approx(threshold)
                 answers[k] += opportunities[k]
-        assert running.logged[0] == ({"aim/lava": 0.0, "aim/safe": 1.0}, 0)
+        assert running.logged[0] == ({"aim/lava": 0.1, "aim/safe": pytest.approx(0.7)}, 0)
+
+    def test_a_threshold_that_begins_at_1_is_no_violation(self) -> None:
+        """Its own unit would be 0, and no answers are known in the first update."""
+        controller = Recording(0.5, 0.5)
+        controller.margin, controller.standard_units = 1.0, True
+        running = DualRun(
+            LagrangianCallback(controller), Objective("goal", {"long": Constraint(at_most=0.1, start=1.0, over=10)})
+        )
+        running.start()
+        running.update([7.0], [10.0])
+        running.update([7.0], [10.0])
+        first, second = (told[0] for told, _ in controller.told)
+        assert first == pytest.approx((0.7 - 1.0) / 0.3)
+        assert -1 < second < 0
 
     @pytest.mark.parametrize("aim", [0.8, 0.7])
     def test_an_aim_has_the_margin_of_training_alone(self, aim: float) -> None:

@@ -64,17 +64,17 @@ def inside(
 ) -> float:
     """The target: by so many standard errors of the answers so far within the threshold."""
     goal = target(constraint, update, aim=True)
-    if margin == 0:
+    if margin == 0 or observed == 0:
         return goal
     if not is_mean(constraint):
         low, high = 0.0, goal
         for _ in range(100):
             middle = (low + high) / 2
-            error = math.sqrt(middle * (1 - middle) / observed) if observed else math.inf
+            error = math.sqrt(middle * (1 - middle) / observed)
             low, high = (middle, high) if middle + margin * error < goal else (low, middle)
         return high
     squares, freedom = spread_of_mean
-    if (constraint.signal or name) == "kl" or squares == 0 or observed == 0:
+    if (constraint.signal or name) == "kl" or squares == 0:
         return goal
     return goal - margin * math.sqrt(squares / freedom / observed)
 
@@ -93,8 +93,8 @@ def exceeded(
         return None
     in_force = target(constraint, update)
     if not is_mean(constraint):
-        unit = math.sqrt(in_force * (1 - in_force)) if standard else 1.0
-        return (rate - goal) / unit
+        widest = max(p * (1 - p) for p in (in_force, target(constraint, 10**9)))
+        return (rate - goal) / (math.sqrt(widest) if standard else 1.0)
     if (constraint.signal or name) == "kl":
         return max(-10.0, min(10.0, (rate - goal) / abs(in_force)))
     squares, freedom = spread_of_mean
