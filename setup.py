@@ -78,7 +78,14 @@ setup(
     package_data={
         "driving_scenes": ["py.typed"],
         "navsim_score": ["py.typed", "*.md"],
-        "lightning_cgrpo": ["py.typed", "*.pyi", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"],
+        "lightning_cgrpo": [
+            "py.typed",
+            "*.pyi",
+            "configs/*.yaml",
+            "configs/**/*.yaml",
+            "importable/**/*.py",
+            "models/*/*",
+        ],
     },
     install_requires=[
         "accelerate>=1.10",  # without it, transformers reads no model under a default device, as Lightning sets one

@@ -68,6 +68,9 @@ def test_both_have_configs_models_and_linked_packages(built):
         expected += [f"lightning_cgrpo/{file.relative_to(ROOT)}" for file in (ROOT / link).rglob("*.yaml")]
         expected += [f"lightning_cgrpo/{file.relative_to(ROOT)}" for file in (ROOT / link).rglob("*.py")]
     expected += [str(file.relative_to(ROOT)) for file in (ROOT / "lightning_cgrpo" / "models").glob("*/*")]
+    for link in ("callbacks", "controllers", "scene_sources"):
+        files = (ROOT / "examples" / link).glob("*.py")
+        expected += [f"lightning_cgrpo/importable/{file.relative_to(ROOT)}" for file in files]
     assert [name for name in expected if name not in in_wheel or name not in in_source] == []
 
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import sys
 
-from lightning_cgrpo.cli.configuration import DEFAULTS, ConfigError, Resolved, build, file_layer, find, get, override
+from lightning_cgrpo.cli.configuration import (
+    DEFAULTS,
+    PACKAGED,
+    ConfigError,
+    Resolved,
+    build,
+    file_layer,
+    find,
+    get,
+    override,
+)
 from lightning_cgrpo.cli.key_check import check_keys
 from lightning_cgrpo.cli.run_folders import AUTO
 from lightning_cgrpo.cli.run_name import run_name
 from lightning_cgrpo.objective.objective import Objective
+
+EXAMPLES = PACKAGED.parent / "importable"
+"""Where ``examples.controllers``, ``examples.callbacks`` and ``examples.scene_sources`` are found from any folder."""
 
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
 
@@ -23,11 +36,11 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
         raise ConfigError(f"Expected no {flags[0]} for {command}, try it with fit.")
     if not files and not flags:
         raise ConfigError("Expected a configuration, but got none, try -c configs/gridworld.yaml.")
-    for name in files:
-        # A configuration may name modules beside it. The end of the path, because libraries' modules come first.
-        folder = str(find(name).parent.resolve())
-        if folder not in sys.path:
-            sys.path.append(folder)
+    # A configuration may name modules beside it, and examples, which an installed package has in a folder of their own.
+    # The end of the path, because libraries' modules come first.
+    for folder in (*(find(name).parent.resolve() for name in files), EXAMPLES):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
     layers += [override(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])

@@ -1,13 +1,14 @@
 """Packaged configurations are listed, a copy runs where it is, and missing extras are told."""
 
+import re
 import sys
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.arguments import EXAMPLES, read_arguments
 from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core import errors
@@ -32,6 +33,24 @@ def test_a_copy_is_the_same_configuration(tmp_path, monkeypatch, capsys, name):
     assert read_arguments("fit", ["-c", f"{stem}.yaml"])[0] == read_arguments("fit", ["-c", str(packaged)])[0]
     with pytest.raises(UserError, match="another folder"):
         main(["configs", "--copy", name])
+
+
+def test_examples_that_configurations_and_pages_name_are_found_from_any_folder(tmp_path, monkeypatch):
+    """An installed package has them, though the folder `examples` of the checkout is neither here nor on the path."""
+    root = PACKAGED.resolve().parent
+    files = [*PACKAGED.rglob("*.yaml"), root / "README.md", *(root / "docs").rglob("*.md")]
+    named = {
+        path for file in files for path in re.findall(r"examples(?:\.[a-z_]\w*)+(?=\.[A-Z])", file.read_text("utf-8"))
+    }
+    assert len(named) >= 6
+    monkeypatch.chdir(tmp_path)
+    hidden = (root, tmp_path, EXAMPLES)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).resolve() not in hidden])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "examples"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert util.find_spec("examples") is None
+    read_arguments("fit", ["-c", "configs/gridworld.yaml"])
+    assert [path for path in named if util.find_spec(path) is None] == []
 
 
 def test_a_missing_extra_stops_only_who_names_its_classes(monkeypatch):
