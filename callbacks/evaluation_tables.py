@@ -29,7 +29,9 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     Args:
         evaluations: by name of the set of prompts.
     """
-    repeats = [f"; {of.repeats:,} {name} repeat a prompt" for name, of in evaluations.items() if of.repeats]
+    repeats = [
+        f"; {of.repeats:,} {name} repeat or accompany a prompt" for name, of in evaluations.items() if of.repeats
+    ]
     caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{''.join(repeats)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     drawn = {name: (of.prompts + of.repeats, of.answers) for name, of in evaluations.items()}

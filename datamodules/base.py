@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
+from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
 from lightning_cgrpo.core.user_code import UserCode
 
@@ -49,12 +49,20 @@ class Certification:
         words: that say which they are.
         identities: of the prompts, to leave them out of later looks; empty for an endless source.
         new_until: index after the last new prompt that this look draws from an endless source.
+        companions: a prompt to show beside each, because a signal compares both answers; only the prompts count.
     """
 
     source: PromptSource
     words: str
     identities: list[float] = field(default_factory=list)
     new_until: int = 0
+    companions: PromptSource | None = None
+
+    def loader(self, batch_size: int) -> PromptLoader:
+        """Batches of at most this many prompts, over all processes; with companions, of about as many of both."""
+        if self.companions is None:
+            return PromptLoader(self.source, batch_size)
+        return PairLoader(self.source, self.companions, max(batch_size // 2, 1))
 
 
 class GroupDataModule(LightningDataModule, ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,11 +11,18 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Scene
-from driving_scenes.source import SceneSource
+from driving_scenes.source import Scenes, SceneSource
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PromptLoader
-from lightning_cgrpo.datamodules.base import SPLITS, GeneratedDataModule, Split, evenly_spaced
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSubset
+from lightning_cgrpo.datamodules.base import (
+    SPLITS,
+    Certification,
+    GeneratedDataModule,
+    Split,
+    Used,
+    evenly_spaced,
+)
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
     SCENES_KEPT,
@@ -42,7 +50,8 @@ class NavsimDataModule(GeneratedDataModule):
         train_follow_ups: share of the training and validation prompts that show a second-stage scene instead of its
             first-stage scene.
         frame_pairs: the second half of a batch's prompts are the frames 0.5 s after the first half's, so that the
-            signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups.
+            signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups. A certificate has EC,
+            and counts the first frames.
         worker: make training scenes, images and plans ahead in another process; on Linux only.
 
     Raises:
@@ -111,6 +120,19 @@ class NavsimDataModule(GeneratedDataModule):
 
     def _evaluation(self, split: Split) -> PromptLoader:
         return PromptLoader(self._mixed(split), self.eval_prompts)
+
+    def certification(self, count: int | None, used: Used | None = None) -> Certification:
+        """As in other data; with `frame_pairs`, the frame 0.5 s after each scene is shown, too."""
+        chosen = super().certification(count, used)
+        if not self.frame_pairs:
+            return chosen
+        scenes, total = self._scenes("test")
+        following = self.scenes.next_frames("test")
+        # A scene whose next frame is unknown is shown again, so extended comfort does not apply.
+        frames = Scenes(range(len(scenes)), lambda place: following[place] or scenes[place])
+        assert isinstance(chosen.source, PromptSubset)
+        companions = PromptSubset(ScenePrompts(frames, total, self.form), chosen.source.index.tolist())
+        return replace(chosen, words=f"{chosen.words}, each with its next frame", companions=companions)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
         """Add the loader ``test_follow_ups``; the loaders then form a dictionary."""

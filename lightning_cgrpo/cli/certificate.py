@@ -18,10 +18,10 @@ from torch import Tensor
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved
 from lightning_cgrpo.cli.looks import error_share
-from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.distributed import all_sum, gathered_on_first
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import print_table
-from lightning_cgrpo.core.prompts.source import PromptLoader
+from lightning_cgrpo.core.prompts.source import identities
 from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.datamodules.base import GroupDataModule, Used
 from lightning_cgrpo.modules.rollout_module import RolloutModule
@@ -96,7 +96,7 @@ def look(config: Resolved, objective: Objective, asked: Asked) -> dict[str, Any]
         "prompts": line.count,
         "source": line.source,
         "constraints": constraints,
-        "identities": line.chosen.identities,
+        "identities": [*dict.fromkeys([*line.chosen.identities, *line.accompanying])],
         "new_until": line.chosen.new_until,
     }
 
@@ -149,10 +149,15 @@ class _Rows(Callback):
     def __init__(self, line: _Look, prompts: int, available: int | None) -> None:
         self.line, self.prompts, self.available = line, prompts, available
         self.rows: dict[str, Tensor] | None = None
+        self.accompanying: list[float] = []
+        """Identities of the prompts shown beside others, on the first process."""
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
+        if self.line.chosen.companions is not None:
+            shown = outputs["prompts"]
+            self.accompanying += identities(shown)[len(shown) // 2 :].tolist()
         if batch_idx:
             return
         # Only the kinds of the signals and the numbers of opportunities are read here: no violation.
@@ -162,6 +167,8 @@ class _Rows(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
         self.rows = pl_module.sums(SPLIT).by_prompt()
+        everywhere = gathered_on_first(self.accompanying)
+        self.accompanying = [] if everywhere is None else [number for part in everywhere for number in part]
 
 
 class _Look(CommandLine):
@@ -172,6 +179,7 @@ class _Look(CommandLine):
         self.rows: dict[str, Tensor] | None = None
         self.source = ""
         self.count = 0
+        self.accompanying: list[float] = []
         self.longest: int | None = None
         self.whole: dict[str, bool] = {}
         """By constraint: an answer has at most one opportunity, by the kind of its signal."""
@@ -208,9 +216,9 @@ class _Look(CommandLine):
         model.eval_group_size = 1
         rows = _Rows(self, self.count, available)
         self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
-        loader = PromptLoader(self.chosen.source, datamodule.eval_prompts)
+        loader = self.chosen.loader(datamodule.eval_prompts)
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
-        self.rows = rows.rows
+        self.rows, self.accompanying = rows.rows, rows.accompanying
         if self.rows:
             self._leave_out_repeats(self.rows.pop(IDENTITY).numpy())
 
@@ -236,12 +244,15 @@ class _Look(CommandLine):
         assert self.rows is not None
         return _counts(self.objective, name, self.rows, self.longest, self.whole.get(name, False))
 
-    def _leave_out_repeats(self, identities: np.ndarray) -> None:
-        """Keep the first of the prompts that a chat template or tokenizer renders alike."""
-        first = torch.from_numpy(np.sort(np.unique(identities, return_index=True)[1]))
-        if repeats := len(identities) - len(first):
-            assert self.rows is not None
-            self.rows = {name: values[first] for name, values in self.rows.items()}
+    def _leave_out_repeats(self, numbers: np.ndarray) -> None:
+        """Keep the first of the prompts that a chat template or tokenizer renders alike, and of each sample.
+
+        A verdict counts one answer to each of the independent prompts, so companions of prompts count nothing.
+        """
+        first = torch.from_numpy(np.sort(np.unique(numbers, return_index=True)[1]))
+        assert self.rows is not None
+        self.rows = {name: values[first] for name, values in self.rows.items()}
+        if repeats := self.count - len(first):
             self.count -= repeats
             self.source += f", without {repeats:,} that read as others do"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -42,6 +43,7 @@ PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
 FULL_PRECISION = (None, "auto", "32-true", 32, "32")
 """Values of the trainer's precision that identify no method; what auto chooses depends on the machine."""
+OBJECTIVE = "model.init_args.objective"
 LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
 """Trainer settings of a run's length."""
 
@@ -68,7 +70,22 @@ def method_of(config: Config) -> Method:
     precision = trainer.get("precision")
     if precision not in FULL_PRECISION:
         parts["precision"] = precision
-    return parts
+    return learning(parts)
+
+
+def learning(method: Mapping[str, Any]) -> Method:
+    """A method without the ranges of means, which bound intervals and certificates alone.
+
+    Methods that runs before November 27, 2026 recorded have them.
+    """
+    kept = deepcopy(dict(method))
+    objective = get(kept, OBJECTIVE)
+    for declared in (objective, get(objective, "init_args")):
+        constraints = get(declared, "constraints")
+        for constraint in constraints.values() if isinstance(constraints, dict) else ():
+            if isinstance(constraint, dict):
+                constraint.pop("range", None)
+    return kept
 
 
 def identity_of(config: Config) -> dict[str, Any]:

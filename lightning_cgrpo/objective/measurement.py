@@ -245,10 +245,10 @@ class Evaluation:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     standard_errors: Mapping[str, float] = field(default_factory=dict)
-    prompts: int = 0  # that differ: repeats of a prompt are one
+    prompts: int = 0  # independent ones: repeats of a prompt are one, as are prompts of one sample
     answers: int = 0
     rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
-    repeats: int = 0  # prompts beyond `prompts`, equal to one of them
+    repeats: int = 0  # prompts beyond `prompts`, equal to one of them or of its sample
 
 
 class RunningSums:
@@ -261,9 +261,15 @@ class RunningSums:
         self._batches = []
 
     def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups, rollouts: Rollouts | None = None) -> None:
-        """Add a batch's `prompt_sums` or `best_sums`; prompts that give `rollouts` equal tokens are repeats."""
+        """Add a batch's `prompt_sums` or `best_sums`; prompts that give `rollouts` equal tokens are repeats.
+
+        Prompts of one sample (`PromptGroups.sample`) are repeats, too.
+        """
         device = next((values.device for values in sums.values()), None)
-        self._batches.append({IDENTITY: identities(prompts, rollouts).to(device), **sums})
+        numbers = identities(prompts, rollouts)
+        if prompts.sample is not None:
+            numbers = numbers[prompts.sample.cpu()]
+        self._batches.append({IDENTITY: numbers.to(device), **sums})
 
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
@@ -299,8 +305,9 @@ class RunningSums:
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
-        Prompts, not answers, are independent samples; repeats of a prompt are one. Prompt i has numerator a_i and
-        denominator b_i. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
+        Prompts, not answers, are independent samples; repeats of a prompt are one, as are prompts of one sample, such
+        as the two frames of a scene. Prompt i has numerator a_i and denominator b_i. The clustered standard error of a
+        ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 

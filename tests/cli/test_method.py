@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lightning_cgrpo import callbacks
-from lightning_cgrpo.cli.method import identity_of, key_of, method_of, only_shows, seed_of
+from lightning_cgrpo.cli.method import identity_of, key_of, learning, method_of, only_shows, seed_of
 from tests.cli.report.conftest import changed, fixed
 
 CONSTRAINTS = "model.init_args.objective.constraints"
@@ -33,6 +33,7 @@ def key(changes=None, seed=0):
         {"callbacks.samples": {"class_path": "SampleAnswers", "init_args": {"write": True}}},
         {"model.init_args.optimizer.init_args.fused": True},
         {f"{CONSTRAINTS}.lava.signal": None},
+        {f"{CONSTRAINTS}.lava.range": [0, 1]},
     ],
 )
 def test_what_changes_no_learning_makes_no_method(changes):
@@ -87,6 +88,17 @@ def test_a_method_survives_json():
     method = method_of(changed({f"{CONTROLLER}.init_args.lr": 1.0}))
     assert key_of(json.loads(json.dumps(method))) == key_of(method)
     assert key({f"{CONTROLLER}.init_args.lr": 1.0}) == key({f"{CONTROLLER}.init_args.lr": 1})
+
+
+def test_a_saved_method_is_known_whatever_range_it_recorded():
+    """Runs recorded ranges until they counted as what only bounds certificates."""
+    now = method_of(changed({f"{CONSTRAINTS}.lava.where": {"range": 3}}))
+    saved = json.loads(json.dumps(now))
+    constraints = saved["model"]["init_args"]["objective"]["constraints"]
+    constraints["lava"]["range"] = [0, 1]
+    assert key_of(saved) != key_of(now) == key_of(learning(saved))
+    assert constraints["lava"]["range"] == [0, 1], "a copy"
+    assert learning({"run": "mine"}) == {"run": "mine"} and learning({"model": "my.Model"}) == {"model": "my.Model"}
 
 
 def test_an_identity_has_seed_and_length_too():

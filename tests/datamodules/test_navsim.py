@@ -1,5 +1,7 @@
 """Driving scenes as prompts, demonstrations, and the whole way from images to signals with a tiny model."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -9,11 +11,15 @@ from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene_file import write_scene
 from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.source import PairLoader
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
-from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
+from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations, ScenePrompts
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from navsim_score.columns import EXTENDED_COMFORT
+from navsim_score.evaluation import constant_velocity
 from navsim_score.expert.pdm_closed import plan
 from tests.driving_scenes.scenes import straight_road
 from tests.policies.tiny_vision import make_tiny_vision_model
@@ -73,6 +79,83 @@ def test_follow_ups_and_pairs_of_frames_in_training():
         assert [scene.previous for scene in following] == [scene.name for scene in first]
     with pytest.raises(InputError, match="frame_pairs"):
         NavsimDataModule(2, SceneFiles("."), SMALL, 4, frame_pairs=True).source("train")
+
+
+def test_a_certificate_shows_each_scene_with_its_next_frame():
+    """Batches have two prompts of each scene, which are one sample, and answers of their own."""
+    source = GeneratedScenes(0)
+    options = {"scenes": source, "form": SMALL, "train_prompts": 8, "val_prompts": 4, "test_prompts": 5, "seed": 0}
+    alone, paired = (NavsimDataModule(4, frame_pairs=pairs, eval_prompts=4, **options) for pairs in (False, True))
+    expected = alone.certification(3)
+    chosen = paired.certification(3)
+    assert expected.words == "3 of 5 test prompts" and chosen.words == "3 of 5 test prompts, each with its next frame"
+    assert chosen.identities == expected.identities and len(chosen.source) == 3
+    assert [len(batch) for batch in expected.loader(4)] == [3]
+    first, last = batches = list(chosen.loader(4))
+    assert [len(batch) for batch in batches] == [4, 2], "at most four prompts at once"
+    assert first.sample.tolist() == [0, 1, 0, 1] and last.sample.tolist() == [0, 0]
+    [same] = expected.loader(4)
+    assert [*first.index[:2].tolist(), *last.index[:1].tolist()] == same.index.tolist(), "the same answers"
+    numbers = torch.cat([batch.index for batch in batches]).tolist()
+    assert len({*numbers}) == 6
+    for batch in batches:
+        now, following = batch.columns["scene"][: len(batch) // 2], batch.columns["scene"][len(batch) // 2 :]
+        assert [scene.previous for scene in following] == [scene.name for scene in now]
+        assert len(batch.columns["prompt"]) == len(batch.columns["plan"]) == len(batch)
+
+
+def test_a_scene_without_a_next_frame_is_certified_without_its_comfort(monkeypatch):
+    source = GeneratedScenes(0, 3)
+    following = source.next_frames("test")
+    monkeypatch.setattr(source, "next_frames", lambda split: [following[0], None, following[2]])
+    data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=6, seed=0)
+    [batch] = data.certification(None).loader(6)
+    assert [scene.name for scene in batch.columns["scene"][3:]][1] == batch.columns["scene"][1].name
+    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6}
+    steps = torch.ones(6, 1, 1, dtype=torch.int64)
+    info |= {"truncated": torch.zeros(6, 1, dtype=torch.bool)}
+    comfort = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
+    assert comfort.applicable.flatten().tolist() == [True, False, True] * 2
+
+
+def test_a_frame_that_is_the_next_of_one_scene_and_a_scene_itself_is_compared_within_pairs(monkeypatch):
+    """Neighboring frames, as of a log: each scene's comfort is that of its own pair."""
+    source = GeneratedScenes(1, 2)
+    first, second = source.scenes("test")[0], source.next_frames("test")[0]
+    third = dataclasses.replace(second, name="third", previous=second.name)
+    monkeypatch.setattr(source, "scenes", lambda split: [first, second])
+    monkeypatch.setattr(source, "next_frames", lambda split: [second, third])
+    data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=4, seed=0)
+    [batch] = data.test_dataloader()  # one pair: the second prompt is the first scene's next frame
+    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name]
+    [batch] = PairLoader(data.source("test"), ScenePrompts([second, third], None, SMALL), 2)
+    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name, second.name, "third"]
+    held, back = constant(first), "[5.0,0.0], [2.0,0.0], [9.0,0.0], [0.0,0.0]"
+    info = {"text": [[held], [back], [constant(second)], [held]], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
+    steps = torch.ones(4, 1, 1, dtype=torch.int64)
+    score = DrivingTask().score
+    comfort = score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
+    pairs = [score(chosen(batch, rows), answers(info, rows))[EXTENDED_COMFORT].value[0] for rows in ([0, 2], [1, 3])]
+    assert comfort.applicable.all() and comfort.value[2:].tolist() == comfort.value[:2].tolist()
+    assert comfort.value[:2].tolist() == [pair.tolist() for pair in pairs]
+    assert pairs[0] != pairs[1], "the answers tell the pairs apart"
+
+
+def constant(scene):
+    """The answer that holds the scene's velocity."""
+    return AnswerFormat().write(constant_velocity([scene])[1][0], 0.5)
+
+
+def chosen(batch, rows):
+    """A pair of a batch."""
+    columns = {name: [column[row] for row in rows] for name, column in batch.columns.items()}
+    return PromptGroups(batch.index[rows], columns, torch.tensor([0, 0]))
+
+
+def answers(info, rows):
+    steps = torch.ones(2, 1, 1, dtype=torch.int64)
+    texts = {"text": [info["text"][row] for row in rows], "truncated": info["truncated"][rows]}
+    return Rollouts(steps, steps.bool(), {}, info=texts)
 
 
 def test_what_is_missing_is_said_at_once(tmp_path):

@@ -41,6 +41,24 @@ def evaluated(index: list[int], rows: slice = slice(None)) -> Evaluation:
     return evaluation
 
 
+def test_prompts_of_one_sample_are_measured_as_one_prompt_with_all_their_answers() -> None:
+    """As the frames of a pair: metrics are those of all answers, and errors those of three samples."""
+    objective = Objective("goal", {name: CONSTRAINTS[name] for name in ("lava", "polite", "slow")})
+    batch = make_batch(np.random.default_rng(0), (5, 4, 6), False, {name: ["some"] * 5 for name in PARTLY})
+    sums = prompt_sums(objective, batch.signals, batch.rollouts)
+    columns = {"prompt": list("abcde")}
+    paired, merged = RunningSums(), RunningSums()
+    paired.add(sums, PromptGroups(torch.arange(5), columns, torch.tensor([0, 1, 2, 0, 1])))
+    rows = {name: torch.stack([row[0] + row[3], row[1] + row[4], row[2]]) for name, row in sums.items()}
+    merged.add(rows, PromptGroups(torch.arange(3), {"prompt": list("abc")}))
+    found, expected = paired.evaluation(objective), merged.evaluation(objective)
+    assert (found.prompts, found.repeats, found.answers) == (3, 2, 20)
+    assert found.metrics == pytest.approx(expected.metrics)
+    assert found.standard_errors == pytest.approx(expected.standard_errors)
+    for name, rate in expected.rates.items():
+        assert found.rates[name].bounds(0.025) == pytest.approx(rate.bounds(0.025)), name
+
+
 def test_agreeing_prompts_have_rates_without_standard_error() -> None:
     values = {"violations": 2.0, "opportunities": 3.0, "most": 5.0}
     rows = {f"{kind}/x": torch.full((3,), value).double() for kind, value in values.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import get, short_class
-from lightning_cgrpo.cli.method import key_of
+from lightning_cgrpo.cli.method import key_of, learning
 from lightning_cgrpo.cli.report.runs import Run, Summary, earlier_folder, read_run, read_summary, saved_run
 from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.errors import UserError
@@ -117,7 +117,7 @@ def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | N
 
 def _identity(summary: Summary) -> Mapping[str, object]:
     """Settings and starting weights; a run without settings, from Python, is known by its name."""
-    method = summary["method"] or {"run": summary["name"]}
+    method = learning(summary["method"]) if summary["method"] else {"run": summary["name"]}
     return {"method": method, "weights": summary.get("weights")}
 
 

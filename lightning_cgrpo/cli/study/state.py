@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import get
-from lightning_cgrpo.cli.method import identity_of, key_of
+from lightning_cgrpo.cli.method import identity_of, key_of, learning
 from lightning_cgrpo.cli.report import runs as reporting
 from lightning_cgrpo.cli.report.runs import Summary, read_summary, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
@@ -33,7 +33,8 @@ def identity(run: Run) -> str:
 
 def identity_in(summary: Summary) -> str:
     """The identity that a run wrote itself."""
-    return key_of({key: summary.get(key) for key in ("method", "seed", "length", "weights")})
+    kept = {key: summary.get(key) for key in ("method", "seed", "length", "weights")}
+    return key_of({**kept, "method": learning(summary.get("method") or {})})
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing
+from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing, is_numberless
 
 KEY = "manifest"
 """The manifest's key in a checkpoint."""
@@ -115,6 +115,9 @@ class Manifest:
                     f"Expected the checkpoint's manifest to be one that a run wrote, but its {name} is "
                     f"{shown(value)}, try another checkpoint."
                 )
+        if known["settings"] is not None:
+            # Earlier versions recorded more settings that change no number.
+            known["settings"] = {key: value for key, value in known["settings"].items() if not is_numberless(key)}
         return cls(**{**known, "lineage": tuple(state["lineage"])})
 
     def readable(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         >>> settings_of({"model": model, "trainer": {"max_steps": 5, "logger": True}})
         {'model': 'Net', 'model.width': 8, 'trainer.max_steps': 5}
     """
-    return {key: value for key, value in _leaves(config, "") if not _is_numberless(key)}
+    return {key: value for key, value in _leaves(config, "") if not is_numberless(key)}
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -111,7 +111,11 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _is_numberless(key: str) -> bool:
+def is_numberless(key: str) -> bool:
+    """True for keys of `NUMBERLESS`, and for the range of a mean, which bounds intervals and certificates alone."""
+    parts = key.split(".")
+    if parts[:3] == ["model", "objective", "constraints"] and parts[4:] == ["range"]:
+        return True
     return any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS)
 
 

@@ -20,6 +20,9 @@ from lightning_cgrpo.core.randomness import Stream, generator
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, prompt_tokens
 from lightning_cgrpo.core.user_code import UserCode
 
+COMPANION = 2**40
+"""Added to the indices of companions, whose answers have randomness of their own."""
+
 
 class PromptSource(ABC):
     """A data set of prompts.
@@ -132,6 +135,37 @@ class PromptSubset(PromptSource):
 
     def groups(self, index: Tensor) -> PromptGroups:
         return self.source.groups(self.index[index])
+
+
+class PairLoader(PromptLoader):
+    """Batches of prompts, each with a prompt that accompanies it, such as the next frame of its scene.
+
+    A batch has its share of the prompts, then their companions; each pair is one sample, see `PromptGroups.sample`.
+
+    Args:
+        companions: of each prompt of `source`, under the same number.
+        batch_size: prompts of `source` per batch, over all processes.
+    """
+
+    def __init__(self, source: PromptSource, companions: PromptSource, batch_size: int) -> None:
+        super().__init__(source, batch_size)
+        self.companions = companions
+
+    def _shares(self) -> Iterator[Tensor]:
+        for share in super()._shares():
+            yield torch.cat([share, share])
+
+    def _groups(self, index: Tensor) -> PromptGroups:
+        share = index[: len(index) // 2]
+        prompts = super()._groups(share)
+        with UserCode(f"{type(self.companions).__name__}.groups"):
+            beside = copied(self.companions.groups(share.clone()))
+        columns = {}
+        for name, column in prompts.columns.items():
+            parts = [column, beside.columns[name]]
+            columns[name] = torch.cat(parts) if isinstance(column, Tensor) else [*parts[0], *parts[1]]
+        numbers = torch.cat([prompts.index, beside.index + COMPANION])
+        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2))
 
 
 def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tensor:

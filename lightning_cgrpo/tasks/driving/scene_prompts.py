@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
@@ -126,7 +127,9 @@ class MixedPrompts(ScenePrompts):
         pairs = len(numbers) // 2
         scenes = [self.scene(number) for number in numbers[: len(numbers) - pairs]]
         scenes += [self.next_frames[self.place(number)] or scenes[row] for row, number in enumerate(numbers[:pairs])]
-        return self._grouped(index, self._build(scenes))
+        groups = self._grouped(index, self._build(scenes))
+        groups.sample = torch.cat([torch.arange(len(numbers) - pairs), torch.arange(pairs)])
+        return groups
 
     def scene(self, number: int) -> Scene:
         if int((number + 1) * self.share) > int(number * self.share):

@@ -125,7 +125,7 @@ class DrivingTask(Task):
         ade = values["ade"]
         return {
             **signals,
-            EXTENDED_COMFORT: _extended_comfort(scenes if drives else (), drives, shape).to(device),
+            EXTENDED_COMFORT: _extended_comfort(scenes if drives else (), drives, shape, prompts.sample).to(device),
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
             "malformed": Signal(values["malformed"]),
             **length_signals(rollouts, None),
@@ -176,12 +176,22 @@ class DrivingTask(Task):
         return [ScoredAnswers(poses[part], take(scores, part)) for part in parts]
 
 
-def _extended_comfort(scenes: Sequence[Scene], drives: Sequence[ScoredAnswers], shape: Sequence[int]) -> Signal:
-    """EC of both frames of each pair; malformed answers disagree."""
+def _extended_comfort(
+    scenes: Sequence[Scene], drives: Sequence[ScoredAnswers], shape: Sequence[int], sample: Tensor | None
+) -> Signal:
+    """EC of both frames of each pair; malformed answers disagree.
+
+    Args:
+        sample: of the prompts, which then says the pairs; else the scenes' names do.
+    """
     value, applicable = torch.zeros(*shape), torch.zeros(*shape, dtype=torch.bool)
     rows = {scene.name: row for row, scene in enumerate(scenes)}
+    firsts = None if sample is None else sample.tolist()
     for now, scene in enumerate(scenes):
         before = rows.get(scene.previous) if scene.previous is not None else None
+        if before is not None and firsts is not None:
+            # A frame may stand in the batch twice: as the next of one scene, and with its own next.
+            before = firsts[now] if scene.previous == scenes[firsts[now]].name else None
         if before is not None:
             pair = [now, before]
             value[pair] = extended_comfort(drives[now].scores.states, drives[before].scores.states).float()

@@ -13,7 +13,7 @@ from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.manifest import Manifest, differences
+from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences
 from lightning_cgrpo.core.manifest.settings import NUMBERLESS, SHOWING, UNSET, differing, settings_of
 
 FILES = [
@@ -55,6 +55,8 @@ def leaves(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[dict[Any, 
 def changes_no_number(config: Any, path: tuple[Any, ...]) -> bool:
     key = ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
     if any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS):
+        return True
+    if key.startswith("model.objective.constraints.") and path[-1] == "range" and path[-3] == "constraints":
         return True
     if path[0] != "callbacks" or len(path) == 1:
         return False
@@ -117,6 +119,16 @@ def test_a_removed_line_counts_as_its_default() -> None:
     whole = settings_of(parsed("-c", "configs/gridworld.yaml", "--model.optimization.kl_weight=0.02"))
     removed = settings_of(parsed("-c", "configs/gridworld.yaml"))
     assert differing(whole, removed) == {"model.optimization.kl_weight": (0.02, 0.0)}
+
+
+def test_the_range_of_a_mean_is_no_setting_and_a_column_of_that_name_is() -> None:
+    def declared(where: int, span: list[int] | None) -> dict[str, Any]:
+        return {"model": {"objective": {"constraints": {"c": {"range": span, "where": {"range": where}}}}}}
+
+    assert settings_of(declared(1, [0, 1])) == settings_of(declared(1, None)) != settings_of(declared(2, None))
+    saved = {"model.objective.constraints.c.range": [0, 1], "model.objective.constraints.c.at_most": 0.1}
+    before = Manifest.of({KEY: {**Manifest(saved).state()}})
+    assert before is not None and before.settings == {"model.objective.constraints.c.at_most": 0.1}
 
 
 def test_what_only_shows_is_no_setting() -> None:
