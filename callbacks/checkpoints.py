@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,10 @@ class Checkpoints(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
-            self._ranked_by = f"latest third: {pl_module.objective!r}"
+            objective = pl_module.objective
+            # The range of a mean bounds intervals alone, and ranks nothing.
+            constraints = {name: replace(constraint, range=None) for name, constraint in objective.constraints.items()}
+            self._ranked_by = f"latest third: {replace(objective, constraints=constraints)!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):

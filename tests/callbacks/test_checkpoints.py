@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from lightning_cgrpo import Constraint
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.core.errors import UserError
-from tests.quiet import CSV, GRIDWORLD
+from tests.grids import grid_module
+from tests.quiet import CSV, GRIDWORLD, quiet_trainer
 
 COMMON = [*GRIDWORLD, *CSV, "--callbacks.checkpoints.every_n_train_steps=4"]
 
@@ -34,3 +37,16 @@ def test_a_policy_trained_with_a_reference_is_tested_without(folder):
 def test_two_callbacks_that_set_weights_are_refused(folder):
     with pytest.raises(UserError, match=r"one callback to set the weights .* LagrangianCallback and FixedWeights"):
         fit("two", "--trainer.max_steps=1", "--callbacks.others=FixedWeights")
+
+
+def test_the_range_of_a_mean_ranks_no_policies(folder):
+    """So a resume with a range added later compares its policies with the best before."""
+
+    def ranked_by(**changes):
+        constraint = Constraint(**{"signal": "entropy", "mean_at_least": 0.1, **changes})
+        callback, module = Checkpoints(monitor="val/merit", mode="max"), grid_module({"lively": constraint})
+        callback.setup(quiet_trainer(callback, enable_checkpointing=True), module, "fit")
+        return callback.state_dict()["ranked_by"]
+
+    assert ranked_by() == ranked_by(range=[0, 1.7]) != ranked_by(mean_at_least=0.2)
+    assert "range=None" in ranked_by(range=[0, 1.7]), "as checkpoints without a range have it"
