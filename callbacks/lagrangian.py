@@ -76,6 +76,8 @@ class LagrangianCallback(Dual, WeightSetter):
     ) -> None:
         # Count the violations and opportunities of the update's answers.
         self.count(pl_module.objective, outputs["violations"], outputs["opportunities"], outputs["measured"])
+        # The margin is of all answers so far, these included.
+        self.enforce(trainer.global_step - 1)
         self._log_targets(trainer, pl_module)
         if trainer.global_step % self.every_n_updates == 0:
             # Measure the rates since the last dual step.

@@ -118,6 +118,8 @@ class ConstrainedAdvantages:
         violations_K, opportunities_K = over_prompts(counts, self.objective.constrained)
         # Count the violations and opportunities of all processes' answers.
         self.dual.count(self.objective, violations_K, opportunities_K, signals)
+        # The margin is of all answers so far, these included.
+        self.dual.enforce(self.updates)
         # Measure the rates since the last step.
         rates_K = self.dual.measure()
         # Compare the rates with their targets.

@@ -34,9 +34,11 @@ class TestDualStep:
         assert running.module.thresholds["safe"] == 0.7
 
     def test_the_default_controller(self) -> None:
-        """In the first update no answers are known that a margin could come from."""
         running = run()
-        lava, safe = math.exp(2 + 5 / 60 * 0.1 / 0.3), 1.0
+        # Targets p with p + sqrt(p (1 - p) / 10) = d.
+        lava_target, safe_target = 0.0388744973, 0.1788208208
+        lava = math.exp(2 + 5 / 60 * (0.2 - lava_target) / 0.3)
+        safe = math.exp(2 + 5 / 60 * (0.3 - safe_target) / math.sqrt(0.21))
         total = 1 + lava + safe
         assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
 
@@ -55,16 +57,15 @@ class TestDualStep:
             told, _ = controller.told[-1]
             targets = [rate - excess for rate, excess in zip(rates, told, strict=True)]
             for k, (target, threshold) in enumerate(zip(targets, THRESHOLDS, strict=True)):
-                variance = 0.0 if update == 0 else 1 / answers[k]
+                answers[k] += opportunities[k]
+                variance = 1 / answers[k]
                 # Two prompts do not decide on a threshold of 0.3.
-                variance += 1 / 400 if k == 0 and update > 2 else 0.0
+                variance += 1 / 400 if k == 0 and update >= 2 else 0.0
                 error = math.sqrt(variance * target * (1 - target))
                 assert target + 0.5 * error == pytest.approx(threshold)
-                answers[k] += opportunities[k]
-        assert running.logged[0] == ({"aim/lava": 0.1, "aim/safe": pytest.approx(0.7)}, 0)
 
     def test_a_threshold_that_begins_at_1_is_no_violation(self) -> None:
-        """Its own unit would be 0, and no answers are known in the first update."""
+        """Its own unit would be 0."""
         controller = Recording(0.5, 0.5)
         controller.margin, controller.standard_units = 1.0, True
         running = DualRun(
@@ -73,9 +74,8 @@ class TestDualStep:
         running.start()
         running.update([7.0], [10.0])
         running.update([7.0], [10.0])
-        first, second = (told[0] for told, _ in controller.told)
-        assert first == pytest.approx((0.7 - 1.0) / 0.3)
-        assert -1 < second < 0
+        for told, _ in controller.told:
+            assert -1 < told[0] < 0
 
     @pytest.mark.parametrize("aim", [0.8, 0.7])
     def test_an_aim_has_the_margin_of_training_alone(self, aim: float) -> None:
@@ -88,7 +88,7 @@ class TestDualStep:
         for _ in range(2):
             running.update([1, 1], [10, 50])
         target = 1 / 50 - controller.told[-1][0][1]
-        assert target + math.sqrt(target * (1 - target) / 50) == pytest.approx(1 - aim)
+        assert target + math.sqrt(target * (1 - target) / 100) == pytest.approx(1 - aim)
 
     def test_a_mean_has_a_margin_in_its_deviation(self) -> None:
         controller = Recording(0.5, 0.5)
@@ -97,9 +97,9 @@ class TestDualStep:
         running.start()
         for _ in range(2):
             running.update([8.0], [4.0], {"cost": Signal(torch.tensor([[1.0, 3.0], [1.0, 3.0]]))})
-        # The mean is at its bound; a standard error of four answers is half of their deviation, the root of 2.
-        assert controller.told[-1][0] == pytest.approx([0.5])
-        assert running.logged[1] == ({"aim/cost": pytest.approx(2 - math.sqrt(2) / 2)}, 1)
+        # The mean is at its bound; the answers' deviation is the root of 2, and a standard error of eight answers 0.5.
+        assert controller.told[-1][0] == pytest.approx([0.5 / math.sqrt(2)])
+        assert running.logged[1] == ({"aim/cost": pytest.approx(2 - 0.5)}, 1)
 
     @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
     def test_without_opportunities_the_state_stays(self, make) -> None:

@@ -19,11 +19,6 @@ def dual_steps(
     spreads = dict.fromkeys(objective.constrained, (0.0, 0.0))
     observed = dict.fromkeys(objective.constrained, 0)
     for update, batch in enumerate(batches):
-        # The margin is that of the updates before.
-        targets = {
-            name: inside(name, constraint, observed[name], spreads[name], update, margin)
-            for name, constraint in objective.constrained.items()
-        }
         for name, constraint in objective.constrained.items():
             pairs = {at: counted(batch, name, constraint, *at) for at in answers(batch)}
             violations, opportunities = counts[name]
@@ -34,6 +29,10 @@ def dual_steps(
             observed[name] += sum(number > 0 for _, number in pairs.values())
             squares, freedom = within_groups(pairs, batch.shape[0])
             spreads[name] = (0.95 * spreads[name][0] + squares, 0.95 * spreads[name][1] + freedom)
+        targets = {
+            name: inside(name, constraint, observed[name], spreads[name], update, margin)
+            for name, constraint in objective.constrained.items()
+        }
         if (update + 1) % every == 0:
             step: dict[str, float | None] = {}
             for name, constraint in objective.constrained.items():
