@@ -143,11 +143,9 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
             actions = distribution.sample(outputs, coming[step])
             # Copies, because the world may work in place, on its arguments or on what it returned.
             reached = episodes.step(states.clone(), distribution.applied(actions).clone()).clone()
-            steps.append((rows, states, actions, outputs, reached))
+            steps.append((rows + step, states, actions, outputs, reached))
             states = reached
     place, states, actions, outputs, reached = (torch.cat(column) for column in zip(*steps, strict=True))
-    sizes = torch.tensor([len(rows) for rows, *_ in steps], device="cpu")
-    place = place + torch.arange(len(steps), device="cpu").repeat_interleave(sizes).to(place.device)
     real = (~episodes.ended(states.clone())).nonzero().squeeze(-1)
     place, states, actions, reached = place[real], states[real], actions[real], reached[real]
     log_probs = distribution.evaluate(outputs[real], actions).log_probs

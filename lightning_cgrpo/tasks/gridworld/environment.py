@@ -114,9 +114,10 @@ def _observations(lava: Tensor, goal: Tensor) -> Tensor:
     def position(index: Tensor) -> Tensor:
         return torch.stack([index % size, index // size], dim=-1).to(dtype) / (size - 1)
 
-    table = torch.empty(batch, cells, CHARGES, Gridworld.observation_size, dtype=dtype, device=lava.device)
-    table[..., 0:2] = position(cell)[:, None]
-    table[..., 2:4] = position(goal)[:, None, None]
+    of_cells = torch.empty(batch, cells, Gridworld.observation_size, dtype=dtype, device=lava.device)
+    of_cells[..., 0:2] = position(cell)
+    of_cells[..., 2:4] = position(goal)[:, None]
+    of_cells[..., 5:] = windows
+    table = of_cells[:, :, None].repeat(1, 1, CHARGES, 1)
     table[..., 4] = torch.arange(CHARGES, device=lava.device) / FULL_CHARGE
-    table[..., 5:] = windows[:, :, None]
     return table.flatten(0, 2)

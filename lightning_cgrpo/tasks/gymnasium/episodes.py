@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from lightning_cgrpo.tasks.gymnasium.actions import Actions
-from lightning_cgrpo.tasks.gymnasium.worlds import Moment, Worlds
+from lightning_cgrpo.tasks.gymnasium.worlds import Moments, Worlds
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class GymnasiumEpisodes:
         self._actions = torch.zeros(size, *of_action, dtype=action, device="cpu")
         self._over = np.zeros(size, dtype=bool)
         start = torch.arange(len(seeds), device="cpu") * self._moments
-        self._observed(range(len(seeds)), start.numpy(), worlds.reset(seeds, options))
+        if len(seeds):
+            self._observed(range(len(seeds)), start.numpy(), worlds.reset(seeds, options).observations)
         self.start = start.to(device)
 
     def observe(self, states: Tensor) -> Tensor:
@@ -82,7 +83,10 @@ class GymnasiumEpisodes:
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
         here, chosen, reached = states.cpu().numpy(), actions.cpu(), states + 1
-        if (over := self._over[here]).any():
+        over = self._over[here]
+        if over.all():
+            return states
+        if over.any():
             running = torch.from_numpy(~over)
             here, chosen, reached = here[~over], chosen[running], states + running.to(states.device)
         if self._finished is not None:
@@ -90,22 +94,22 @@ class GymnasiumEpisodes:
         rows = (here // self._moments).tolist()
         moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()).copy())
         self._record(rows, here + 1, moments)
-        if rows and not self._running and self._finished is not None:
+        if not self._running and self._finished is not None:
             self._finished(self)
         return reached
 
-    def _record(self, rows: Sequence[int], states: np.ndarray, moments: Sequence[Moment]) -> None:
+    def _record(self, rows: Sequence[int], states: np.ndarray, moments: Moments) -> None:
         """Write moments together, because NumPy takes as long for a number as for a hundred."""
         written = self._written
-        self._observed(rows, states, moments)
-        written["reward"][states] = self._numbers(rows, "reward", [moment.reward for moment in moments])
+        self._observed(rows, states, moments.observations)
+        written["reward"][states] = self._numbers(rows, "reward", moments.rewards)
         for name, column in self._columns:
-            values = [moment.info.get(name, 0.0) for moment in moments]
-            if name in self.unseen and any(name in moment.info for moment in moments):
+            values = [info.get(name, 0.0) for info in moments.infos]
+            if name in self.unseen and any(name in info for info in moments.infos):
                 self.unseen.remove(name)
             written[column][states] = self._numbers(rows, column, values)
-        written["terminated"][states] = [moment.terminated for moment in moments]
-        written["truncated"][states] = [moment.truncated for moment in moments]
+        written["terminated"][states] = moments.terminated
+        written["truncated"][states] = moments.truncated
         over = written["terminated"][states] | written["truncated"][states]
         self._over[states] = over
         self._running -= int(over.sum())
@@ -130,13 +134,12 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
         return {name: values[moments][:length] for name, values in named.items()}
 
-    def _observed(self, rows: Sequence[int], states: np.ndarray, moments: Sequence[Moment]) -> None:
+    def _observed(self, rows: Sequence[int], states: np.ndarray, observations: Sequence[np.ndarray]) -> None:
         written, shape = self._written["observation"], self._recording.space.shape
-        for row, state, moment in zip(rows, states.tolist(), moments, strict=True):
-            observation = moment.observation
+        for row, observation in zip(rows, observations, strict=True):
             if observation.shape != shape:
                 raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
-            written[state] = observation
+        written[states] = observations
         finite = np.isfinite(written[states])
         if not finite.all():
             row = rows[int(finite.reshape(len(rows), -1).all(1).argmin())]

@@ -19,18 +19,22 @@ from lightning_cgrpo.core.user_code import UserCode
 World: TypeAlias = gymnasium.Env[Any, Any]
 
 
-class Moment(NamedTuple):
-    """Observation, reward and facts after a step, or after a reset with a reward of 0.
+Moment: TypeAlias = tuple[np.ndarray, Any, bool, bool, dict[str, Any]]
+"""Of one world; a plain tuple, because making it is a tenth of the time of a small world's step."""
+
+
+class Moments(NamedTuple):
+    """Observations, rewards and facts of M worlds after a step, or after a reset with rewards of 0.
 
     Args:
-        info: the entries that are recorded, as the world gives them.
+        infos: the entries that are recorded, as the worlds give them.
     """
 
-    observation: np.ndarray
-    reward: Any
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
+    observations: Sequence[np.ndarray]
+    rewards: Sequence[Any]
+    terminated: Sequence[bool]
+    truncated: Sequence[bool]
+    infos: Sequence[dict[str, Any]]
 
 
 class Worlds(ABC):
@@ -46,15 +50,15 @@ class Worlds(ABC):
         self.make, self.name, self.infos = make, name, infos
         self.seeds: Sequence[int] = ()
 
-    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> list[Moment]:
+    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Moments:
         """Start a world for each of M seeds."""
         self.seeds = seeds
         starts = [(seed, copied(chosen)) for seed, chosen in zip(seeds, options, strict=True)]
-        return self._called(range(len(seeds)), reset_world, starts)
+        return Moments(*zip(*self._called(range(len(seeds)), reset_world, starts), strict=True))
 
-    def step(self, rows: Sequence[int], actions: np.ndarray) -> list[Moment]:
-        """Step the worlds `rows`, which have not ended, by actions ``[len(rows), ...]``."""
-        return self._called(rows, step_world, [(action,) for action in actions])
+    def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
+        """Step the worlds `rows`, at least one and none ended, by actions ``[len(rows), ...]``."""
+        return Moments(*zip(*self._called(rows, step_world, [(action,) for action in actions]), strict=True))
 
     @abstractmethod
     def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
@@ -74,13 +78,13 @@ class Worlds(ABC):
 def reset_world(world: World, infos: Sequence[str], seed: int, options: dict[str, Any] | None) -> Moment:
     """The first moment, with a copy of the observation, because worlds may share the array that they write into."""
     observation, info = world.reset(seed=seed, options=options)
-    return Moment(np.array(observation), 0.0, False, False, _kept(info, infos))
+    return np.array(observation), 0.0, False, False, _kept(info, infos)
 
 
 def step_world(world: World, infos: Sequence[str], action: Any) -> Moment:
     """The moment after an action, with a copy of the observation as in `reset_world`."""
     observation, reward, terminated, truncated, info = world.step(action)
-    return Moment(np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
+    return np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos)
 
 
 def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:

@@ -284,3 +284,10 @@ def test_first_actions():
     for count, options in ((4, {}), (0, {}), (1, {"continuous": True})):
         with pytest.raises(UserError, match="Expected argument `actions` to be from 1 to"):
             Gymnasium(WALK, options, max_steps=4, wrappers=[{path: {"actions": count}}])
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_no_prompts_have_no_episodes(processes):
+    """As on a process that gets none of an update's prompts."""
+    rollouts = rollout(discrete(), Gymnasium(WALK, processes=processes), prompts([]))
+    assert rollouts.mask.shape[:2] == (0, GROUP) and rollouts.info["reward"].shape == rollouts.mask.shape
