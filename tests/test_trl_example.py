@@ -36,7 +36,7 @@ def test_the_example_runs(model, tmp_path):
 @pytest.mark.slow
 def test_the_rate_settles_at_its_threshold_while_answers_get_shorter(model, tmp_path):
     trainer = trl_constrained.main(model, output_dir=str(tmp_path / "out"))
-    assert 0.77 < last_quarter(trainer, "rate/vowels") < 0.86
+    assert 0.74 < last_quarter(trainer, "rate/vowels") < 0.86
     assert trainer.state.log_history[0]["rewards/brief/mean"] < -0.3
     assert last_quarter(trainer, "rewards/brief/mean") > -0.2
 
