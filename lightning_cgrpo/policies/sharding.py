@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from lightning_cgrpo.policies.policy import Policy
 
 TIMEOUT = timedelta(minutes=30)
 """Longest wait for other processes, whose answers may take very different times."""
+LOADING_SHARE = 0.8
+"""Of the free memory that processes take while they load whole weights."""
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -86,10 +89,10 @@ def shard(module: LightningModule) -> None:
 
 @contextmanager
 def in_turn(module: LightningModule) -> Iterator[None]:
-    """Context: the processes of a machine read and shard their weights one after another. Collective.
+    """Context: a machine's processes read and shard weights, as many at once as its memory holds whole. Collective.
 
-    So the machine's memory holds the whole weights of one process, and the shards of the others. Without a sharding
-    strategy the context does nothing.
+    The first process is alone, so that its memory shows what a process needs. Without a sharding strategy the context
+    does nothing.
 
     Raises:
         UserError: the strategy is the first version of FSDP.
@@ -103,14 +106,74 @@ def in_turn(module: LightningModule) -> Iterator[None]:
     if trainer is None or not isinstance(trainer.strategy, ModelParallelStrategy):
         yield
         return
-    before, processes = trainer.local_rank, trainer.strategy.num_processes
-    for _ in range(before):
-        dist.barrier()
+    others, device = trainer.strategy.num_processes - 1, trainer.strategy.root_device
+    # The `finally`: after an error too, which would otherwise leave others waiting.
+    if trainer.local_rank == 0:
+        try:
+            yield
+        finally:
+            at_once = min(gather_counts(fitting_processes(others), device))
+            _wait(turns(others, at_once))
+        return
+    at_once = min(gather_counts(others, device))
+    before = turns(trainer.local_rank, at_once) - 1
+    _wait(before)
     try:
         yield
-    finally:  # after an error too, which would otherwise leave others waiting
-        for _ in range(before, processes):
-            dist.barrier()
+    finally:
+        _wait(turns(others, at_once) - before)
+
+
+def turns(processes: int, at_once: int) -> int:
+    """Turns in which so many processes have loaded."""
+    return -(-processes // at_once)
+
+
+def fitting_processes(most: int) -> int:
+    """Further processes, from 1 to `most`, that have room for as much memory as this process had at its peak."""
+    try:
+        peak = _kilobytes("/proc/self/status", "VmHWM")
+        free = _kilobytes("/proc/meminfo", "MemAvailable")
+        groups = Path("/proc/self/cgroup").read_text()
+    except OSError:  # another system than Linux
+        return 1
+    free = min([1024 * free, *free_in_groups(groups, Path("/sys/fs/cgroup"))])
+    return max(1, min(most, int(LOADING_SHARE * free / (1024 * peak))))
+
+
+def free_in_groups(groups: str, root: Path) -> Iterator[int]:
+    """Bytes that are left below each memory limit of this process's cgroups, such as SLURM's or a container's.
+
+    Args:
+        groups: content of ``/proc/self/cgroup``.
+        root: of the mounted groups.
+    """
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            folder, names = root, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            folder, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        own = folder / path.lstrip("/")  # a container may not see its own folder, but a parent
+        for group in (own, *own.parents):
+            try:
+                limit, used = ((group / name).read_text().strip() for name in names)
+            except OSError:
+                continue
+            if limit != "max":
+                yield max(int(limit) - int(used), 0)
+
+
+def _kilobytes(file: str, name: str) -> int:
+    lines = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def _wait(times: int) -> None:
+    for _ in range(times):
+        dist.barrier()
 
 
 def is_sharded(module: object) -> bool:

@@ -41,6 +41,7 @@ from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.policies import sharding
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -285,8 +286,15 @@ def turns(folder, strategy):
         return {"times": policy.times, "error": str(error)}
 
 
+def turns_without_memory(folder, strategy):
+    """Memory holds the whole weights of one process."""
+    with patch.object(sharding, "fitting_processes", lambda most: 1):
+        return turns(folder, strategy)
+
+
 RUNS = (
     turns,
+    turns_without_memory,
     whole_model,
     adapters,
     half_adapters,

@@ -17,12 +17,21 @@ from torch.distributed.fsdp import FSDPModule
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.sharding import equal_passes, full_weights, in_turn, shard, unsharded
+from lightning_cgrpo.policies.sharding import (
+    equal_passes,
+    fitting_processes,
+    free_in_groups,
+    full_weights,
+    in_turn,
+    shard,
+    turns,
+    unsharded,
+)
 from tests.grids import grid_module
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
-SCENARIOS = (*EXACT, "turns", "half_adapters", "mixed", "mixed_vision", "served", "checkpoints")
+SCENARIOS = (*EXACT, "half_adapters", "mixed", "mixed_vision", "served", "checkpoints")
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +101,34 @@ def test_every_process_holds_its_share_alone(sharded):
 
 
 @pytest.mark.slow
-def test_weights_are_read_in_turn(sharded):
-    """So that the machine holds one whole copy; an error in one's turn ends all, and leaves nobody waiting."""
-    first, second = sorted(ranks["times"] for ranks in sharded["turns"])
-    assert first[1] <= second[0]
-    assert all("nothing" in ranks["error"] for ranks in sharded["turns"])
+def test_weights_are_read_at_once_where_memory_holds_them(launch, folder):
+    """After the first process, whose memory is measured; an error in one's turn ends all, and leaves nobody waiting."""
+    launch(3, WORKER, folder, "fsdp2", "turns", "turns_without_memory")
+    for name, at_once in (("turns", True), ("turns_without_memory", False)):
+        ranks = [torch.load(folder / f"{name}_fsdp2_3_{rank}.pt", weights_only=True) for rank in range(3)]
+        first, second, third = sorted(rank["times"] for rank in ranks)
+        assert ranks[0]["times"] == first and first[1] <= second[0]
+        assert (third[0] < second[1]) == at_once
+        assert all("nothing" in rank["error"] for rank in ranks)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_below_the_limits_of_all_groups(version, tmp_path):
+    limit, used = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    )
+    groups = "3:cpu,cpuacct:/\n4:memory:/job/step\n0::/" if version == 1 else "0::/job/step"
+    job = (tmp_path / "memory" if version == 1 else tmp_path) / "job"
+    (job / "step").mkdir(parents=True)
+    for folder, sizes in ((job, ("1000", "300")), (job / "step", ("max" if version == 2 else str(2**63), "200"))):
+        for name, size in zip((limit, used), sizes, strict=True):
+            (folder / name).write_text(size + "\n")
+    assert min(free_in_groups(groups, tmp_path)) == 700
+
+
+def test_processes_of_a_turn():
+    assert fitting_processes(1) == 1 <= fitting_processes(10**9) < 10**9
+    assert [turns(7, at_once) for at_once in (1, 3, 7)] == [7, 3, 1]
 
 
 @pytest.mark.slow
