@@ -22,9 +22,10 @@ def model(tmp_path):
     return str(make_tiny_model(tmp_path / "model", hidden_size=16))
 
 
-def last_quarter(trainer, key):
+def after_the_first_third(trainer, key):
+    """The rate swings around its threshold, so a shorter part would measure the swing."""
     values = [line[key] for line in trainer.state.log_history if key in line]
-    part = values[-len(values) // 4 :]
+    part = values[len(values) // 3 :]
     return sum(part) / len(part)
 
 
@@ -36,9 +37,9 @@ def test_the_example_runs(model, tmp_path):
 @pytest.mark.slow
 def test_the_rate_settles_at_its_threshold_while_answers_get_shorter(model, tmp_path):
     trainer = trl_constrained.main(model, output_dir=str(tmp_path / "out"))
-    assert 0.74 < last_quarter(trainer, "rate/vowels") < 0.86
+    assert 0.77 < after_the_first_third(trainer, "rate/vowels") < 0.85
     assert trainer.state.log_history[0]["rewards/brief/mean"] < -0.3
-    assert last_quarter(trainer, "rewards/brief/mean") > -0.2
+    assert after_the_first_third(trainer, "rewards/brief/mean") > -0.2
 
 
 def test_the_page_shows_the_five_lines_of_the_example():
