@@ -2,7 +2,8 @@
 
     python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{main,methods}
 
-Each folder has a scores.json (see `scores`); start.json and braked.json lie beside the folders. Progress is EP.
+Each folder has a scores.json (see `scores`); start.json, braked.json, main_job.json and braked_keep_progress.json lie
+beside the folders. Progress is EP.
 Compliance is the product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is
 a seed, a large point the mean.
 """
@@ -52,7 +53,12 @@ def places(folders: Sequence[Path]) -> dict[str, list[tuple[float, float]]]:
 
 
 @plt.rc_context(RC)
-def draw(methods: dict[str, list[tuple[float, float]]], drivers: dict[str, tuple[float, float]], path: Path) -> None:
+def draw(
+    methods: dict[str, list[tuple[float, float]]],
+    drivers: dict[str, tuple[float, float]],
+    declared: dict[str, tuple[float, float]],
+    path: Path,
+) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for number, (method, seeds) in enumerate(methods.items()):
         color = METHODS[number % len(METHODS)]
@@ -60,6 +66,8 @@ def draw(methods: dict[str, list[tuple[float, float]]], drivers: dict[str, tuple
         middle = [mean(values) for values in zip(*seeds, strict=True)]
         marker = "o" if "Constrained" in NAMES[method] else "^" if "PPO" in NAMES[method] else "s"
         axes.scatter(*middle, s=70, color=color, marker=marker, label=NAMES[method], edgecolors="black")
+    for color, (name, point) in zip(METHODS, declared.items(), strict=False):
+        axes.scatter(*point, s=130, color=color, marker="*", label=name, edgecolors="black")
     for name, point in drivers.items():
         axes.scatter(*point, s=90, color="black", marker="*")
         axes.annotate(name, point, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
@@ -70,9 +78,22 @@ def draw(methods: dict[str, list[tuple[float, float]]], drivers: dict[str, tuple
     plt.close(figure)
 
 
+def with_progress(folder: Path) -> dict[str, tuple[float, float]]:
+    """Policies with a declared progress: of the main job, and the mean of those that also declare comfort."""
+    job = json.loads((folder / "main_job.json").read_text())["drivers"]["policy"]
+    drivers = json.loads((folder / "braked_keep_progress.json").read_text())["drivers"]
+    trained = [place(driver["stage_one"]) for name, driver in drivers.items() if name.startswith("trained")]
+    progress, compliance = (mean(values) for values in zip(*trained, strict=True))
+    return {
+        "Constrained GRPO, progress declared": place(job["stage_one"]),
+        "Constrained GRPO, progress and comfort declared": (progress, compliance),
+    }
+
+
 def main(path: Path, *folders: Path) -> None:
-    others = without_run(folders[0].parent)
-    draw(places(folders), {name: place(one["stage_one"]) for name, one in others.items()}, path)
+    folder = folders[0].parent
+    others = {name: place(driver["stage_one"]) for name, driver in without_run(folder).items()}
+    draw(places(folders), others, with_progress(folder), path)
 
 
 if __name__ == "__main__":
