@@ -60,7 +60,10 @@ class TimedRollouts:
     """CPU seconds of rollouts, and of the parts of them that no code can leave out."""
 
     def __init__(self) -> None:
-        self.updates, self.steps, self.rollouts, self.limit = 0, 0, 0.0, 0.0
+        self.updates = 0
+        self.steps = 0
+        self.rollouts = 0.0
+        self.limit = 0.0
         self._worlds: list[World] = []
 
     def rollout(
@@ -78,13 +81,15 @@ class TimedRollouts:
         limit = self._played_again(policy.actor(), rollouts)
         self.updates += 1
         if self.updates > 1:  # the first one imports and allocates
-            self.rollouts, self.limit = self.rollouts + spent, self.limit + limit
+            self.rollouts += spent
+            self.limit += limit
             self.steps += int(rollouts.mask.sum())
         return rollouts
 
     def _played_again(self, actor: Actor, rollouts: Rollouts) -> float:
         """CPU seconds of the network's passes, and of the worlds' steps if there are worlds."""
-        mask, observations = rollouts.mask.flatten(0, 1), rollouts.inputs["observations"].flatten(0, 1)
+        mask = rollouts.mask.flatten(0, 1)
+        observations = rollouts.inputs["observations"].flatten(0, 1)
         moments = []
         for step in range(int(rollouts.lengths.max())):
             running = mask[:, step].nonzero().squeeze(-1)

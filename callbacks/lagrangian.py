@@ -86,7 +86,7 @@ class LagrangianCallback(Dual, WeightSetter):
             violations = self.compare(rates)
             # Control: the violations move the multipliers.
             self.control(rates, violations)
-        # The thresholds in force follow their schedules, and the margin falls.
+        # The thresholds in force follow their schedules.
         self.advance(trainer.global_step)
         # Weight the reward and the constraints of the next update.
         self.weight(pl_module, trainer.global_step)

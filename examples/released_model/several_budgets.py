@@ -32,7 +32,10 @@ def prompts(questions):
 
 def form(completions, wanted, **columns):
     """An indicator: a whole number where one is wanted, and an object with the wanted keys where one is."""
-    return [float(has_form(parsed(c), json.loads(w))) for c, w in zip(completions, wanted, strict=True)]
+    indicators = []
+    for completion, text in zip(completions, wanted, strict=True):
+        indicators.append(float(has_form(parsed(completion), json.loads(text))))
+    return indicators
 
 
 def right(completions, wanted, **columns):

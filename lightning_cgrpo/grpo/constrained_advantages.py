@@ -126,7 +126,7 @@ class ConstrainedAdvantages:
         excess_K = self.dual.compare(rates_K)
         # Control: the violations move the multipliers.
         self.dual.control(rates_K, excess_K)
-        # The thresholds in force follow their schedules, and the margin falls.
+        # The thresholds in force follow their schedules.
         self.updates += 1
         self.dual.advance(self.updates)
 
