@@ -1,65 +1,43 @@
-"""What refilling ended answers' slots would save of decoding: an upper bound, from lengths of answers alone.
+"""What it saves that waiting prompts take the place of ended answers, with answers of given lengths.
 
     python -m benchmarks.refilling MODEL        # a directory with config.json
 
-Today `sampler.batch_size` answers are decoded at once, and the next prompts begin when the longest answer has ended;
-ended answers leave the batch. With refilling, the next prompt would begin as soon as a group's slots are free. Prompts
-are read once either way, so only decoded steps differ. A step of R answers is priced in two ways: all steps alike, as
-where the host bounds a GPU's steps, and as measured here, in CPU seconds on one thread in float32 with random weights.
-Lengths are lognormal, with the given deviation of their logarithm.
+With a `sampler.batch_size` below an update's answers, a rollout reads further prompts as soon as a quarter of the answers
+has ended. Here it is measured beside a rollout that waits for the longest answer of each batch: decoded steps, which a
+GPU's host takes about as long for whatever they compute, and CPU seconds on one thread in float32 with random weights.
+Both decode the same answers. Lengths are lognormal, with the given deviation of their logarithm.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.limits import sample
 from benchmarks.trl.settings import make_tokenizer
 from lightning_cgrpo import CausalLMPolicy
+from lightning_cgrpo.policies.continuation import SharedContinuation
+from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.answers import WaitingPrompts
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.token_choice import TokenChoice
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
-PROMPTS, GROUP = 64, 8
-MEAN, LONGEST = 150, 512
+PROMPTS, GROUP, PROMPT_TOKENS = 32, 8, 64
+MEAN, LONGEST = 64, 256
 """Tokens of an answer."""
-DEVIATIONS = (0.0, 0.5, 1.0)
-SLOTS = (64, 128, 256)
-MEASURED = (1, 2, 4, 8, 16)
-"""Prompts of the measured steps, each with a group of answers; costs between are interpolated."""
-STEPS = 8
-DRAWS = 50
+DEVIATIONS = (0.5, 1.0)
+AT_ONCE = (32, 64, 128)
+"""Answers."""
 
 Lengths = NDArray[np.int64]  # [prompts, group]
-Cost = Callable[[Lengths], float]
-"""Of steps with so many answers each."""
-
-
-def running(lengths: Sequence[int]) -> Lengths:
-    """Answers that each step decodes, of answers that begin together."""
-    return np.array([sum(length > step for length in lengths) for step in range(max(lengths))])
-
-
-def in_waves(lengths: Lengths, slots: int) -> Lengths:
-    """Answers of each step, as decoded today."""
-    at_once = slots // GROUP
-    waves = [lengths[start : start + at_once].ravel() for start in range(0, len(lengths), at_once)]
-    return np.concatenate([running(wave.tolist()) for wave in waves])
-
-
-def refilled(lengths: Lengths, slots: int) -> Lengths:
-    """Answers of each step, if a prompt begins whenever a group of slots is free."""
-    waiting, left, decoded = list(lengths), np.zeros(0, dtype=np.int64), []
-    while waiting or len(left):
-        while waiting and len(left) + GROUP <= slots:
-            left = np.concatenate([left, waiting.pop(0)])
-        decoded.append(len(left))
-        left = left[left > 1] - 1
-    return np.array(decoded)
 
 
 def drawn(generator: np.random.Generator, deviation: float) -> Lengths:
@@ -67,29 +45,37 @@ def drawn(generator: np.random.Generator, deviation: float) -> Lengths:
     return lengths.round().clip(1, LONGEST).astype(np.int64)
 
 
-def measured_cost(directory: str) -> Cost:
-    """CPU seconds of steps, by the number of their answers."""
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float32)
-    policy = CausalLMPolicy.from_model(model, make_tokenizer())
+def rolled(policy: CausalLMPolicy, lengths: Lengths, at_once: int, refills: bool) -> tuple[int, float]:
+    """Decoded steps and CPU seconds of a rollout with answers of these lengths."""
+    last = torch.from_numpy(lengths.ravel() - 1 + LONGEST * np.arange(lengths.size))  # places of stop tokens
+    stop, other = policy.stop_tokens[0], policy.stop_tokens[0] + 1
+    steps = 0
 
-    def spent(prompts: int, length: int) -> float:
+    class Choice(TokenChoice):
+        def __call__(self, logits: Tensor, draws: Tensor, place: Tensor, seen: Tensor | None) -> Tensor:
+            super().__call__(logits, draws, place, seen)
+            return torch.where(torch.isin(place, last), stop, other)
+
+    def next_logits(continuation: SharedContinuation, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return of_tokens(continuation, kept, tokens)
+
+    of_tokens = SharedContinuation.next
+    inputs = policy.padded([[2 + row] * PROMPT_TOKENS for row in range(PROMPTS)])
+    draws = torch.rand(PROMPTS, GROUP, LONGEST, dtype=torch.float64)
+    engine = TransformersEngine()
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(transformers_engine, "TokenChoice", Choice))
+        stack.enter_context(patch.object(SharedContinuation, "next", next_logits))
+        if not refills:
+            stack.enter_context(patch.object(WaitingPrompts, "beside", return_value=0))
+        stack.enter_context(engine.session(policy))
         begun = time.process_time()
-        sample(policy, prompts, GROUP, length)
-        return time.process_time() - begun
-
-    seconds = []
-    for prompts in MEASURED:
-        long, short = (min(spent(prompts, length) for _ in range(2)) for length in (STEPS + 1, 1))
-        seconds.append((long - short) / STEPS)
-        print(f"a step of {prompts * GROUP} answers: {seconds[-1] * 1e3:.0f} ms")
-    answers = np.array(MEASURED) * GROUP
-    slope = (seconds[-1] - seconds[-2]) / (answers[-1] - answers[-2])
-
-    def cost(decoded: Lengths) -> float:
-        beyond = (decoded - answers[-1]).clip(0) * slope
-        return float((np.interp(decoded, answers, seconds) + beyond).sum())
-
-    return cost
+        rollouts = engine.generate(policy, inputs, GROUP, Sampling(LONGEST, batch_size=at_once), draws)
+        spent = time.process_time() - begun
+    assert rollouts.lengths.flatten().tolist() == lengths.ravel().tolist()
+    return steps, spent
 
 
 def main() -> None:
@@ -97,18 +83,19 @@ def main() -> None:
     parser.add_argument("model")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    costs: dict[str, Cost] = {"all steps alike": len, "as measured here": measured_cost(options.model)}
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(options.model), dtype=torch.float32)
+    policy = CausalLMPolicy.from_model(model, make_tokenizer())
     generator = np.random.default_rng(0)
     for deviation in DEVIATIONS:
-        every = [drawn(generator, deviation) for _ in range(DRAWS)]
-        longest = np.mean([lengths.max() for lengths in every])
-        mean = np.mean([lengths.mean() for lengths in every])
-        print(f"deviation {deviation}: {mean:.0f} tokens an answer, the longest {longest:.0f}")
-        for slots in SLOTS:
-            today = [in_waves(lengths, slots) for lengths in every]
-            then = [refilled(lengths, slots) for lengths in every]
-            saved = {name: 1 - sum(map(cost, then)) / sum(map(cost, today)) for name, cost in costs.items()}
-            print(f"  {slots} slots: " + ", ".join(f"{name} {share:.0%} less" for name, share in saved.items()))
+        lengths = drawn(generator, deviation)
+        print(f"deviation {deviation}: {lengths.mean():.0f} tokens an answer, the longest {lengths.max()}")
+        for at_once in AT_ONCE:
+            waves, refilled = (rolled(policy, lengths, at_once, refills) for refills in (False, True))
+            print(
+                f"  {at_once} answers at once: steps {waves[0]:,} and {refilled[0]:,} with refilling "
+                f"({1 - refilled[0] / waves[0]:.0%} less), CPU seconds {waves[1]:.1f} and {refilled[1]:.1f} "
+                f"({1 - refilled[1] / waves[1]:.0%} less)"
+            )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Reading:
 
         def timed(continuation: SharedContinuation) -> Tensor:
             # In later turns, each conversation is a prompt of its own.
-            group_size = continuation.decoding.slots.shape[1]
+            group_size = continuation.decoding.slots.grid[1]
             started = time.process_time()
             logits = read(continuation)
             self.seconds["first" if group_size == GROUP_SIZE else "later"] += time.process_time() - started

@@ -67,6 +67,13 @@ class SharedContinuation:
         self.decoding.advance()
         return self._logits(tokens)
 
+    def join(self, other: SharedContinuation) -> Tensor:
+        """Take in another's prompts and answers, of which nothing is read yet; logits ``[B', V]`` after its prompts."""
+        logits = other.read()
+        self.decoding.join(other.decoding)
+        self.positions = torch.cat([self.positions, other.positions])
+        return logits
+
     def _logits(self, tokens: Tensor) -> Tensor:
         """The next step on the device."""
         self.decoding.advance_on_device()
@@ -102,7 +109,7 @@ class FixedContinuation(SharedContinuation):
     def _place(self) -> None:
         """Make room for a token in each slot, and find the answers' slots."""
         slots, device = self.decoding.slots, self.positions.device
-        self._tokens = torch.zeros(slots.shape[0] * slots.shape[1], dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(slots.count, dtype=torch.int64, device=device)
         self._taken = slots.taken.to(device, non_blocking=True)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ class GenerationSampler(Sampler):
         repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt and the answer
             (Keskar et al., 2019). The loss does not apply it, but corrects by both probabilities, as for an
             external engine (`Optimization.sampling`); ``sampling/ratio`` shows the difference.
-        batch_size: most answers generated at once, in whole groups; by default all.
+        batch_size: most answers generated at once, in whole groups; by default all. Waiting prompts take the place of
+            ended answers.
         engine: by default the policy's own weights in this process.
     """
 

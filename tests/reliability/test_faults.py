@@ -30,7 +30,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.token_choice import TokenChoice
 from lightning_cgrpo.tasks.functions.calls import call_functions
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
@@ -216,9 +216,7 @@ def test_prompts_that_are_too_long_are_found_before_training(folder, short, amon
 
 def test_empty_answers_are_answers(folder, monkeypatch):
     """All of them end at once: a stop token each, text of no length, and nothing that varies."""
-    monkeypatch.setattr(
-        transformers_engine._Choice, "__call__", lambda self, logits, *_: self.stops[0].expand(len(logits))
-    )
+    monkeypatch.setattr(TokenChoice, "__call__", lambda self, logits, *_: self.stops[0].expand(len(logits)))
     seen = []
 
     def reward(completions, completion_ids):

@@ -9,13 +9,14 @@ from lightning_cgrpo.core.rollout import PromptGroups, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
+from lightning_cgrpo.policies.continuation import SharedContinuation
 from lightning_cgrpo.policies.shared_prefix import decoding
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
-from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, TransformersEngine, sample
+from lightning_cgrpo.samplers.token_choice import TokenChoice, sample
+from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, TransformersEngine
 from tests.samplers.vllm_client import make_policy
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
@@ -102,6 +103,77 @@ def test_independent_of_the_batch(policy, batch_size):
         assert single.info["text"][0] == together.info["text"][b]
 
 
+class Steps:
+    """Notes the running answers and their prompts at each step, and the prompts that join."""
+
+    def __init__(self, monkeypatch):
+        self.answers, self.prompts, self.joined = [], [], []
+        monkeypatch.setattr(SharedContinuation, "next", self.watched(SharedContinuation.next, self.stepped))
+        monkeypatch.setattr(Decoding, "join", self.watched(Decoding.join, self.noted))
+
+    def watched(self, method, note):
+        def noting(instance, *arguments):
+            result = method(instance, *arguments)
+            note(instance, *arguments)
+            return result
+
+        return noting
+
+    def stepped(self, continuation, kept, tokens):
+        self.answers.append(len(tokens))
+        slots = continuation.decoding.slots
+        self.prompts.append(len((slots.cell // slots.grid[1]).unique()))
+
+    def noted(self, decoding, other):
+        self.joined.append(other.slots.grid[0])
+
+
+@pytest.mark.parametrize("look_every", [1, 3])
+@pytest.mark.parametrize("stops", [30, 60])
+@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"repetition_penalty": 1.3}, {"top_p": 0.95}])
+def test_waiting_prompts_take_the_place_of_ended_answers(policy, monkeypatch, options, stops, look_every):
+    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
+    monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
+    prompts = groups([" ".join(TEXTS[: number % 3 + 1]) + f" {number}" for number in range(40)])
+    expected = rolled(policy, 60, 4, prompts, **options)
+    steps = Steps(monkeypatch)
+    refilled = rolled(policy, 60, 4, prompts, batch_size=34, **options)
+    same(refilled, expected)
+    if expected.sampling_log_probs is not None:
+        torch.testing.assert_close(refilled.sampling_log_probs, expected.sampling_log_probs, rtol=0, atol=1e-6)
+    assert sum(steps.joined) > 24 and max(steps.joined) > 1
+    assert max(steps.answers) <= 32  # whole groups
+    assert 8 < max(steps.prompts) <= 16
+
+
+def test_prompts_that_join_have_limits_and_room_of_their_own(policy, monkeypatch):
+    prompts = groups([f"Tom {number}" for number in range(12)])
+    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+    limits = torch.tensor([5, 5, 9, 2, 50, 1, 40, 3, 60, 8, 1, 30])
+    draws = noise_for(prompts)(2, 60)
+
+    def answered(most):
+        sampling = Sampling(60, batch_size=most)
+        return TransformersEngine().generate(policy, inputs, 2, sampling, draws, limits)
+
+    expected, steps = answered(None), Steps(monkeypatch)
+    refilled = answered(6)
+    assert torch.equal(refilled.actions, expected.actions) and torch.equal(refilled.mask, expected.mask)
+    assert (expected.lengths == limits[:, None]).any(-1).sum() > 6 and len(steps.joined) > 2
+
+
+@pytest.mark.parametrize("kind", ["padded rows", "CUDA graphs"])
+def test_prompts_of_other_models_wait_for_the_longest_answer(policy, monkeypatch, kind):
+    prompts = groups([f"Tom {number}" for number in range(9)])
+    expected = rolled(policy, 60, 4, prompts)
+    steps = Steps(monkeypatch)
+    if kind == "padded rows":
+        monkeypatch.setattr(policy, "computation", PaddedRows())
+    engine = TransformersEngine(cuda_graphs=kind == "CUDA graphs")
+    same(rolled(policy, 60, 4, prompts, batch_size=8, engine=engine), expected)
+    assert not steps.joined
+
+
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("look_every", [2, 8, 100])
 def test_rare_looks_at_which_answers_ended_change_no_answer(policy, monkeypatch, look_every, shares):
@@ -119,7 +191,7 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
 
     def watched(kept, rows):
         keep(kept, rows)
-        prompts_left.append(kept.slots.shape[0])
+        prompts_left.append(kept.slots.grid[0])
 
     monkeypatch.setattr(Decoding, "keep", watched)
     monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
@@ -275,7 +347,7 @@ def test_answers_that_never_end_are_named_once(policy, monkeypatch):
     prompts = groups()
     sampler = GenerationSampler(max_new_tokens=2)
     monkeypatch.setattr(policy, "stop_tokens", (policy.pad_token,))  # never sampled, but for stop tokens
-    monkeypatch.setattr(transformers_engine._Choice, "__call__", lambda self, logits, *_: logits.argmax(-1) * 0 + 5)
+    monkeypatch.setattr(TokenChoice, "__call__", lambda self, logits, *_: logits.argmax(-1) * 0 + 5)
     with pytest.warns(match=r"end tokens <\|endoftext\|>\. Try a larger max_new_tokens") as messages:
         for _ in range(ENDLESS + 1):
             sampler.rollout(policy, prompts, 2, noise_for(prompts))

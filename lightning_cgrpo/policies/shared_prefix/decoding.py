@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
@@ -15,8 +16,8 @@ CROWDED = 0.75
 FEWEST_COLUMNS = 128
 """Keys and values of an answer that fixed steps read at first."""
 
-# Shapes: n prompts of P tokens, G slots each for answers' keys and values, R answers that go on; H heads of queries, K
-# of keys, width D.
+# Shapes: n prompts of P tokens; a grid with G cells for each prompt's answers; S slots for answers' keys and values; R
+# answers that go on; H heads of queries, K of keys, width D.
 
 
 class _Layer:
@@ -28,55 +29,91 @@ class _Layer:
     Args:
         prompt_key: ``[n K, D, P]``.
         prompt_value: ``[n K, P, D]``.
-        slots: n K G.
-        queries: H / K.
-        room: most steps.
-        zeros: fill the caches, because fixed steps read keys and values that are not written yet.
     """
 
-    def __init__(
-        self, prompt_key: Tensor, prompt_value: Tensor, slots: int, queries: int, room: int, zeros: bool
-    ) -> None:
+    def __init__(self, prompt_key: Tensor, prompt_value: Tensor) -> None:
         self.prompt_key, self.prompt_value = prompt_key, prompt_value
-        width = prompt_value.shape[-1]
-        made = prompt_value.new_zeros if zeros else prompt_value.new_empty
+        self.query = self.key = self.value = prompt_key[:0]
+
+    def make_room(self, slots: int, queries: int, room: int, zeros: bool) -> None:
+        """Make empty caches of answers.
+
+        Args:
+            slots: S K.
+            queries: H / K.
+            room: most steps.
+            zeros: fill the caches, because steps read keys and values that are not written yet.
+        """
+        width = self.prompt_value.shape[-1]
+        made = self.prompt_value.new_zeros if zeros else self.prompt_value.new_empty
         self.query = made(slots, queries, width)  # of the step
         self.key, self.value = made(slots, room, width), made(slots, room, width)
         # Views that every step needs.
         self.key_cells, self.value_cells = self.key.flatten(0, 1), self.value.flatten(0, 1)
-        self.folded = self.query.view(len(prompt_key), -1, width)  # [n K, G H / K, D]
+
+    def append(self, other: _Layer, length: int) -> None:
+        """Append another's prompts, padded to one `length`."""
+        keys, values = [], []
+        for layer in (self, other):
+            padding = length - layer.prompt_value.shape[1]
+            keys.append(pad(layer.prompt_key, (0, padding)))
+            values.append(pad(layer.prompt_value, (0, 0, 0, padding)))
+        self.prompt_key, self.prompt_value = torch.cat(keys), torch.cat(values)
 
 
 @dataclass(frozen=True)
 class _Slots:
-    """Which answer has which of the slots ``[n, G]``; after an answer has ended, its slot computes without a reader."""
+    """Where the R answers are, on the CPU: their cells in the grid, and their slots in the caches.
 
-    shape: tuple[int, int]
-    taken: Tensor  # [R] on the CPU, ascending
+    After an answer has ended, its slot computes without a reader.
+    """
+
+    grid: tuple[int, int]  # n, G
+    cell: Tensor  # [R], ascending
+    count: int
+    slot: Tensor | None = None  # [R], ascending; None while each cell is a slot, until prompts join
+
+    @property
+    def taken(self) -> Tensor:
+        return self.cell if self.slot is None else self.slot
+
+    @property
+    def columns(self) -> int:
+        """Neighbors in the caches that share a kind of heads."""
+        return self.grid[1] if self.slot is None else 1
 
     def kept(self, rows: Tensor) -> _Slots:
-        return _Slots(self.shape, self.taken[rows])
+        return _Slots(self.grid, self.cell[rows], self.count, None if self.slot is None else self.slot[rows])
+
+    def left(self) -> tuple[Tensor, Tensor]:
+        """The prompts ``[n']`` with answers, and the number among them of each answer's prompt ``[R]``."""
+        return torch.unique(self.cell // self.grid[1], return_inverse=True)
 
     def gathered(self) -> tuple[_Slots, Tensor, Tensor]:
-        """As few slots as possible, the old slot of each ``[n' G']``, and the prompts that are left ``[n']``."""
-        old, number = self.taken // self.shape[1], torch.arange(len(self.taken), device="cpu")
-        counts = torch.bincount(old, minlength=self.shape[0])
-        left = counts.nonzero()[:, 0]
-        counts = counts[left]
-        shape = len(left), int(counts.max())
-        prompt = torch.searchsorted(left, old)
-        taken = prompt * shape[1] + number - (counts.cumsum(0) - counts)[prompt]
-        source = self.taken[:1].repeat(shape[0] * shape[1])
-        source[taken] = self.taken
-        return _Slots(shape, taken), source, left
+        """As few slots as possible, the old slot of each, and the prompts that are left ``[n']``."""
+        left, prompt = self.left()
+        grid, cell = _grid(prompt)
+        if self.slot is not None:
+            return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.slot, left
+        source = self.cell[:1].repeat(grid[0] * grid[1])
+        source[cell] = self.cell
+        return _Slots(grid, cell, len(source)), source, left
+
+    def joined(self, other: _Slots) -> tuple[_Slots, Tensor, Tensor]:
+        """`gathered`, with another's answers behind, in slots that are no cells of the grid.
+
+        An answer that goes on alone would else take the slots of a whole group.
+        """
+        left, prompt = self.left()
+        grid, cell = _grid(torch.cat([prompt, len(left) + other.left()[1]]))
+        return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.taken, left
 
 
 class Decoding:
     """`Attend` for generation: a packed row of prompts, then R answers, to which every step appends a token.
 
-    Steps are `fixed` to be captured as a CUDA graph: all slots compute, whether an answer is in them or not, each step
-    reads `columns` of the caches, and the number of the step is on the device. A step's numbers then depend on nothing
-    but static tensors.
+    Steps are `fixed` to be captured as a CUDA graph: all slots compute, whether an answer is in them or not, and each
+    step reads `columns` of the caches. A step's numbers then depend on nothing but static tensors.
 
     Args:
         group_size: answers to each prompt.
@@ -85,17 +122,19 @@ class Decoding:
 
     def __init__(self, layout: Layout, group_size: int, room: int, fixed: bool = False) -> None:
         self.layout, self.room, self.fixed = layout, room, fixed
-        self.step = -1
         self.columns = min(FEWEST_COLUMNS, room)  # of fixed steps; the host doubles them
         prompts = layout.prompts.shape[0]
         # On the CPU, so that no shape waits for the device.
-        self.slots = _Slots((prompts, group_size), torch.arange(prompts * group_size, device="cpu"))
-        self.bias: Tensor | None = None  # [n K, 1, P]
-        self._heads = self._kinds = 0
+        answers = prompts * group_size
+        self.slots = _Slots((prompts, group_size), _numbers(answers), answers)
+        self.steps = torch.full((answers,), -1, device="cpu")  # [R], the last step of each answer
+        self.step = -1  # the largest
+        self.bias: Tensor | None = None  # [n K, 1, P], minus infinity for padding; None without padding
+        self._own_bias: Tensor | None = None  # [S K, 1, room], minus infinity after a step; None if all are the last
+        self._slot_of_cell: Tensor | None = None  # [n K G]; None while each cell is a slot
+        self._cell_of_slot: Tensor | None = None  # [S K]
+        self._heads = self._kinds = self._length = 0  # H, K, P
         self._layers: dict[int, _Layer] = {}
-        device = layout.position_ids.device
-        self._step = torch.full((1,), -1, device=device)  # `step` on the device
-        self._own_bias: Tensor | None = None  # [1, 1, room], minus infinity after a fixed step, else 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if self.step < 0:
@@ -104,6 +143,12 @@ class Decoding:
 
     def advance(self) -> bool:
         """Begin the next step on the host; returns whether the shapes of fixed steps changed."""
+        if self.step < 0:
+            for layer in self._layers.values():
+                self._make_room(layer)
+            self._place()
+            self._arrange()
+        self.steps = self.steps + 1
         self.step += 1
         if self.step < self.columns or not self.fixed:
             return False
@@ -112,85 +157,161 @@ class Decoding:
 
     def advance_on_device(self) -> None:
         """Begin the next step on the device."""
-        self._step += 1
         self._cell += 1
         if self._own_bias is not None:
-            self._own_bias.index_fill_(-1, self._step, 0.0)
+            self._own_bias.view(-1).index_fill_(0, self._cell, 0.0)
+
+    def keep(self, rows: Tensor) -> Tensor | None:
+        """Keep only the answers at `rows`, ascending indices on the CPU.
+
+        Returns:
+            the old slot of each new one, on the CPU; None if the slots stay.
+        """
+        slots = self.slots = self.slots.kept(rows)
+        self.steps = self.steps[rows]
+        self.step = int(self.steps.max())
+        fewer, source, left = slots.gathered()
+        gathers = len(source) <= CROWDED * slots.count
+        if gathers:
+            self._move(fewer, source, left)
+        elif self.step >= 0 and not self.fixed:
+            self._place()
+        return source if gathers else None
+
+    def join(self, other: Decoding) -> None:
+        """Take in another's prompts, which it has read, and its answers, which have no step yet."""
+        slots, source, left = self.slots.joined(other.slots)
+        self.steps = torch.cat([self.steps, other.steps])
+        self.room = max(self.room, other.room)
+        self._move(slots, source, left)
+        length = max(self._length, other._length)
+        for number, layer in self._layers.items():
+            layer.append(other._layers[number], length)
+        if self.bias is not None or other.bias is not None or self._length != other._length:
+            self.bias = torch.cat(
+                [self._padded_bias(len(left), length), other._padded_bias(other.slots.grid[0], length)]
+            )
+        self._length = length
 
     def _read(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         prompts = self.layout.prompts
         q, k, v = (prompts.pad(tensor) for tensor in (query, key, value))
         if not self._layers:
-            self._heads, self._kinds = query.shape[1], key.shape[1]
+            self._heads, self._kinds, self._length = query.shape[1], key.shape[1], q.shape[1]
             bias = self.layout.prompt_bias(query.dtype)
             self.bias = None if bias is None else bias[:, 0].repeat_interleave(self._kinds, 0)
-            if self.fixed:
-                self._own_bias = query.new_full((1, 1, self.room), -torch.inf)
             self._nothing = query.new_zeros(1)
-            self._place()
         prompt_key = (k * scale).permute(0, 2, 3, 1).flatten(0, 1).contiguous()
-        self._layers[layer] = self._layer(prompt_key, v.transpose(1, 2).flatten(0, 1).contiguous())
+        self._layers[layer] = _Layer(prompt_key, v.transpose(1, 2).flatten(0, 1).contiguous())
         return prompts.unpad(causal_attention(q, k, v, scale))
 
-    def _layer(self, prompt_key: Tensor, prompt_value: Tensor) -> _Layer:
-        slots = len(prompt_key) * self.slots.shape[1]
-        return _Layer(prompt_key, prompt_value, slots, self._heads // self._kinds, self.room, self.fixed)
-
-    def _place(self) -> None:
-        """Find the slot ``[R K]`` of each answer's kinds of heads, and its cell in the caches at the current step."""
-        group, kinds, taken = self.slots.shape[1], self._kinds, self.slots.taken[:, None]
-        if self.fixed:
-            taken = torch.arange(self.slots.shape[0] * group, device="cpu")[:, None]
-        slot = (taken // group * kinds + torch.arange(kinds, device="cpu")) * group + taken % group  # [R, K]
-        self._slot = slot.flatten().to(self.layout.position_ids.device, non_blocking=True)
-        self._cell = self._slot * self.room + self.step
+    def _make_room(self, layer: _Layer) -> None:
+        zeros = self._reads_unwritten()
+        layer.make_room(self.slots.count * self._kinds, self._heads // self._kinds, self.room, zeros)
 
     def _continue(self, layer: _Layer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        q, folded, length = layer.query, layer.folded, layer.prompt_value.shape[1]
+        q, length = layer.query, self._length
         steps = self.columns if self.fixed else self.step + 1
         q.index_copy_(0, self._slot, query.reshape(-1, *q.shape[1:]))
         layer.key_cells.index_copy_(0, self._cell, key.flatten(0, 1))
         layer.value_cells.index_copy_(0, self._cell, value.flatten(0, 1))
         # `bmm`, because `@` prepares its operands with more operations on the host.
+        by_prompt = self._by_prompt(q)
         if self.bias is None:
-            to_prompt = torch.bmm(folded, layer.prompt_key)
+            to_prompt = torch.bmm(by_prompt, layer.prompt_key)
         else:
-            to_prompt = torch.baddbmm(self.bias, folded, layer.prompt_key)
+            to_prompt = torch.baddbmm(self.bias, by_prompt, layer.prompt_key)
         own_keys = layer.key[:, :steps].mT
         if self._own_bias is None:
             to_own = torch.baddbmm(self._nothing, q, own_keys, beta=0, alpha=scale)
         else:
             to_own = torch.baddbmm(self._own_bias[..., :steps], q, own_keys, alpha=scale)
         # One softmax over both; without its dtype, autocast would leave float32.
-        scores = torch.cat([to_prompt.view(*q.shape[:2], -1), to_own], -1).softmax(-1, dtype=q.dtype)
-        attended = torch.bmm(scores.view(*folded.shape[:2], -1)[..., :length], layer.prompt_value)
-        attended = attended.view_as(q).baddbmm_(scores[..., length:], layer.value[:, :steps])
+        scores = torch.cat([self._by_slot(to_prompt), to_own], -1).softmax(-1, dtype=q.dtype)
+        attended = self._by_slot(torch.bmm(self._by_prompt(scores[..., :length]), layer.prompt_value))
+        attended = attended.baddbmm_(scores[..., length:], layer.value[:, :steps])
         return attended.index_select(0, self._slot).view_as(query)
 
-    def keep(self, rows: Tensor) -> Tensor | None:
-        """Keep only the answers at `rows`, ascending indices on the CPU.
+    def _by_prompt(self, rows: Tensor) -> Tensor:
+        """Rows ``[S K, H / K, X]`` of slots as ``[n K, G H / K, X]``."""
+        if self._slot_of_cell is not None:
+            rows = rows.index_select(0, self._slot_of_cell)
+        return rows.view(self.slots.grid[0] * self._kinds, -1, rows.shape[-1])
 
-        Returns:
-            the old slots ``[n' G']`` of the new ones, on the CPU; None if the slots stay.
-        """
-        slots = self.slots = self.slots.kept(rows)
-        fewer, source, left = slots.gathered()
-        gathers = len(source) <= CROWDED * slots.shape[0] * slots.shape[1]
-        if gathers:
-            self._gather(fewer, source, left)
-        if gathers or not self.fixed:
-            self._place()
-        return source if gathers else None
+    def _by_slot(self, rows: Tensor) -> Tensor:
+        """The inverse of `_by_prompt`."""
+        rows = rows.view(-1, self._heads // self._kinds, rows.shape[-1])
+        return rows if self._cell_of_slot is None else rows.index_select(0, self._cell_of_slot)
 
-    def _gather(self, slots: _Slots, source: Tensor, prompts: Tensor) -> None:
-        """Copy the caches into fewer slots, and leave out prompts without answers."""
-        device, kinds, steps = self.layout.position_ids.device, self._kinds, self.step + 1
-        kind, group = torch.arange(kinds, device="cpu"), self.slots.shape[1]
-        prompt, column = (source // group).view(-1, 1, slots.shape[1]), (source % group).view(-1, 1, slots.shape[1])
-        index = ((prompt * kinds + kind[:, None]) * group + column).flatten().to(device, non_blocking=True)
-        left = (prompts[:, None] * kinds + kind).flatten().to(device, non_blocking=True)
+    def _padded_bias(self, prompts: int, length: int) -> Tensor:
+        bias = self.bias
+        if bias is None:
+            bias = self._nothing.new_zeros(prompts * self._kinds, 1, self._length)
+        return pad(bias, (0, length - self._length), value=-torch.inf)
+
+    def _move(self, slots: _Slots, source: Tensor, left: Tensor) -> None:
+        """Copy the slots `source` to the first of new `slots`, and leave out prompts without answers."""
+        kinds, steps = _numbers(self._kinds), self.step + 1
+        old = self._with_kinds(source, self.slots.columns).flatten()
+        new = self._with_kinds(_numbers(len(source)), slots.columns).flatten()
+        index = self._there(torch.empty_like(old).index_copy(0, new, old))
+        prompts = self._there((left[:, None] * self._kinds + kinds).flatten())
         self.slots = slots
-        self.bias = None if self.bias is None else self.bias[left]
-        for number, old in self._layers.items():
-            new = self._layers[number] = self._layer(old.prompt_key[left], old.prompt_value[left])
-            new.key[:, :steps], new.value[:, :steps] = old.key[index, :steps], old.value[index, :steps]
+        self.bias = None if self.bias is None else self.bias[prompts]
+        for number, layer in self._layers.items():
+            moved = self._layers[number] = _Layer(layer.prompt_key[prompts], layer.prompt_value[prompts])
+            if steps:  # The first step makes room.
+                self._make_room(moved)
+                moved.key[: len(index), :steps] = layer.key[index, :steps]
+                moved.value[: len(index), :steps] = layer.value[index, :steps]
+        if steps:
+            self._place()
+            self._arrange()
+
+    def _place(self) -> None:
+        """Find the slot ``[R K]`` of each answer's kinds of heads, and its cell in the caches at its last step."""
+        taken, steps = self.slots.taken, self.steps
+        if self.fixed:
+            taken = _numbers(self.slots.count)
+            steps = steps[:1].expand(len(taken))
+        slot = self._with_kinds(taken, self.slots.columns)  # [R, K]
+        self._slot = self._there(slot.flatten())
+        self._cell = self._there((slot * self.room + steps[:, None]).flatten())
+
+    def _arrange(self) -> None:
+        """Relate slots to the grid, and hide what is not yet written in them."""
+        slots, taken = self.slots, self._with_kinds(self.slots.taken, self.slots.columns).flatten()  # [R K]
+        self._slot_of_cell = self._cell_of_slot = self._own_bias = None
+        if slots.slot is not None:
+            cell = self._with_kinds(slots.cell, slots.grid[1]).flatten()
+            in_grid = torch.zeros(slots.grid[0] * slots.grid[1] * self._kinds, dtype=torch.int64, device="cpu")
+            self._slot_of_cell = self._there(in_grid.index_copy(0, cell, taken))
+            self._cell_of_slot = self._there(torch.empty_like(cell).index_copy(0, taken, cell))
+        if self._reads_unwritten():
+            last = torch.full((slots.count * self._kinds,), -1, device="cpu")
+            last = last.index_copy(0, taken, self.steps.repeat_interleave(self._kinds))
+            unwritten = self._there(_numbers(self.room)) > self._there(last)[:, None, None]
+            self._own_bias = self._nothing.new_zeros(unwritten.shape).masked_fill_(unwritten, -torch.inf)
+
+    def _reads_unwritten(self) -> bool:
+        """Whether a step reads keys and values that are not written yet."""
+        return self.fixed or bool((self.steps != self.step).any())
+
+    def _with_kinds(self, slots: Tensor, columns: int) -> Tensor:
+        """Places ``[X, K]`` of kinds of heads, for slots ``[X]`` or cells, whose rows of `columns` repeat per kind."""
+        return (slots[:, None] // columns * self._kinds + _numbers(self._kinds)) * columns + slots[:, None] % columns
+
+    def _there(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.layout.position_ids.device, non_blocking=True)
+
+
+def _numbers(count: int) -> Tensor:
+    return torch.arange(count, device="cpu")  # also where the default device is another
+
+
+def _grid(prompt: Tensor) -> tuple[tuple[int, int], Tensor]:
+    """The smallest grid for answers to prompts ``[R]``, which are 0 to n - 1 and ascending, and their cells ``[R]``."""
+    counts = torch.bincount(prompt)
+    columns = int(counts.max())
+    before = counts.cumsum(0) - counts
+    return (len(counts), columns), prompt * columns + _numbers(len(prompt)) - before[prompt]

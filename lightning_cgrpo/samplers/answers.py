@@ -1,0 +1,177 @@
+"""Answers of a rollout: those that wait, those that go on, and their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.core.rollout import Rollouts
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.continuation import Continuation, FixedContinuation, SharedContinuation
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.token_choice import occurring
+
+FEWEST_PROMPTS = 0.25
+"""Prompts that join running answers, as a share of those that fit, because a join moves all keys and values."""
+MOST_PROMPTS = 2
+"""Prompts with running answers, as a multiple of those that fit, because a single answer keeps its prompt."""
+
+# Shapes: B prompts with G answers each, R in all, of at most T tokens; r answers go on; V tokens in the vocabulary.
+
+
+class WaitingPrompts:
+    """The prompts whose answers have not begun, in the order of their numbers.
+
+    Args:
+        inputs: of all B prompts, on the policy's device.
+        lengths: ``[B]`` of the prompts, on the CPU.
+        limits: ``[B]``, most tokens of each prompt's answers, on the CPU.
+        fixed: decode in steps of fixed shapes.
+    """
+
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        inputs: dict[str, Tensor],
+        lengths: Tensor,
+        limits: Tensor,
+        group_size: int,
+        sampling: Sampling,
+        fixed: bool,
+    ) -> None:
+        self.policy, self.inputs, self.lengths, self.limits = policy, inputs, lengths, limits
+        self.group_size, self.sampling, self.fixed = group_size, sampling, fixed
+        most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
+        self.at_once = max(most, 1)
+        self.may_join = isinstance(policy.computation, PackedPrompts) and not fixed
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths) - self._first
+
+    def beside(self, running: Running) -> int:
+        """The number of prompts that are to join running answers now; it depends on lengths alone."""
+        if not self.may_join:
+            return 0
+        free = self.at_once * self.group_size - len(running.prompt)
+        answered = len(running.prompt.unique())
+        count = min(free // self.group_size, MOST_PROMPTS * self.at_once - answered, len(self))
+        return count if count >= min(FEWEST_PROMPTS * self.at_once, len(self)) else 0
+
+    def begin(self, count: int) -> tuple[Running, Continuation]:
+        """All answers of the next `count` prompts, before their first tokens."""
+        policy, sampling, device = self.policy, self.sampling, self.policy.device
+        some = slice(self._first, self._first + count)
+        lengths, limits = self.lengths[some], self.limits[some]
+        inputs = {name: _in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
+        longest = int(limits.max())
+        continuation = policy.continuation(inputs, lengths, self.group_size, longest)
+        if self.fixed and isinstance(continuation, SharedContinuation):
+            continuation = FixedContinuation(policy, inputs, lengths, self.group_size, longest)
+
+        prompt = torch.arange(len(self.lengths), device="cpu")[some].repeat_interleave(self.group_size)
+        left = limits.repeat_interleave(self.group_size)
+        row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
+        place = row * sampling.max_new_tokens
+        seen = None
+        if sampling.repetition_penalty != 1:
+            seen = occurring(policy, inputs).repeat_interleave(self.group_size, 0)
+        self._first += len(lengths)
+        return Running(
+            prompt,
+            left,
+            place.to(device, non_blocking=True),
+            (place + left).to(device, non_blocking=True),
+            torch.ones(len(prompt), dtype=torch.bool, device=device),
+            seen,
+        ), continuation
+
+
+@dataclass(frozen=True)
+class Running:
+    """The answers that had not ended at the last look."""
+
+    prompt: Tensor  # [r] on the CPU
+    left: Tensor  # [r] on the CPU, tokens until the limit
+    place: Tensor  # [r] of the next token, among the places [R T] of all answers
+    end: Tensor  # [r] place after the limit
+    going_on: Tensor  # [r] bool
+    seen: Tensor | None  # [r, V] bool, tokens to penalize
+
+    def with_tokens(self, chosen: Tensor, stops: Tensor) -> Running:
+        """After the next tokens ``[r]``, of which `stops` and those at the limit are the last."""
+        place = self.place + 1
+        return Running(
+            self.prompt,
+            self.left - 1,
+            place,
+            self.end,
+            self.going_on & torch.isin(chosen, stops, invert=True) & (place < self.end),
+            None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
+        )
+
+    def kept(self, rows: Tensor) -> Running:
+        """The answers at `rows`, on the CPU."""
+        index = rows.to(self.place.device, non_blocking=True)
+        return Running(
+            self.prompt[rows],
+            self.left[rows],
+            self.place[index],
+            self.end[index],
+            self.going_on[index],
+            None if self.seen is None else self.seen[index],
+        )
+
+    def joined(self, other: Running) -> Running:
+        """These answers, then the other's."""
+        return Running(
+            torch.cat([self.prompt, other.prompt]),
+            torch.cat([self.left, other.left]),
+            torch.cat([self.place, other.place]),
+            torch.cat([self.end, other.end]),
+            torch.cat([self.going_on, other.going_on]),
+            None if self.seen is None or other.seen is None else torch.cat([self.seen, other.seen]),
+        )
+
+
+class Answers:
+    """The tokens of all answers, on the policy's device."""
+
+    def __init__(self, policy: CausalLMPolicy, rows: int, sampling: Sampling) -> None:
+        self.policy = policy
+        self.longest = sampling.max_new_tokens
+        self.tokens = torch.full((rows * self.longest,), policy.pad_token, device=policy.device)  # [R T]
+        self.written = torch.zeros_like(self.tokens, dtype=torch.bool)
+        self.log_probs: Tensor | None = None  # only for corrections by both probabilities
+        if sampling.repetition_penalty != 1:
+            self.log_probs = torch.zeros_like(self.tokens, dtype=torch.float32)
+
+    def write(self, running: Running, chosen: Tensor, log_probs: Tensor) -> None:
+        """Write a token ``[r]`` of each running answer; tokens after an answer's end are not its own."""
+        self.tokens.index_copy_(0, running.place, chosen)
+        self.written.index_copy_(0, running.place, running.going_on)
+        if self.log_probs is not None:
+            self.log_probs.index_copy_(0, running.place, log_probs)
+
+    def rollouts(self, inputs: dict[str, Tensor], group_size: int) -> Rollouts:
+        shape = len(inputs["prompt_ids"]), group_size, self.longest
+        written = self.written.view(shape)
+        tokens = self.tokens.view(shape).masked_fill_(~written, self.policy.pad_token)
+        stops = torch.tensor(self.policy.stop_tokens, device="cpu").to(tokens.device, non_blocking=True)
+        ended = (torch.isin(tokens, stops) & written).any(-1)
+        log_probs = self.log_probs
+        return Rollouts(
+            actions=tokens,
+            mask=written,
+            inputs=inputs,
+            sampling_log_probs=None if log_probs is None else log_probs.view(shape).masked_fill_(~written, 0),
+            info={"truncated": ~ended},
+        )
+
+
+def _in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images in the dtype of the weights; tokens and masks as they are."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
