@@ -161,6 +161,14 @@ def check(policy, exact, atol=1e-4):
                 torch.testing.assert_close(
                     output.log_probs[2 * row + column][: len(answer)], log_probs, rtol=0, atol=atol
                 )
+    # Prompts that wait for a place have the same answers.
+    inputs, draws = policy.padded([*prompts, [17, 18], [19] * 6]), torch.full((4, 1, 5), 0.5)
+    limits = torch.tensor([1, 5, 3, 2])
+    whole, waiting = (
+        TransformersEngine().generate(policy, inputs, 1, Sampling(5, top_k=1, batch_size=size), draws, limits)
+        for size in (None, 2)
+    )
+    assert torch.equal(waiting.actions, whole.actions) and torch.equal(waiting.mask, whole.mask)
 
 
 def test_dropout_from_the_configuration_stays_off_under_checkpointing(tokenizer):

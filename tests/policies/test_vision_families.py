@@ -16,9 +16,12 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies import tiny_families
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")
@@ -192,6 +195,20 @@ def test_rollouts_have_the_log_probs_of_training(policy):
             if len(rows):
                 logits = steps.next(kept, actions[rows, step])
     assert not len(rows)
+
+
+def test_prompts_that_wait_for_a_place_have_the_same_answers(policy):
+    """Other prompts' images, and none, are read while answers go on."""
+    inputs, draws = (
+        policy.read_prompts([*PROMPTS, *PROMPTS[::-1]]),
+        uniform(0, Stream.ROLLOUT, 0, torch.arange(6), (2, 9)),
+    )
+    limits = torch.tensor([3, 9, 2, 8, 1, 5])
+    whole, waiting = (
+        TransformersEngine().generate(policy, inputs, 2, Sampling(9, batch_size=size), draws, limits)
+        for size in (None, 4)
+    )
+    assert torch.equal(waiting.actions, whole.actions) and torch.equal(waiting.mask, whole.mask)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
