@@ -2,10 +2,10 @@
 
     python -m benchmarks.refilling MODEL        # a directory with config.json
 
-With a `sampler.batch_size` below an update's answers, a rollout reads further prompts as soon as a quarter of the answers
-has ended. Here it is measured beside a rollout that waits for the longest answer of each batch: decoded steps, which a
-GPU's host takes about as long for whatever they compute, and CPU seconds on one thread in float32 with random weights.
-Both decode the same answers. Lengths are lognormal, with the given deviation of their logarithm.
+With a `sampler.batch_size` below an update's answers, a rollout reads further prompts whenever a quarter of its answers
+has ended. It is measured beside a rollout that waits for the longest answer of each batch: decoded steps, which a
+GPU's host takes about equally long to launch, and CPU seconds on one thread in float32 with random weights. Both
+decode the same answers. Lengths are lognormal, with the given deviation of their logarithm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
-PROMPTS, GROUP, PROMPT_TOKENS = 32, 8, 64
-MEAN, LONGEST = 64, 256
+PROMPTS, GROUP, PROMPT_TOKENS = 16, 8, 64
+MEAN, LONGEST = 40, 160
 """Tokens of an answer."""
 DEVIATIONS = (0.5, 1.0)
-AT_ONCE = (32, 64, 128)
+AT_ONCE = (16, 32, 64)
 """Answers."""
 
 Lengths = NDArray[np.int64]  # [prompts, group]
