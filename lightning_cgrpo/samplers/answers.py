@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class WaitingPrompts:
         self.group_size, self.sampling, self.fixed = group_size, sampling, fixed
         most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
         self.at_once = max(most, 1)
-        self.may_join = isinstance(policy.computation, PackedPrompts) and not fixed
+        self._joins = isinstance(policy.computation, PackedPrompts) and not fixed
         self._first = 0
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class WaitingPrompts:
 
     def beside(self, running: Running) -> int:
         """The number of prompts that are to join running answers now; it depends on lengths alone."""
-        if not self.may_join:
+        if not self._joins:
             return 0
         free = self.at_once * self.group_size - len(running.prompt)
         answered = len(running.prompt.unique())
@@ -80,14 +80,15 @@ class WaitingPrompts:
         if sampling.repetition_penalty != 1:
             seen = occurring(policy, inputs).repeat_interleave(self.group_size, 0)
         self._first += len(lengths)
-        return Running(
-            prompt,
-            left,
-            place.to(device, non_blocking=True),
-            (place + left).to(device, non_blocking=True),
-            torch.ones(len(prompt), dtype=torch.bool, device=device),
-            seen,
-        ), continuation
+        running = Running(
+            prompt=prompt,
+            left=left,
+            place=place.to(device, non_blocking=True),
+            end=(place + left).to(device, non_blocking=True),
+            going_on=torch.ones(len(prompt), dtype=torch.bool, device=device),
+            seen=seen,
+        )
+        return running, continuation
 
 
 @dataclass(frozen=True)
@@ -104,36 +105,35 @@ class Running:
     def with_tokens(self, chosen: Tensor, stops: Tensor) -> Running:
         """After the next tokens ``[r]``, of which `stops` and those at the limit are the last."""
         place = self.place + 1
-        return Running(
-            self.prompt,
-            self.left - 1,
-            place,
-            self.end,
-            self.going_on & torch.isin(chosen, stops, invert=True) & (place < self.end),
-            None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
+        return replace(
+            self,
+            left=self.left - 1,
+            place=place,
+            going_on=self.going_on & torch.isin(chosen, stops, invert=True) & (place < self.end),
+            seen=None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
         )
 
     def kept(self, rows: Tensor) -> Running:
         """The answers at `rows`, on the CPU."""
         index = rows.to(self.place.device, non_blocking=True)
         return Running(
-            self.prompt[rows],
-            self.left[rows],
-            self.place[index],
-            self.end[index],
-            self.going_on[index],
-            None if self.seen is None else self.seen[index],
+            prompt=self.prompt[rows],
+            left=self.left[rows],
+            place=self.place[index],
+            end=self.end[index],
+            going_on=self.going_on[index],
+            seen=None if self.seen is None else self.seen[index],
         )
 
     def joined(self, other: Running) -> Running:
         """These answers, then the other's."""
         return Running(
-            torch.cat([self.prompt, other.prompt]),
-            torch.cat([self.left, other.left]),
-            torch.cat([self.place, other.place]),
-            torch.cat([self.end, other.end]),
-            torch.cat([self.going_on, other.going_on]),
-            None if self.seen is None or other.seen is None else torch.cat([self.seen, other.seen]),
+            prompt=torch.cat([self.prompt, other.prompt]),
+            left=torch.cat([self.left, other.left]),
+            place=torch.cat([self.place, other.place]),
+            end=torch.cat([self.end, other.end]),
+            going_on=torch.cat([self.going_on, other.going_on]),
+            seen=None if self.seen is None or other.seen is None else torch.cat([self.seen, other.seen]),
         )
 
 
