@@ -69,7 +69,7 @@ def rolled(policy: CausalLMPolicy, lengths: Lengths, at_once: int, refills: bool
         stack.enter_context(patch.object(transformers_engine, "TokenChoice", Choice))
         stack.enter_context(patch.object(SharedContinuation, "next", next_logits))
         if not refills:
-            stack.enter_context(patch.object(WaitingPrompts, "beside", return_value=0))
+            stack.enter_context(patch.object(WaitingPrompts, "to_join", return_value=0))
         stack.enter_context(engine.session(policy))
         begun = time.process_time()
         rollouts = engine.generate(policy, inputs, GROUP, Sampling(LONGEST, batch_size=at_once), draws)

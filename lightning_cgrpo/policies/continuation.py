@@ -53,7 +53,7 @@ class SharedContinuation:
         positions = policy.prompt_positions(self.tokens, lengths, self.images)
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
         # The last token is never read.
-        self.decoding = Decoding(self.layout, group_size, longest - 1, self.fixed)
+        self.decoding = Decoding(self.layout, lengths, group_size, longest - 1, self.fixed)
         self.positions = self.layout.following.repeat_interleave(group_size) - 1
 
     def read(self) -> Tensor:
@@ -68,7 +68,10 @@ class SharedContinuation:
         return self._logits(tokens)
 
     def join(self, other: SharedContinuation) -> Tensor:
-        """Take in another's prompts and answers, of which nothing is read yet; logits ``[B', V]`` after its prompts."""
+        """Append another's prompts, of which nothing is read yet, and return the logits ``[B', V]`` after them.
+
+        Fixed steps can't: a join changes their shapes.
+        """
         logits = other.read()
         self.decoding.join(other.decoding)
         self.positions = torch.cat([self.positions, other.positions])

@@ -15,9 +15,9 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import occurring
 
 FEWEST_PROMPTS = 0.25
-"""Prompts that join running answers, as a share of those that fit, because a join moves all keys and values."""
-MOST_PROMPTS = 2
-"""Prompts with running answers, as a multiple of those that fit, because a single answer keeps its prompt."""
+"""Fewest prompts that join, as a share of `at_once`, because a join copies all keys and values."""
+MOST_PROMPTS_KEPT = 2
+"""Most prompts with running answers, as a multiple of `at_once`, because a single answer keeps its prompt."""
 
 # Shapes: B prompts with G answers each, R in all, of at most T tokens; r answers go on; V tokens in the vocabulary.
 
@@ -30,6 +30,9 @@ class WaitingPrompts:
         lengths: ``[B]`` of the prompts, on the CPU.
         limits: ``[B]``, most tokens of each prompt's answers, on the CPU.
         fixed: decode in steps of fixed shapes.
+
+    Attributes:
+        at_once: prompts whose answers fit in a batch.
     """
 
     def __init__(
@@ -52,13 +55,16 @@ class WaitingPrompts:
     def __len__(self) -> int:
         return len(self.lengths) - self._first
 
-    def beside(self, running: Running) -> int:
-        """The number of prompts that are to join running answers now; it depends on lengths alone."""
+    def to_join(self, running: Running) -> int:
+        """The number of prompts that are to join running answers now.
+
+        It depends on the answers' lengths alone, so resumes are exact.
+        """
         if not self._joins:
             return 0
         free = self.at_once * self.group_size - len(running.prompt)
-        answered = len(running.prompt.unique())
-        count = min(free // self.group_size, MOST_PROMPTS * self.at_once - answered, len(self))
+        prompts = len(running.prompt.unique())
+        count = min(free // self.group_size, MOST_PROMPTS_KEPT * self.at_once - prompts, len(self))
         return count if count >= min(FEWEST_PROMPTS * self.at_once, len(self)) else 0
 
     def begin(self, count: int) -> tuple[Running, Continuation]:
@@ -93,17 +99,17 @@ class WaitingPrompts:
 
 @dataclass(frozen=True)
 class Running:
-    """The answers that had not ended at the last look."""
+    """The answers that had not ended at the last look; some may have ended since."""
 
     prompt: Tensor  # [r] on the CPU
     left: Tensor  # [r] on the CPU, tokens until the limit
-    place: Tensor  # [r] of the next token, among the places [R T] of all answers
+    place: Tensor  # [r] of the next token, among all answers' places [R T]
     end: Tensor  # [r] place after the limit
     going_on: Tensor  # [r] bool
     seen: Tensor | None  # [r, V] bool, tokens to penalize
 
     def with_tokens(self, chosen: Tensor, stops: Tensor) -> Running:
-        """After the next tokens ``[r]``, of which `stops` and those at the limit are the last."""
+        """After the next tokens ``[r]``; one of `stops`, or one at the limit, is the last of its answer."""
         place = self.place + 1
         return replace(
             self,

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.continuation import SharedContinuation
+from lightning_cgrpo.policies.continuation import Continuation, SharedContinuation
 from lightning_cgrpo.policies.onednn import arranged_weights
 from lightning_cgrpo.policies.precision import without_autocast
-from lightning_cgrpo.samplers.answers import Answers, WaitingPrompts
+from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 
@@ -68,7 +68,7 @@ class TransformersEngine(RolloutEngine):
 
 
 def _answer(policy: CausalLMPolicy, waiting: WaitingPrompts, draws: Tensor, answers: Answers) -> None:
-    """Answer waiting prompts until no answer goes on; `draws` ``[R T]`` are of all prompts' tokens."""
+    """Answer prompts until no running answer goes on; `draws` ``[R T]`` are of all answers' tokens."""
     look_every = LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ON_GPUS)
     choose = TokenChoice(policy, waiting.sampling)
     running, continuation = waiting.begin(waiting.at_once)
@@ -79,7 +79,7 @@ def _answer(policy: CausalLMPolicy, waiting: WaitingPrompts, draws: Tensor, answ
         answers.write(running, chosen, choose.log_probs)
         # 2. Answers end by their stop token or limit.
         running = running.with_tokens(chosen, choose.stops)
-        # 3. At a look, ended answers leave. None is read beyond its limit, where the model may have no position.
+        # 3. At a look, ended answers leave. None is read beyond its limit: the model may have no position.
         kept = None
         if step % look_every == 0 or not running.left.all():
             going_on = choose.running(running.going_on)
@@ -91,9 +91,16 @@ def _answer(policy: CausalLMPolicy, waiting: WaitingPrompts, draws: Tensor, answ
         # 4. The model reads the tokens.
         logits = continuation.next(kept, chosen)
         # 5. Waiting prompts take the place of ended answers.
-        prompts = 0 if kept is None else waiting.beside(running)
+        prompts = 0 if kept is None else waiting.to_join(running)
         if prompts:
-            further, other = waiting.begin(prompts)
-            assert isinstance(continuation, SharedContinuation) and isinstance(other, SharedContinuation)
-            after_prompts = continuation.join(other).repeat_interleave(waiting.group_size, 0)
-            logits, running = torch.cat([logits, after_prompts]), running.joined(further)
+            logits, running = _joined(continuation, logits, running, waiting, prompts)
+
+
+def _joined(
+    continuation: Continuation, logits: Tensor, running: Running, waiting: WaitingPrompts, prompts: int
+) -> tuple[Tensor, Running]:
+    """Append the next `prompts` and their answers to the logits ``[r, V]`` and to the running answers."""
+    further, other = waiting.begin(prompts)
+    assert isinstance(continuation, SharedContinuation) and isinstance(other, SharedContinuation)
+    after_prompts = continuation.join(other).repeat_interleave(waiting.group_size, 0)
+    return torch.cat([logits, after_prompts]), running.joined(further)

@@ -141,7 +141,7 @@ def test_waiting_prompts_take_the_place_of_ended_answers(policy, monkeypatch, op
     same(refilled, expected)
     if expected.sampling_log_probs is not None:
         torch.testing.assert_close(refilled.sampling_log_probs, expected.sampling_log_probs, rtol=0, atol=1e-6)
-    assert sum(steps.joined) > 24 and max(steps.joined) > 1
+    assert sum(steps.joined) > 24 and min(steps.joined[:-1]) > 1  # a quarter of eight prompts
     assert max(steps.answers) <= 32  # whole groups
     assert 8 < max(steps.prompts) <= 16
 
@@ -160,6 +160,39 @@ def test_prompts_that_join_have_limits_and_room_of_their_own(policy, monkeypatch
     refilled = answered(6)
     assert torch.equal(refilled.actions, expected.actions) and torch.equal(refilled.mask, expected.mask)
     assert (expected.lengths == limits[:, None]).any(-1).sum() > 6 and len(steps.joined) > 2
+
+
+def test_all_older_answers_may_end_right_after_a_join(policy, monkeypatch):
+    monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:1])
+    prompts = groups([f"Tom {number}" for number in range(9)])
+    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+    limits = torch.tensor([2, 1, 1, 1, 1, 2, 2, 2, 2])
+
+    def answered(most):
+        sampling = Sampling(2, batch_size=most)
+        return TransformersEngine().generate(policy, inputs, 1, sampling, noise_for(prompts)(1, 2), limits)
+
+    expected, steps = answered(None), Steps(monkeypatch)
+    assert torch.equal(answered(5).actions, expected.actions)
+    assert steps.joined == [4] and expected.lengths.flatten().tolist() == limits.tolist()
+
+
+def test_a_long_prompt_lengthens_others_no_longer_than_it_is_answered(policy, monkeypatch):
+    lengths = []
+    join = Decoding.join
+
+    def noted(decoding, other):
+        join(decoding, other)
+        lengths.append(decoding._layers[0].prompt_value.shape[1])
+
+    monkeypatch.setattr(Decoding, "join", noted)
+    inputs = policy.padded([[5] * 50, [6] * 5, *([7] * (3 + number % 4) for number in range(10))])
+    limits = torch.tensor([2, 5, 1, 8, 2, 6, 1, 4, 3, 2, 7, 1])
+    draws = torch.full((12, 2, 8), 0.5, dtype=torch.float64)
+    expected = TransformersEngine().generate(policy, inputs, 2, Sampling(8), draws, limits)
+    refilled = TransformersEngine().generate(policy, inputs, 2, Sampling(8, batch_size=4), draws, limits)
+    assert torch.equal(refilled.actions, expected.actions)
+    assert len(lengths) > 3 and max(lengths[1:]) == 6
 
 
 @pytest.mark.parametrize("kind", ["padded rows", "CUDA graphs"])
@@ -204,16 +237,18 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
         assert int(shared.lengths.max()) == 70
 
 
-def test_cache_rows_without_an_answer_may_hold_nan(policy):
+def test_cache_rows_without_an_answer_may_hold_nan(policy, monkeypatch):
     """With deterministic algorithms, PyTorch fills new tensors with NaN."""
     expected = rolled(policy, 30, 6)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    steps = Steps(monkeypatch)
     try:
         assert torch.empty(1).isnan()
         same(rolled(policy, 30, 6), expected)
+        same(rolled(policy, 30, 6, batch_size=12), expected)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert len(expected.lengths.unique()) > 3
+    assert len(expected.lengths.unique()) > 3 and steps.joined
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):

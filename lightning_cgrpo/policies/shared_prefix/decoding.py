@@ -52,7 +52,7 @@ class _Layer:
         self.key_cells, self.value_cells = self.key.flatten(0, 1), self.value.flatten(0, 1)
 
     def append(self, other: _Layer, length: int) -> None:
-        """Append another's prompts, padded to one `length`."""
+        """Append another's prompts, and pad or cut the padding to one `length`."""
         keys, values = [], []
         for layer in (self, other):
             padding = length - layer.prompt_value.shape[1]
@@ -65,7 +65,7 @@ class _Layer:
 class _Slots:
     """Where the R answers are, on the CPU: their cells in the grid, and their slots in the caches.
 
-    After an answer has ended, its slot computes without a reader.
+    The slot of an ended answer still computes, but nobody reads it.
     """
 
     grid: tuple[int, int]  # n, G
@@ -78,20 +78,20 @@ class _Slots:
         return self.cell if self.slot is None else self.slot
 
     @property
-    def columns(self) -> int:
-        """Neighbors in the caches that share a kind of heads."""
+    def per_kind(self) -> int:
+        """Neighboring slots with the same kind of heads: a prompt's G, or one after a join."""
         return self.grid[1] if self.slot is None else 1
 
     def kept(self, rows: Tensor) -> _Slots:
         return _Slots(self.grid, self.cell[rows], self.count, None if self.slot is None else self.slot[rows])
 
-    def left(self) -> tuple[Tensor, Tensor]:
+    def prompts_left(self) -> tuple[Tensor, Tensor]:
         """The prompts ``[n']`` with answers, and the number among them of each answer's prompt ``[R]``."""
         return torch.unique(self.cell // self.grid[1], return_inverse=True)
 
     def gathered(self) -> tuple[_Slots, Tensor, Tensor]:
-        """As few slots as possible, the old slot of each, and the prompts that are left ``[n']``."""
-        left, prompt = self.left()
+        """As few slots as possible, the old slot of each (any for an empty one), and the prompts left ``[n']``."""
+        left, prompt = self.prompts_left()
         grid, cell = _grid(prompt)
         if self.slot is not None:
             return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.slot, left
@@ -100,12 +100,12 @@ class _Slots:
         return _Slots(grid, cell, len(source)), source, left
 
     def joined(self, other: _Slots) -> tuple[_Slots, Tensor, Tensor]:
-        """`gathered`, with another's answers behind, in slots that are no cells of the grid.
+        """`gathered`, followed by another's answers.
 
-        An answer that goes on alone would else take the slots of a whole group.
+        Each answer has a slot of its own. As a cell of the grid, one that goes on alone would take a whole group's.
         """
-        left, prompt = self.left()
-        grid, cell = _grid(torch.cat([prompt, len(left) + other.left()[1]]))
+        left, prompt = self.prompts_left()
+        grid, cell = _grid(torch.cat([prompt, len(left) + other.prompts_left()[1]]))
         return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.taken, left
 
 
@@ -116,34 +116,41 @@ class Decoding:
     step reads `columns` of the caches. A step's numbers then depend on nothing but static tensors.
 
     Args:
+        lengths: ``[n]`` of the prompts, on the CPU.
         group_size: answers to each prompt.
         room: most steps.
     """
 
-    def __init__(self, layout: Layout, group_size: int, room: int, fixed: bool = False) -> None:
-        self.layout, self.room, self.fixed = layout, room, fixed
+    def __init__(self, layout: Layout, lengths: Tensor, group_size: int, room: int, fixed: bool = False) -> None:
+        self.layout, self.lengths, self.room, self.fixed = layout, lengths, room, fixed
         self.columns = min(FEWEST_COLUMNS, room)  # of fixed steps; the host doubles them
         prompts = layout.prompts.shape[0]
         # On the CPU, so that no shape waits for the device.
         answers = prompts * group_size
         self.slots = _Slots((prompts, group_size), _numbers(answers), answers)
         self.steps = torch.full((answers,), -1, device="cpu")  # [R], the last step of each answer
-        self.step = -1  # the largest
+        self.step = -1  # the largest of `steps`
+        self._began = False  # the first step
         self.bias: Tensor | None = None  # [n K, 1, P], minus infinity for padding; None without padding
-        self._own_bias: Tensor | None = None  # [S K, 1, room], minus infinity after a step; None if all are the last
-        self._slot_of_cell: Tensor | None = None  # [n K G]; None while each cell is a slot
+        self._own_bias: Tensor | None = (
+            None  # [S K, 1, room], minus infinity where nothing is written yet; None if there is no such place
+        )
+        self._slot_of_cell: Tensor | None = (
+            None  # [n K G], any slot for a cell without an answer; None while each cell is a slot
+        )
         self._cell_of_slot: Tensor | None = None  # [S K]
         self._heads = self._kinds = self._length = 0  # H, K, P
         self._layers: dict[int, _Layer] = {}
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        if self.step < 0:
+        if not self._began:
             return self._read(layer, query, key, value, scale)
         return self._continue(self._layers[layer], query, key, value, scale)
 
     def advance(self) -> bool:
         """Begin the next step on the host; returns whether the shapes of fixed steps changed."""
-        if self.step < 0:
+        if not self._began:
+            self._began = True
             for layer in self._layers.values():
                 self._make_room(layer)
             self._place()
@@ -174,23 +181,22 @@ class Decoding:
         gathers = len(source) <= CROWDED * slots.count
         if gathers:
             self._move(fewer, source, left)
-        elif self.step >= 0 and not self.fixed:
+        elif self._began and not self.fixed:
             self._place()
         return source if gathers else None
 
     def join(self, other: Decoding) -> None:
-        """Take in another's prompts, which it has read, and its answers, which have no step yet."""
+        """Append another's prompts, which it has read, and its answers, which have no step yet."""
         slots, source, left = self.slots.joined(other.slots)
         self.steps = torch.cat([self.steps, other.steps])
         self.room = max(self.room, other.room)
         self._move(slots, source, left)
-        length = max(self._length, other._length)
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        length = int(self.lengths.max())
         for number, layer in self._layers.items():
             layer.append(other._layers[number], length)
-        if self.bias is not None or other.bias is not None or self._length != other._length:
-            self.bias = torch.cat(
-                [self._padded_bias(len(left), length), other._padded_bias(other.slots.grid[0], length)]
-            )
+        biases = self._padded_bias(len(left), length), other._padded_bias(other.slots.grid[0], length)
+        self.bias = torch.cat(biases) if bool((self.lengths != length).any()) else None
         self._length = length
 
     def _read(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -250,21 +256,21 @@ class Decoding:
         return pad(bias, (0, length - self._length), value=-torch.inf)
 
     def _move(self, slots: _Slots, source: Tensor, left: Tensor) -> None:
-        """Copy the slots `source` to the first of new `slots`, and leave out prompts without answers."""
+        """Make new caches, whose first slots are copies of `source`, and leave out prompts without answers."""
         kinds, steps = _numbers(self._kinds), self.step + 1
-        old = self._with_kinds(source, self.slots.columns).flatten()
-        new = self._with_kinds(_numbers(len(source)), slots.columns).flatten()
-        index = self._there(torch.empty_like(old).index_copy(0, new, old))
-        prompts = self._there((left[:, None] * self._kinds + kinds).flatten())
-        self.slots = slots
+        old = self._with_kinds(source, self.slots.per_kind).flatten()
+        new = self._with_kinds(_numbers(len(source)), slots.per_kind).flatten()
+        index = self._on_device(torch.empty_like(old).index_copy(0, new, old))
+        prompts = self._on_device((left[:, None] * self._kinds + kinds).flatten())
+        self.slots, self.lengths = slots, self.lengths[left]
         self.bias = None if self.bias is None else self.bias[prompts]
         for number, layer in self._layers.items():
             moved = self._layers[number] = _Layer(layer.prompt_key[prompts], layer.prompt_value[prompts])
-            if steps:  # The first step makes room.
+            if self._began:  # The first step makes room.
                 self._make_room(moved)
                 moved.key[: len(index), :steps] = layer.key[index, :steps]
                 moved.value[: len(index), :steps] = layer.value[index, :steps]
-        if steps:
+        if self._began:
             self._place()
             self._arrange()
 
@@ -274,34 +280,34 @@ class Decoding:
         if self.fixed:
             taken = _numbers(self.slots.count)
             steps = steps[:1].expand(len(taken))
-        slot = self._with_kinds(taken, self.slots.columns)  # [R, K]
-        self._slot = self._there(slot.flatten())
-        self._cell = self._there((slot * self.room + steps[:, None]).flatten())
+        slot = self._with_kinds(taken, self.slots.per_kind)  # [R, K]
+        self._slot = self._on_device(slot.flatten())
+        self._cell = self._on_device((slot * self.room + steps[:, None]).flatten())
 
     def _arrange(self) -> None:
-        """Relate slots to the grid, and hide what is not yet written in them."""
-        slots, taken = self.slots, self._with_kinds(self.slots.taken, self.slots.columns).flatten()  # [R K]
+        """Relate slots to cells, and hide what is not written yet."""
+        slots, taken = self.slots, self._with_kinds(self.slots.taken, self.slots.per_kind).flatten()  # [R K]
         self._slot_of_cell = self._cell_of_slot = self._own_bias = None
         if slots.slot is not None:
             cell = self._with_kinds(slots.cell, slots.grid[1]).flatten()
             in_grid = torch.zeros(slots.grid[0] * slots.grid[1] * self._kinds, dtype=torch.int64, device="cpu")
-            self._slot_of_cell = self._there(in_grid.index_copy(0, cell, taken))
-            self._cell_of_slot = self._there(torch.empty_like(cell).index_copy(0, taken, cell))
+            self._slot_of_cell = self._on_device(in_grid.index_copy(0, cell, taken))
+            self._cell_of_slot = self._on_device(torch.empty_like(cell).index_copy(0, taken, cell))
         if self._reads_unwritten():
             last = torch.full((slots.count * self._kinds,), -1, device="cpu")
             last = last.index_copy(0, taken, self.steps.repeat_interleave(self._kinds))
-            unwritten = self._there(_numbers(self.room)) > self._there(last)[:, None, None]
+            unwritten = self._on_device(_numbers(self.room)) > self._on_device(last)[:, None, None]
             self._own_bias = self._nothing.new_zeros(unwritten.shape).masked_fill_(unwritten, -torch.inf)
 
     def _reads_unwritten(self) -> bool:
         """Whether a step reads keys and values that are not written yet."""
         return self.fixed or bool((self.steps != self.step).any())
 
-    def _with_kinds(self, slots: Tensor, columns: int) -> Tensor:
-        """Places ``[X, K]`` of kinds of heads, for slots ``[X]`` or cells, whose rows of `columns` repeat per kind."""
-        return (slots[:, None] // columns * self._kinds + _numbers(self._kinds)) * columns + slots[:, None] % columns
+    def _with_kinds(self, slots: Tensor, per_kind: int) -> Tensor:
+        """Rows ``[X, K]`` of the caches, for slots or cells ``[X]``, of which `per_kind` are neighbors in each kind."""
+        return (slots[:, None] // per_kind * self._kinds + _numbers(self._kinds)) * per_kind + slots[:, None] % per_kind
 
-    def _there(self, tensor: Tensor) -> Tensor:
+    def _on_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.layout.position_ids.device, non_blocking=True)
 
 
