@@ -85,6 +85,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(options.model), dtype=torch.float32)
     policy = CausalLMPolicy.from_model(model, make_tokenizer())
+    rolled(policy, np.full((PROMPTS, GROUP), 4), 2 * GROUP, False)  # libraries are ready
     generator = np.random.default_rng(0)
     for deviation in DEVIATIONS:
         lengths = drawn(generator, deviation)
