@@ -130,7 +130,7 @@ class Steps:
 
 @pytest.mark.parametrize("look_every", [1, 3])
 @pytest.mark.parametrize("stops", [30, 60])
-@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"repetition_penalty": 1.3}, {"top_p": 0.95}])
+@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"repetition_penalty": 2.0}, {"top_p": 0.95}])
 def test_waiting_prompts_take_the_place_of_ended_answers(policy, monkeypatch, options, stops, look_every):
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
@@ -141,7 +141,8 @@ def test_waiting_prompts_take_the_place_of_ended_answers(policy, monkeypatch, op
     same(refilled, expected)
     if expected.sampling_log_probs is not None:
         torch.testing.assert_close(refilled.sampling_log_probs, expected.sampling_log_probs, rtol=0, atol=1e-6)
-    assert sum(steps.joined) > 24 and min(steps.joined[:-1]) > 1  # a quarter of eight prompts
+        assert not expected.sampling_log_probs[~expected.mask].any()
+    assert sum(steps.joined) > 24 and min(steps.joined[:-1]) == 2  # a quarter of eight prompts
     assert max(steps.answers) <= 32  # whole groups
     assert 8 < max(steps.prompts) <= 16
 
@@ -193,6 +194,12 @@ def test_a_long_prompt_lengthens_others_no_longer_than_it_is_answered(policy, mo
     refilled = TransformersEngine().generate(policy, inputs, 2, Sampling(8, batch_size=4), draws, limits)
     assert torch.equal(refilled.actions, expected.actions)
     assert len(lengths) > 3 and max(lengths[1:]) == 6
+
+
+def test_a_batch_smaller_than_a_group_answers_one_prompt_at_a_time(policy, monkeypatch):
+    expected, steps = rolled(policy, 10, 4), Steps(monkeypatch)
+    same(rolled(policy, 10, 4, batch_size=3), expected)
+    assert set(steps.prompts) == {1} and max(steps.answers) <= 4
 
 
 @pytest.mark.parametrize("kind", ["padded rows", "CUDA graphs"])
