@@ -259,7 +259,7 @@ def test_cache_rows_without_an_answer_may_hold_nan(policy, monkeypatch):
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):
-    for least in (0, 1, 5):
+    for least in (0, 1, 2, 5):
         rollouts = rolled(policy, 8, 32, min_new_tokens=least)
         assert int(rollouts.lengths.min()) == max(least, 1)
         before = rollouts.actions[..., : max(least - 1, 0)]
