@@ -91,11 +91,12 @@ def main() -> None:
         lengths = drawn(generator, deviation)
         print(f"deviation {deviation}: {lengths.mean():.0f} tokens an answer, the longest {lengths.max()}")
         for at_once in AT_ONCE:
-            waves, refilled = (rolled(policy, lengths, at_once, refills) for refills in (False, True))
+            steps, seconds = rolled(policy, lengths, at_once, refills=False)
+            fewer_steps, fewer_seconds = rolled(policy, lengths, at_once, refills=True)
             print(
-                f"  {at_once} answers at once: steps {waves[0]:,} and {refilled[0]:,} with refilling "
-                f"({1 - refilled[0] / waves[0]:.0%} less), CPU seconds {waves[1]:.1f} and {refilled[1]:.1f} "
-                f"({1 - refilled[1] / waves[1]:.0%} less)"
+                f"  {at_once} answers at once: steps {steps:,} and {fewer_steps:,} with refilling "
+                f"({1 - fewer_steps / steps:.0%} less), CPU seconds {seconds:.1f} and {fewer_seconds:.1f} "
+                f"({1 - fewer_seconds / seconds:.0%} less)"
             )
 
 

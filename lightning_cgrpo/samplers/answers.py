@@ -45,8 +45,13 @@ class WaitingPrompts:
         sampling: Sampling,
         fixed: bool,
     ) -> None:
-        self.policy, self.inputs, self.lengths, self.limits = policy, inputs, lengths, limits
-        self.group_size, self.sampling, self.fixed = group_size, sampling, fixed
+        self.policy = policy
+        self.inputs = inputs
+        self.lengths = lengths
+        self.limits = limits
+        self.group_size = group_size
+        self.sampling = sampling
+        self.fixed = fixed
         most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
         self.at_once = max(most, 1)
         self._joins = isinstance(policy.computation, PackedPrompts) and not fixed
@@ -69,9 +74,10 @@ class WaitingPrompts:
 
     def begin(self, count: int) -> tuple[Running, Continuation]:
         """All answers of the next `count` prompts, before their first tokens."""
-        policy, sampling, device = self.policy, self.sampling, self.policy.device
+        policy = self.policy
         some = slice(self._first, self._first + count)
-        lengths, limits = self.lengths[some], self.limits[some]
+        lengths = self.lengths[some]
+        limits = self.limits[some]
         inputs = {name: _in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
         longest = int(limits.max())
         continuation = policy.continuation(inputs, lengths, self.group_size, longest)
@@ -81,17 +87,17 @@ class WaitingPrompts:
         prompt = torch.arange(len(self.lengths), device="cpu")[some].repeat_interleave(self.group_size)
         left = limits.repeat_interleave(self.group_size)
         row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
-        place = row * sampling.max_new_tokens
+        place = row * self.sampling.max_new_tokens
         seen = None
-        if sampling.repetition_penalty != 1:
+        if self.sampling.repetition_penalty != 1:
             seen = occurring(policy, inputs).repeat_interleave(self.group_size, 0)
         self._first += len(lengths)
         running = Running(
             prompt=prompt,
             left=left,
-            place=place.to(device, non_blocking=True),
-            end=(place + left).to(device, non_blocking=True),
-            going_on=torch.ones(len(prompt), dtype=torch.bool, device=device),
+            place=place.to(policy.device, non_blocking=True),
+            end=(place + left).to(policy.device, non_blocking=True),
+            going_on=torch.ones(len(prompt), dtype=torch.bool, device=policy.device),
             seen=seen,
         )
         return running, continuation
@@ -119,9 +125,8 @@ class Running:
             seen=None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
         )
 
-    def kept(self, rows: Tensor) -> Running:
-        """The answers at `rows`, on the CPU."""
-        index = rows.to(self.place.device, non_blocking=True)
+    def kept(self, rows: Tensor, index: Tensor) -> Running:
+        """The answers at `rows` on the CPU, which are `index` on the policy's device."""
         return Running(
             prompt=self.prompt[rows],
             left=self.left[rows],

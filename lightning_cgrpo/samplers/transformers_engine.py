@@ -63,12 +63,13 @@ class TransformersEngine(RolloutEngine):
         waiting = WaitingPrompts(policy, inputs, lengths, limits, group_size, sampling, self.cuda_graphs)
         answers = Answers(policy, len(lengths) * group_size, sampling)
         while len(waiting):
-            _answer(policy, waiting, draws, answers)
+            _answer(waiting, draws, answers)
         return answers.rollouts(inputs, group_size)
 
 
-def _answer(policy: CausalLMPolicy, waiting: WaitingPrompts, draws: Tensor, answers: Answers) -> None:
+def _answer(waiting: WaitingPrompts, draws: Tensor, answers: Answers) -> None:
     """Answer prompts until no running answer goes on; `draws` ``[R T]`` are of all answers' tokens."""
+    policy = waiting.policy
     look_every = LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ON_GPUS)
     choose = TokenChoice(policy, waiting.sampling)
     running, continuation = waiting.begin(waiting.at_once)
@@ -87,7 +88,9 @@ def _answer(policy: CausalLMPolicy, waiting: WaitingPrompts, draws: Tensor, answ
                 return
             if len(going_on) < len(running.prompt):
                 kept = going_on
-                running, chosen = running.kept(kept), chosen[kept.to(policy.device, non_blocking=True)]
+                index = kept.to(policy.device, non_blocking=True)
+                running = running.kept(kept, index)
+                chosen = chosen[index]
         # 4. The model reads the tokens.
         logits = continuation.next(kept, chosen)
         # 5. Waiting prompts take the place of ended answers.

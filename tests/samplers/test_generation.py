@@ -4,12 +4,10 @@ import pytest
 import torch
 import transformers
 
-from lightning_cgrpo.core.randomness import Stream, uniform
-from lightning_cgrpo.core.rollout import PromptGroups, prompt_tokens
+from lightning_cgrpo.core.rollout import prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.policies.continuation import SharedContinuation
 from lightning_cgrpo.policies.shared_prefix import decoding
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -17,9 +15,8 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.token_choice import TokenChoice, sample
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, TransformersEngine
+from tests.samplers.rolled import TEXTS, answers, groups, noise_for, rolled, same
 from tests.samplers.vllm_client import make_policy
-
-TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 
 
 @pytest.fixture(scope="module")
@@ -30,28 +27,6 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def policy(directory):
     return make_policy(directory, dtype="float64")
-
-
-def groups(texts=TEXTS, index=None):
-    return PromptGroups(torch.arange(len(texts)) if index is None else torch.tensor(index), {"prompt": list(texts)})
-
-
-def noise_for(prompts, seed=0):
-    return lambda *shape: uniform(seed, Stream.ROLLOUT, 0, prompts.index, shape)
-
-
-def rolled(policy, length, group_size, prompts=None, **options):
-    prompts = groups() if prompts is None else prompts
-    return GenerationSampler(length, **options).rollout(policy, prompts, group_size, noise_for(prompts))
-
-
-def same(one, other):
-    assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
-    assert torch.equal(one.info["truncated"], other.info["truncated"]) and one.info["text"] == other.info["text"]
-
-
-def answers(rollouts, b):
-    return [row[kept].tolist() for row, kept in zip(rollouts.actions[b], rollouts.mask[b], strict=True)]
 
 
 def test_shapes_masks_and_stops(policy):
@@ -103,117 +78,6 @@ def test_independent_of_the_batch(policy, batch_size):
         assert single.info["text"][0] == together.info["text"][b]
 
 
-class Steps:
-    """Notes the running answers and their prompts at each step, and the prompts that join."""
-
-    def __init__(self, monkeypatch):
-        self.answers, self.prompts, self.joined = [], [], []
-        monkeypatch.setattr(SharedContinuation, "next", self.watched(SharedContinuation.next, self.stepped))
-        monkeypatch.setattr(Decoding, "join", self.watched(Decoding.join, self.noted))
-
-    def watched(self, method, note):
-        def noting(instance, *arguments):
-            result = method(instance, *arguments)
-            note(instance, *arguments)
-            return result
-
-        return noting
-
-    def stepped(self, continuation, kept, tokens):
-        self.answers.append(len(tokens))
-        slots = continuation.decoding.slots
-        self.prompts.append(len((slots.cell // slots.grid[1]).unique()))
-
-    def noted(self, decoding, other):
-        self.joined.append(other.slots.grid[0])
-
-
-@pytest.mark.parametrize("look_every", [1, 3])
-@pytest.mark.parametrize("stops", [30, 60])
-@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"repetition_penalty": 2.0}, {"top_p": 0.95}])
-def test_waiting_prompts_take_the_place_of_ended_answers(policy, monkeypatch, options, stops, look_every):
-    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
-    monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:stops])
-    prompts = groups([" ".join(TEXTS[: number % 3 + 1]) + f" {number}" for number in range(40)])
-    expected = rolled(policy, 60, 4, prompts, **options)
-    steps = Steps(monkeypatch)
-    refilled = rolled(policy, 60, 4, prompts, batch_size=34, **options)
-    same(refilled, expected)
-    if expected.sampling_log_probs is not None:
-        torch.testing.assert_close(refilled.sampling_log_probs, expected.sampling_log_probs, rtol=0, atol=1e-6)
-        assert not expected.sampling_log_probs[~expected.mask].any()
-    assert sum(steps.joined) > 24 and min(steps.joined[:-1]) == 2  # a quarter of eight prompts
-    assert max(steps.answers) <= 32  # whole groups
-    assert 8 < max(steps.prompts) <= 16
-
-
-def test_prompts_that_join_have_limits_and_room_of_their_own(policy, monkeypatch):
-    prompts = groups([f"Tom {number}" for number in range(12)])
-    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
-    limits = torch.tensor([5, 5, 9, 2, 50, 1, 40, 3, 60, 8, 1, 30])
-    draws = noise_for(prompts)(2, 60)
-
-    def answered(most):
-        sampling = Sampling(60, batch_size=most)
-        return TransformersEngine().generate(policy, inputs, 2, sampling, draws, limits)
-
-    expected, steps = answered(None), Steps(monkeypatch)
-    refilled = answered(6)
-    assert torch.equal(refilled.actions, expected.actions) and torch.equal(refilled.mask, expected.mask)
-    assert (expected.lengths == limits[:, None]).any(-1).sum() > 6 and len(steps.joined) > 2
-
-
-def test_all_older_answers_may_end_right_after_a_join(policy, monkeypatch):
-    monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:1])
-    prompts = groups([f"Tom {number}" for number in range(9)])
-    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
-    limits = torch.tensor([2, 1, 1, 1, 1, 2, 2, 2, 2])
-
-    def answered(most):
-        sampling = Sampling(2, batch_size=most)
-        return TransformersEngine().generate(policy, inputs, 1, sampling, noise_for(prompts)(1, 2), limits)
-
-    expected, steps = answered(None), Steps(monkeypatch)
-    assert torch.equal(answered(5).actions, expected.actions)
-    assert steps.joined == [4] and expected.lengths.flatten().tolist() == limits.tolist()
-
-
-def test_a_long_prompt_lengthens_others_no_longer_than_it_is_answered(policy, monkeypatch):
-    lengths = []
-    join = Decoding.join
-
-    def noted(decoding, other):
-        join(decoding, other)
-        lengths.append(decoding._layers[0].prompt_value.shape[1])
-
-    monkeypatch.setattr(Decoding, "join", noted)
-    inputs = policy.padded([[5] * 50, [6] * 5, *([7] * (3 + number % 4) for number in range(10))])
-    limits = torch.tensor([2, 5, 1, 8, 2, 6, 1, 4, 3, 2, 7, 1])
-    draws = torch.full((12, 2, 8), 0.5, dtype=torch.float64)
-    expected = TransformersEngine().generate(policy, inputs, 2, Sampling(8), draws, limits)
-    refilled = TransformersEngine().generate(policy, inputs, 2, Sampling(8, batch_size=4), draws, limits)
-    assert torch.equal(refilled.actions, expected.actions)
-    assert len(lengths) > 3 and max(lengths[1:]) == 6
-
-
-def test_a_batch_smaller_than_a_group_answers_one_prompt_at_a_time(policy, monkeypatch):
-    expected, steps = rolled(policy, 10, 4), Steps(monkeypatch)
-    same(rolled(policy, 10, 4, batch_size=3), expected)
-    assert set(steps.prompts) == {1} and max(steps.answers) <= 4
-
-
-@pytest.mark.parametrize("kind", ["padded rows", "CUDA graphs"])
-def test_prompts_of_other_models_wait_for_the_longest_answer(policy, monkeypatch, kind):
-    prompts = groups([f"Tom {number}" for number in range(9)])
-    expected = rolled(policy, 60, 4, prompts)
-    steps = Steps(monkeypatch)
-    if kind == "padded rows":
-        monkeypatch.setattr(policy, "computation", PaddedRows())
-    engine = TransformersEngine(cuda_graphs=kind == "CUDA graphs")
-    same(rolled(policy, 60, 4, prompts, batch_size=8, engine=engine), expected)
-    assert not steps.joined
-
-
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("look_every", [2, 8, 100])
 def test_rare_looks_at_which_answers_ended_change_no_answer(policy, monkeypatch, look_every, shares):
@@ -242,20 +106,6 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
         assert {1, 3} <= set(prompts_left)
     if stops == 12:  # some answers fill the cache
         assert int(shared.lengths.max()) == 70
-
-
-def test_cache_rows_without_an_answer_may_hold_nan(policy, monkeypatch):
-    """With deterministic algorithms, PyTorch fills new tensors with NaN."""
-    expected = rolled(policy, 30, 6)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    steps = Steps(monkeypatch)
-    try:
-        assert torch.empty(1).isnan()
-        same(rolled(policy, 30, 6), expected)
-        same(rolled(policy, 30, 6, batch_size=12), expected)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert len(expected.lengths.unique()) > 3 and steps.joined
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):

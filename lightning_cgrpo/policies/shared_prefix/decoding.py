@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
-from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.layout import Layout, numbers
+from lightning_cgrpo.policies.shared_prefix.slots import Slots
 
 CROWDED = 0.75
 """Largest share of the slots that answers may need for keys and values to be gathered in fewer slots."""
@@ -61,54 +60,6 @@ class _Layer:
         self.prompt_key, self.prompt_value = torch.cat(keys), torch.cat(values)
 
 
-@dataclass(frozen=True)
-class _Slots:
-    """Where the R answers are, on the CPU: their cells in the grid, and their slots in the caches.
-
-    The slot of an ended answer still computes, but nobody reads it.
-    """
-
-    grid: tuple[int, int]  # n, G
-    cell: Tensor  # [R], ascending
-    count: int
-    slot: Tensor | None = None  # [R], ascending; None while each cell is a slot, until prompts join
-
-    @property
-    def taken(self) -> Tensor:
-        return self.cell if self.slot is None else self.slot
-
-    @property
-    def per_kind(self) -> int:
-        """Neighboring slots with the same kind of heads: a prompt's G, or one after a join."""
-        return self.grid[1] if self.slot is None else 1
-
-    def kept(self, rows: Tensor) -> _Slots:
-        return _Slots(self.grid, self.cell[rows], self.count, None if self.slot is None else self.slot[rows])
-
-    def prompts_left(self) -> tuple[Tensor, Tensor]:
-        """The prompts ``[n']`` with answers, and the number among them of each answer's prompt ``[R]``."""
-        return torch.unique(self.cell // self.grid[1], return_inverse=True)
-
-    def gathered(self) -> tuple[_Slots, Tensor, Tensor]:
-        """As few slots as possible, the old slot of each (any for an empty one), and the prompts left ``[n']``."""
-        left, prompt = self.prompts_left()
-        grid, cell = _grid(prompt)
-        if self.slot is not None:
-            return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.slot, left
-        source = self.cell[:1].repeat(grid[0] * grid[1])
-        source[cell] = self.cell
-        return _Slots(grid, cell, len(source)), source, left
-
-    def joined(self, other: _Slots) -> tuple[_Slots, Tensor, Tensor]:
-        """`gathered`, followed by another's answers.
-
-        Each answer has a slot of its own. As a cell of the grid, one that goes on alone would take a whole group's.
-        """
-        left, prompt = self.prompts_left()
-        grid, cell = _grid(torch.cat([prompt, len(left) + other.prompts_left()[1]]))
-        return _Slots(grid, cell, len(cell), _numbers(len(cell))), self.taken, left
-
-
 class Decoding:
     """`Attend` for generation: a packed row of prompts, then R answers, to which every step appends a token.
 
@@ -127,7 +78,7 @@ class Decoding:
         prompts = layout.prompts.shape[0]
         # On the CPU, so that no shape waits for the device.
         answers = prompts * group_size
-        self.slots = _Slots((prompts, group_size), _numbers(answers), answers)
+        self.slots = Slots((prompts, group_size), numbers(answers), answers)
         self.steps = torch.full((answers,), -1, device="cpu")  # [R], the last step of each answer
         self.step = -1  # the largest of `steps`
         self._began = False  # the first step
@@ -195,8 +146,9 @@ class Decoding:
         length = int(self.lengths.max())
         for number, layer in self._layers.items():
             layer.append(other._layers[number], length)
-        biases = self._padded_bias(len(left), length), other._padded_bias(other.slots.grid[0], length)
-        self.bias = torch.cat(biases) if bool((self.lengths != length).any()) else None
+        bias = self._padded_bias(len(left), length)
+        further_bias = other._padded_bias(other.slots.grid[0], length)
+        self.bias = torch.cat([bias, further_bias]) if bool((self.lengths != length).any()) else None
         self._length = length
 
     def _read(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -255,13 +207,13 @@ class Decoding:
             bias = self._nothing.new_zeros(prompts * self._kinds, 1, self._length)
         return pad(bias, (0, length - self._length), value=-torch.inf)
 
-    def _move(self, slots: _Slots, source: Tensor, left: Tensor) -> None:
+    def _move(self, slots: Slots, source: Tensor, left: Tensor) -> None:
         """Make new caches, whose first slots are copies of `source`, and leave out prompts without answers."""
-        kinds, steps = _numbers(self._kinds), self.step + 1
+        steps = self.step + 1
         old = self._with_kinds(source, self.slots.per_kind).flatten()
-        new = self._with_kinds(_numbers(len(source)), slots.per_kind).flatten()
+        new = self._with_kinds(numbers(len(source)), slots.per_kind).flatten()
         index = self._on_device(torch.empty_like(old).index_copy(0, new, old))
-        prompts = self._on_device((left[:, None] * self._kinds + kinds).flatten())
+        prompts = self._on_device((left[:, None] * self._kinds + numbers(self._kinds)).flatten())
         self.slots, self.lengths = slots, self.lengths[left]
         self.bias = None if self.bias is None else self.bias[prompts]
         for number, layer in self._layers.items():
@@ -276,9 +228,10 @@ class Decoding:
 
     def _place(self) -> None:
         """Find the slot ``[R K]`` of each answer's kinds of heads, and its cell in the caches at its last step."""
-        taken, steps = self.slots.taken, self.steps
+        taken = self.slots.taken
+        steps = self.steps
         if self.fixed:
-            taken = _numbers(self.slots.count)
+            taken = numbers(self.slots.count)
             steps = steps[:1].expand(len(taken))
         slot = self._with_kinds(taken, self.slots.per_kind)  # [R, K]
         self._slot = self._on_device(slot.flatten())
@@ -286,7 +239,8 @@ class Decoding:
 
     def _arrange(self) -> None:
         """Relate slots to cells, and hide what is not written yet."""
-        slots, taken = self.slots, self._with_kinds(self.slots.taken, self.slots.per_kind).flatten()  # [R K]
+        slots = self.slots
+        taken = self._with_kinds(slots.taken, slots.per_kind).flatten()  # [R K]
         self._slot_of_cell = self._cell_of_slot = self._own_bias = None
         if slots.slot is not None:
             cell = self._with_kinds(slots.cell, slots.grid[1]).flatten()
@@ -296,7 +250,7 @@ class Decoding:
         if self._reads_unwritten():
             last = torch.full((slots.count * self._kinds,), -1, device="cpu")
             last = last.index_copy(0, taken, self.steps.repeat_interleave(self._kinds))
-            unwritten = self._on_device(_numbers(self.room)) > self._on_device(last)[:, None, None]
+            unwritten = self._on_device(numbers(self.room)) > self._on_device(last)[:, None, None]
             self._own_bias = self._nothing.new_zeros(unwritten.shape).masked_fill_(unwritten, -torch.inf)
 
     def _reads_unwritten(self) -> bool:
@@ -305,19 +259,7 @@ class Decoding:
 
     def _with_kinds(self, slots: Tensor, per_kind: int) -> Tensor:
         """Rows ``[X, K]`` of the caches, for slots or cells ``[X]``, of which `per_kind` are neighbors in each kind."""
-        return (slots[:, None] // per_kind * self._kinds + _numbers(self._kinds)) * per_kind + slots[:, None] % per_kind
+        return (slots[:, None] // per_kind * self._kinds + numbers(self._kinds)) * per_kind + slots[:, None] % per_kind
 
     def _on_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.layout.position_ids.device, non_blocking=True)
-
-
-def _numbers(count: int) -> Tensor:
-    return torch.arange(count, device="cpu")  # also where the default device is another
-
-
-def _grid(prompt: Tensor) -> tuple[tuple[int, int], Tensor]:
-    """The smallest grid for answers to prompts ``[R]``, which are 0 to n - 1 and ascending, and their cells ``[R]``."""
-    counts = torch.bincount(prompt)
-    columns = int(counts.max())
-    before = counts.cumsum(0) - counts
-    return (len(counts), columns), prompt * columns + _numbers(len(prompt)) - before[prompt]

@@ -65,10 +65,10 @@ class Layout:
                 prompt.
         """
         prompts = len(prompt_lengths)
-        prompt_offsets = _within(prompt_lengths)
+        prompt_offsets = within(prompt_lengths)
         total = len(prompt_offsets)
         fed = (answer_lengths - 1).clamp(min=0)
-        answer_offsets = _within(fed)
+        answer_offsets = within(fed)
         of_answer = _rows(fed)
 
         def there(tensor: Tensor) -> Tensor:
@@ -77,14 +77,14 @@ class Layout:
         longest = int(prompt_lengths.max())
         ragged = bool((prompt_lengths != longest).any())
         prompt_row = _rows(prompt_lengths)
-        mask = _numbers(longest) < prompt_lengths[:, None] if ragged else None
+        mask = numbers(longest) < prompt_lengths[:, None] if ragged else None
         prompt_blocks = Blocks((prompts, longest), there(prompt_row * longest + prompt_offsets) if ragged else None)
 
         answer_blocks = None
         if len(answer_offsets):
             counts = torch.bincount(group, minlength=prompts)
             most, steps = int(counts.max()), int(fed.max())
-            column = _within(counts)  # the answer's number within its group
+            column = within(counts)  # the answer's number within its group
             full = bool((counts == most).all()) and bool((fed == steps).all())
             positions = (group * most + column)[of_answer] * steps + answer_offsets
             answer_blocks = Blocks((prompts, most, steps), None if full else there(positions))
@@ -103,7 +103,7 @@ class Layout:
         # The prompt's last token predicts the first token; each token predicts its successor.
         ends = prompt_lengths.cumsum(0) - 1
         starts = total + fed.cumsum(0) - fed
-        step = _within(answer_lengths)
+        step = within(answer_lengths)
         answer = _rows(answer_lengths)
         return cls(
             prompts=prompt_blocks,
@@ -132,18 +132,20 @@ class Layout:
 def unpadded(ids: Tensor, lengths: Tensor) -> Tensor:
     """Tokens ``[S]`` of prompts ``[n, P]``, one prompt after the other; `lengths` ``[n]`` are on the CPU."""
     width = ids.shape[1]
-    places = (_numbers(width) >= width - lengths[:, None]).flatten().nonzero()[:, 0]
+    places = (numbers(width) >= width - lengths[:, None]).flatten().nonzero()[:, 0]
     return ids.flatten()[places.to(ids.device, non_blocking=True)]
 
 
-def _numbers(count: int) -> Tensor:
+def numbers(count: int) -> Tensor:
+    """0 to count - 1, on the CPU."""
     return torch.arange(count, device="cpu")  # also where the default device is another
 
 
 def _rows(lengths: Tensor) -> Tensor:
-    return _numbers(len(lengths)).repeat_interleave(lengths)
+    return numbers(len(lengths)).repeat_interleave(lengths)
 
 
-def _within(lengths: Tensor) -> Tensor:
+def within(lengths: Tensor) -> Tensor:
+    """The number of each element within its row, for rows of these lengths one after the other."""
     starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    return _numbers(int(lengths.sum())) - starts
+    return numbers(int(lengths.sum())) - starts
