@@ -222,6 +222,8 @@ class GeneratedDataModule(GroupDataModule):
         options: of `GroupDataModule`.
     """
 
+    evaluation_arguments = ("val_prompts",)
+
     def __init__(
         self,
         prompts_per_update: int,

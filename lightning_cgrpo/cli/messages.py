@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.core.errors import did_you_mean, first_line, installing, names_a_remedy
+from lightning_cgrpo.core.signatures import NAMESPACES
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
-from functools import cache
 from pathlib import PurePath
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, Resolved, get, is_class, short_class
-from lightning_cgrpo.cli.key_check import constant_of
+from lightning_cgrpo.core.manifest.effects import learning, only_shows
 
-MARK = "changes_learning"
-"""A class whose body sets this to False only shows or saves, and is no part of a method."""
-LIGHTNINGS = {
-    "DeviceStatsMonitor",
-    "LearningRateMonitor",
-    "ModelCheckpoint",
-    "ModelSummary",
-    "OnExceptionCheckpoint",
-    "ProgressBar",
-    "RichModelSummary",
-    "RichProgressBar",
-    "TQDMProgressBar",
-    "ThroughputMonitor",
-}
-"""Lightning's callbacks that only show or save."""
-EVALUATING = {
-    "eval_group_size",
-    "eval_prompts",
-    "max_eval_prompts",
-    "test_prompts",
-    "test_train_prompts",
-    "val_prompts",
-}
-"""Settings of evaluations, which change learning by the dual's margin alone."""
-COMPUTING = {"foreach", "fused", "micro_batch_size", "micro_batch_tokens"}
-"""Settings that change the computation, not the result."""
-SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
 FULL_PRECISION = (None, "auto", "32-true", 32, "32")
 """Values of the trainer's precision that identify no method; what auto chooses depends on the machine."""
-OBJECTIVE = "model.init_args.objective"
 LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
-"""Trainer settings of a run's length."""
+"""Trainer settings that a run records as its length."""
 
 Method = dict[str, Any]
 
@@ -53,13 +23,14 @@ Method = dict[str, Any]
 def method_of(config: Config) -> Method:
     """The parts of a resolved configuration that two runs of one method share."""
     parts: Method = {}
-    for key in ("model", "data"):
-        if (part := _reduced(config.get(key))) not in (None, {}):
-            parts[key] = part
     trainer = config.get("trainer") or {}
+    given = learning({key: config.get(key) for key in ("model", "data", "callbacks")})
+    for key in ("model", "data"):
+        if (part := _reduced(given.get(key))) not in (None, {}):
+            parts[key] = part
     # By class, because the name that a configuration gives to a callback changes nothing.
     named: dict[str, Any] = {}
-    for callback in [*_listed(config.get("callbacks")), *_listed(trainer.get("callbacks"))]:
+    for callback in [*_listed(given.get("callbacks")), *_listed(trainer.get("callbacks"))]:
         # A class without arguments may stand for its name alone.
         reduced = _reduced({"class_path": callback} if is_class(callback) else callback)
         if reduced is not None:
@@ -70,22 +41,7 @@ def method_of(config: Config) -> Method:
     precision = trainer.get("precision")
     if precision not in FULL_PRECISION:
         parts["precision"] = precision
-    return learning(parts)
-
-
-def learning(method: Mapping[str, Any]) -> Method:
-    """A method without the ranges of means, which bound intervals and certificates alone.
-
-    Methods that runs before November 27, 2026 recorded have them.
-    """
-    kept = deepcopy(dict(method))
-    objective = get(kept, OBJECTIVE)
-    for declared in (objective, get(objective, "init_args")):
-        constraints = get(declared, "constraints")
-        for constraint in constraints.values() if isinstance(constraints, dict) else ():
-            if isinstance(constraint, dict):
-                constraint.pop("range", None)
-    return kept
+    return parts
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -114,16 +70,6 @@ def seed_of(config: Config) -> int | None:
     return None
 
 
-@cache
-def only_shows(class_path: str) -> bool:
-    """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`.
-
-    Names come before paths, because modules may have moved.
-    """
-    name = short_class(class_path)
-    return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
-
-
 def _listed(callbacks: Any) -> Iterable[Any]:
     if isinstance(callbacks, Mapping) and "class_path" not in callbacks:
         return callbacks.values()
@@ -136,7 +82,7 @@ def _reduced(value: Any, key: str = "") -> Any:
             return None
         kept = {}
         for name, part in value.items():
-            if name not in SEEDS | EVALUATING | COMPUTING and (reduced := _reduced(part, str(name))) is not None:
+            if (reduced := _reduced(part, str(name))) is not None:
                 kept[str(name)] = reduced
         # Empty arguments and no arguments are the same.
         if kept.get("init_args") == {}:

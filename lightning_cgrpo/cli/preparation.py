@@ -11,10 +11,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.checkpoints.damage import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
-from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
 from lightning_cgrpo.core.errors import MissingExtraError
 from lightning_cgrpo.core.output import quiet
+from lightning_cgrpo.core.signatures import NAMESPACES
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, Layer, get, short_class, stacked
-from lightning_cgrpo.cli.method import Method, method_of, seed_of
+from lightning_cgrpo.cli.method import method_of, seed_of
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
@@ -33,7 +33,7 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     for number in range(1, len(layers)):
         layer = layers[number]
         config = stacked(layers[: number + 1])
-        after = json.dumps([_learning(config), seed_of(config)], sort_keys=True, default=str)
+        after = json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
         if _names_a_logger(layer.config):
             labels = []
             if layer.is_override:
@@ -65,17 +65,6 @@ def _names_a_logger(config: Config) -> bool:
         if arguments.get("name") is not None:
             return True
     return False
-
-
-def _learning(config: Config) -> Method:
-    """The method without the file of test prompts, so that a run is found again to answer other prompts."""
-    method = method_of(config)
-    data = method.get("data")
-    if isinstance(data, dict):
-        for part in (data, data.get("init_args")):
-            if isinstance(part, dict):
-                part.pop("test_path", None)
-    return method
 
 
 def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:

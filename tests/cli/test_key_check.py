@@ -7,7 +7,8 @@ import pytest
 
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, file_layer, override
-from lightning_cgrpo.cli.key_check import MOVED, check_keys, signature_of
+from lightning_cgrpo.cli.key_check import MOVED, check_keys
+from lightning_cgrpo.core.signatures import signature_of
 
 
 def gridworld(*overrides: str) -> Config:

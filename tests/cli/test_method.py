@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from lightning_cgrpo import callbacks
-from lightning_cgrpo.cli.method import identity_of, key_of, learning, method_of, only_shows, seed_of
+from lightning_cgrpo.cli.method import identity_of, key_of, method_of, seed_of
+from lightning_cgrpo.core.manifest.effects import learning, only_shows
 from tests.cli.report.conftest import changed, fixed
 
 CONSTRAINTS = "model.init_args.objective.constraints"
@@ -54,6 +55,8 @@ def test_what_changes_no_learning_makes_no_method(changes):
         {"trainer.callbacks": [{"class_path": "lightning.pytorch.callbacks.EarlyStopping"}]},
         {"data.init_args.path": "gsm8k"},
         {"model.init_args.optimization.sequence_ratio": True},
+        {"data.class_path": "PromptDataModule", "data.init_args": {"path": "p.jsonl", "val_prompts": 40}},
+        {"data.init_args.scenes": {"class_path": "GeneratedScenes", "init_args": {"seed": 21}}},
     ],
 )
 def test_what_changes_learning_makes_a_method(changes):
@@ -108,3 +111,23 @@ def test_an_identity_has_seed_and_length_too():
     same = identity_of(changed(seed=5))
     assert (same["seed"], same["length"]) == (5, {"max_steps": 100}) and same["method"] == method_of(changed())
     assert identity_of(changed({"trainer.max_steps": 7}))["length"] == {"max_steps": 7}
+
+
+@pytest.mark.parametrize(
+    ("data", "counts"),
+    [("GridworldDataModule", False), ("SeedDataModule", False), ("PromptDataModule", True), ("my.Data", True)],
+)
+def test_validation_prompts_that_training_loses_change_learning(data, counts):
+    few, many = ({"data": {"class_path": data, "init_args": {"val_prompts": number}}} for number in (40, 80))
+    assert (method_of(few) != method_of(many)) == counts
+
+
+def test_the_seed_of_scenes_says_which_and_others_follow_the_run():
+    def of(**seeds):
+        scenes = {"class_path": "lightning_cgrpo.GeneratedScenes", "init_args": {"seed": seeds.get("scenes", 0)}}
+        lora = {"rank": 4, "seed": seeds.get("lora", 0)}
+        policy = {"class_path": "CausalLMPolicy", "init_args": {"model": "m", "lora": lora}}
+        data = {"class_path": "NavsimDataModule", "init_args": {"scenes": scenes, "seed": seeds.get("data", 0)}}
+        return method_of({"model": {"class_path": "ConstrainedGRPO", "init_args": {"policy": policy}}, "data": data})
+
+    assert of(lora=1, data=1) == of() != of(scenes=1)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import get, short_class
-from lightning_cgrpo.cli.method import key_of, learning
+from lightning_cgrpo.cli.method import key_of
 from lightning_cgrpo.cli.report.runs import Run, Summary, earlier_folder, read_run, read_summary, saved_run
 from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.effects import learning
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.bound import Bound
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import get
-from lightning_cgrpo.cli.method import identity_of, key_of, learning
+from lightning_cgrpo.cli.method import identity_of, key_of
 from lightning_cgrpo.cli.report import runs as reporting
 from lightning_cgrpo.cli.report.runs import Summary, read_summary, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.effects import learning
 from lightning_cgrpo.core.output import SUMMARY, write_whole
 
 if TYPE_CHECKING:

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.effects import Effect, effect_of
 from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing, is_numberless
 
 KEY = "manifest"
 """The manifest's key in a checkpoint."""
-LENGTH = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.min_steps", "trainer.min_epochs")
-"""Settings of a run's length: a longer run is the same run."""
-PLACE = ("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy")
-"""Settings of where a run computes: the same run on other machines."""
+ELSEWHERE = (Effect.LENGTH, Effect.PLACE)
+"""Effects with which a longer run, or the same run on other machines, is the same run."""
 PRECISION = "trainer.precision"
 FULL_PRECISION = "32-true"
 """Lightning's precision of a run that names none."""
@@ -62,7 +61,7 @@ class Manifest:
     @property
     def name(self) -> str:
         """16 hexadecimal digits, equal for runs that differ in their length, place and versions alone."""
-        settings = {key: value for key, value in (self.settings or {}).items() if key not in (*LENGTH, *PLACE)}
+        settings = {key: value for key, value in (self.settings or {}).items() if effect_of(key) not in ELSEWHERE}
         content = json.dumps([settings, self.sizes, self.code, self.start, self.files], sort_keys=True, default=str)
         digest = blake2b(content.encode(), digest_size=8)
         for split in sorted(self.prompts):

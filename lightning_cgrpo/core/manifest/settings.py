@@ -6,59 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lightning_cgrpo.core.manifest.effects import NUMBERLESS, effect_of, only_shows
+
 Settings = dict[str, Any]
 """Plain values by key, such as ``model.optimization.kl_weight``; a class's key holds its path."""
 
-NUMBERLESS = (
-    "ckpt_path",
-    "config",
-    "verbose",
-    "weights_only",
-    "trainer.barebones",
-    "trainer.callbacks",
-    "trainer.default_root_dir",
-    "trainer.detect_anomaly",
-    "trainer.enable_autolog_hparams",
-    "trainer.enable_checkpointing",
-    "trainer.enable_model_summary",
-    "trainer.enable_progress_bar",
-    "trainer.limit_predict_batches",
-    "trainer.limit_test_batches",
-    "trainer.log_every_n_steps",
-    "trainer.logger",
-    "trainer.model_registry",
-    "trainer.num_sanity_val_steps",
-    "trainer.profiler",
-    "data.test_path",
-    "data.test_prompts",
-    "data.test_train_prompts",
-)
-"""Keys, with the keys below them, that change no number of a training run."""
-SHOWING = {
-    "Checkpoints",
-    "DeviceStatsMonitor",
-    "DrivePictures",
-    "DrivingScores",
-    "EvaluationTable",
-    "InitialRates",
-    "LearningRateMonitor",
-    "ModelCheckpoint",
-    "ModelSummary",
-    "ObjectiveProgressBar",
-    "OnExceptionCheckpoint",
-    "Pictures",
-    "ProgressBar",
-    "RichModelSummary",
-    "RichProgressBar",
-    "SampleAnswers",
-    "SavePretrained",
-    "TQDMProgressBar",
-    "TensorBoardLayout",
-    "ThroughputMonitor",
-    "WritePredictions",
-    "WriteSubmission",
-}
-"""Callbacks that only show or save."""
 UNSET = "unset"
 
 
@@ -76,7 +28,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and "class_path" in value:
         name = str(value["class_path"])
-        if key.startswith("callbacks.") and name.rpartition(".")[2] in SHOWING:
+        if key.startswith("callbacks.") and only_shows(name):
             return
         yield key, name
         for part in ("init_args", "dict_kwargs"):
@@ -112,11 +64,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def is_numberless(key: str) -> bool:
-    """True for keys of `NUMBERLESS`, and for the range of a mean, which bounds intervals and certificates alone."""
-    parts = key.split(".")
-    if parts[:3] == ["model", "objective", "constraints"] and parts[4:] == ["range"]:
-        return True
-    return any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS)
+    """True for settings that change no number of a training run."""
+    return effect_of(key) in NUMBERLESS
 
 
 def differing(before: Settings, now: Settings) -> dict[str, tuple[Any, Any]]:

@@ -13,8 +13,9 @@ from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, only_shows
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences
-from lightning_cgrpo.core.manifest.settings import NUMBERLESS, SHOWING, UNSET, differing, settings_of
+from lightning_cgrpo.core.manifest.settings import UNSET, differing, settings_of
 
 FILES = [
     str(file.relative_to(PACKAGED))
@@ -54,7 +55,8 @@ def leaves(config: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[dict[Any, 
 
 def changes_no_number(config: Any, path: tuple[Any, ...]) -> bool:
     key = ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
-    if any(key == name or key.startswith(f"{name}.") for name in NUMBERLESS):
+    numberless = [name for name, effect in EFFECTS.items() if effect in NUMBERLESS]
+    if any(key == name or key.startswith(f"{name}.") for name in numberless):
         return True
     if key.startswith("model.objective.constraints.") and path[-1] == "range" and path[-3] == "constraints":
         return True
@@ -62,7 +64,7 @@ def changes_no_number(config: Any, path: tuple[Any, ...]) -> bool:
         return False
     callback = config["callbacks"][path[1]]
     name = callback.get("class_path") if isinstance(callback, dict) else callback
-    return str(name).rpartition(".")[2] in SHOWING
+    return only_shows(str(name))
 
 
 def answer(before: Any, now: Any) -> str:
@@ -137,6 +139,14 @@ def test_what_only_shows_is_no_setting() -> None:
         "callbacks": {"a": {"class_path": "x.Pictures"}},
     }
     assert settings_of(shown) == {}
+
+
+def test_an_own_callback_that_only_shows_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/callbacks.md marks one: the name of the run and a resume say the same of it."""
+    (tmp_path / "own_showing.py").write_text("class Shows:\n    changes_learning = False\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Shows"}}}) == {}
+    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Counts"}}}) != {}
 
 
 def test_arguments_of_another_class_are_not_listed() -> None:
