@@ -61,8 +61,10 @@ def _certificate(
     from filelock import FileLock
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.certificate import Asked, decided, look, show
+    from lightning_cgrpo.cli.certificate import Asked, certificate_of, decided
+    from lightning_cgrpo.cli.certificate_table import show
     from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
+    from lightning_cgrpo.cli.look import sample_of
     from lightning_cgrpo.cli.looks import (
         FILE,
         certificates,
@@ -124,9 +126,10 @@ def _certificate(
         # A new look, at prompts that neither trained nor served an earlier look.
         used = used_prompts(looks, {} if manifest is None else manifest.used_as)
         asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used)
-        seen = look(config.replaced(ckpt_path=str(kept)), objective, asked)
-        if not first:
+        sample = sample_of(config.replaced(ckpt_path=str(kept)), objective, asked)
+        if sample is None:
             return None
+        seen = certificate_of(sample, objective, asked)
         certificate = {
             "checkpoint": checkpoint.name,
             "update": update,

@@ -12,7 +12,6 @@ from filelock import FileLock
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli import certificate
 from lightning_cgrpo.cli.looks import error_share, looks_at, record
 from lightning_cgrpo.cli.policy_identity import identity
 from lightning_cgrpo.core.randomness import Stream
@@ -116,7 +115,7 @@ def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatc
     def never(*_):
         raise AssertionError("a second look")
 
-    monkeypatch.setattr(certificate, "look", never)
+    monkeypatch.setattr("lightning_cgrpo.cli.look.sample_of", never)
     for arguments in ("--ckpt_path=best --prompts=100 --confidence=0.95", ""):
         capsys.readouterr()
         assert certify(arguments, 0.06) == 3
@@ -223,7 +222,7 @@ def test_other_data_than_the_runs_own_is_refused():
 
 
 def test_a_folder_in_the_records_place_is_refused_before_sampling(monkeypatch):
-    monkeypatch.setattr(certificate, "look", None)
+    monkeypatch.setattr("lightning_cgrpo.cli.look.sample_of", None)
     (FOLDER / "certificates.json").mkdir()
     assert "record the look in" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
 
