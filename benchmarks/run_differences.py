@@ -12,7 +12,8 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from lightning_cgrpo.checkpoints.header import SHARDED_LAST
-from lightning_cgrpo.core.manifest.manifest import KEY, PLACE
+from lightning_cgrpo.core.manifest.effects import Effect, effect_of
+from lightning_cgrpo.core.manifest.manifest import KEY
 
 UNTOLD = ("time/", "throughput/")
 """Beginnings of tags of durations."""
@@ -37,8 +38,8 @@ def final(run: Path) -> dict[str, Any]:
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
     settings = checkpoint.get(KEY, {}).get("settings") or {}  # none of runs from Python
-    for place in PLACE:  # runs on other numbers of nodes are compared, too
-        settings.pop(place, None)
+    for key in [key for key in settings if effect_of(key) == Effect.PLACE]:  # other numbers of nodes are compared, too
+        settings.pop(key)
     return checkpoint
 
 
