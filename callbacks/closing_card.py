@@ -15,6 +15,7 @@ from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.reward_kept import advice
 from lightning_cgrpo.objective.selection import too_few_to_rank
 
 Record = dict[str, Any]
@@ -96,6 +97,7 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
         lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
         if str(best["monitor"]).endswith("merit"):
             lines.extend(_why_best(record))
+    lines.extend(advice(record))
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.
         return lines

@@ -97,11 +97,12 @@ class LagrangianCallback(Dual, WeightSetter):
             self.note_validation(pl_module.evaluations["val"].rates)
 
     def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
-        """Give the module the weights ``[1 + K]`` and the thresholds of an update."""
+        """Give the module the weights ``[1 + K]``, the thresholds of an update, and what stalled constraints hold."""
         pl_module.weights.copy_(self.controller.weights)
         thresholds = self.targets.thresholds(update)
         for name, threshold in zip(self.constraints, thresholds, strict=True):
             pl_module.thresholds[name] = threshold
+        pl_module.held = self.held
 
     def _log_targets(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         """Log the targets that differ from the thresholds, by an aim or by the controller's margin."""

@@ -172,7 +172,7 @@ def furthest(objective: Objective, latest: dict[str, float]) -> list[Measured]:
 
 
 def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
-    """``2/3 met``, the constraint furthest beyond its threshold, and the reward."""
+    """``2/3 met``, the constraint furthest beyond its threshold, the reward, and what stalled constraints hold."""
     parts = []
     enforced = [measured for measured in measured_constraints(objective, latest) if measured.enforced]
     if enforced:
@@ -182,6 +182,9 @@ def objective_status(objective: Objective, latest: dict[str, float]) -> list[str
         parts.append(f"{'closest' if met else 'worst'} {short_name(worst.name)} {compared(worst.bound, worst.value)}")
     if "reward/mean" in latest:
         parts.append(f"reward {latest['reward/mean']:.3g}")
+    for name in objective.constrained:
+        if f"held/{name}" in latest:
+            parts.append(f"{short_name(name)} held at {latest[f'held/{name}']:.2g}")
     return parts
 
 
@@ -200,8 +203,11 @@ def progress_table(module: RolloutModule) -> Table:
 
 
 def weight_text(latest: dict[str, float], name: str) -> str:
-    """``λ 0.4``; empty for a monitored constraint."""
-    return f"λ {latest[f'multiplier/{name}']:.2g}" if f"multiplier/{name}" in latest else ""
+    """``λ 0.4``, or ``λ 0.4, held at 0.31`` of a stalled constraint; empty for a monitored constraint."""
+    if f"multiplier/{name}" not in latest:
+        return ""
+    held = f", held at {latest[f'held/{name}']:.2g}" if f"held/{name}" in latest else ""
+    return f"λ {latest[f'multiplier/{name}']:.2g}{held}"
 
 
 def short_name(name: str) -> str:

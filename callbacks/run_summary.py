@@ -61,6 +61,8 @@ class RunSummary(Callback):
         self.record: Record = {"method": {}, "length": {}, **(identity or {})}
         self._scored: dict[float, Record] = {}
         """Validations by the number that ranks checkpoints, with the monitored metric as their score."""
+        self._validated: dict[int, Record] = {}
+        """Validations by update: reward and constraints' values."""
         self._before: Record = {}
         """The measurements of the run up to the checkpoint that it resumes from."""
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
@@ -98,11 +100,16 @@ class RunSummary(Callback):
     def state_dict(self) -> dict[str, Any]:
         # Not from the file, which may tell of validations after the checkpoint.
         measured = self.record.get("measured", {})
-        return {"measured": {key: measured[key] for key in KEPT if key in measured}, "scored": dict(self._scored)}
+        return {
+            "measured": {key: measured[key] for key in KEPT if key in measured},
+            "scored": dict(self._scored),
+            "validated": dict(self._validated),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = state_dict["measured"]
         self._scored = state_dict["scored"]
+        self._validated = state_dict["validated"]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
@@ -123,6 +130,7 @@ class RunSummary(Callback):
         if trainer.state.fn == "fit" and "val" in pl_module.evaluations and not trainer.sanity_checking:
             last = measured(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
             self.record["measured"]["last"] = last
+            self._validated[trainer.global_step] = last
             monitor = getattr(trainer.checkpoint_callback, "monitor", None) or ""
             score = trainer.callback_metrics.get(monitor)
             if score is not None:
@@ -171,6 +179,10 @@ class RunSummary(Callback):
             shown.setdefault("before", measured(pl_module.objective, pl_module.evaluations["initial"], 0))
         if self._ends:
             shown["end"] = _end(pl_module.objective, self._ends)
+        if "last" in shown:
+            # Rates that the run reached, and the reward that it had there.
+            self.record["validations"] = [of for _, of in sorted(self._validated.items())]
+        self.record["held"] = dict(getattr(pl_module, "held", {}))
         callback: Any = trainer.checkpoint_callback
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:
@@ -278,7 +290,13 @@ def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -
         return {"value": sum(values) / len(values) if values else None}
 
     constraints = {name: mean(constraint.bound.tag(name)) for name, constraint in objective.constraints.items()}
-    return {"update": logged[-1][0], "reward": mean("reward/mean"), "constraints": constraints}
+    weights = {name: mean(f"multiplier/{name}")["value"] for name in objective.weight_names}
+    return {
+        "update": logged[-1][0],
+        "reward": mean("reward/mean"),
+        "constraints": constraints,
+        "weights": {name: weight for name, weight in weights.items() if weight is not None},
+    }
 
 
 def ended_early(trainer: Trainer) -> bool:

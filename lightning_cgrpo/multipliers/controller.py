@@ -102,12 +102,18 @@ class Controller(nn.Module, ABC):
 
     @property
     def caps(self) -> Tensor:
-        """``[K]``: caps of the multipliers; a subclass may lower the cap of a stalled, likely infeasible constraint."""
+        """``[K]``: caps of the multipliers now."""
         return torch.full_like(self.weights[1:], self.max_multiplier)
 
-    def relax(self, k: int) -> bool:
-        """Lower the cap of a stalled constraint until it is met, if the controller has caps; True if it does so."""
+    def hold(self, k: int) -> bool:
+        """Begin anew with a stalled, likely infeasible constraint, which is to be held at the rate that it reached.
+
+        False, the default, if the controller goes on towards the threshold, as the paper's does.
+        """
         return False
+
+    def release(self, k: int) -> None:
+        """Go on towards the threshold of a constraint that was held, and has met it."""
 
     @abstractmethod
     def _allocate(self, size: int) -> None:

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.controller import Controller, normalized
+
+TOTAL = 5.0
+"""Largest sum of the multipliers at first, relative to the reward's 1, so that the reward keeps a sixth."""
+FALL = 0.25
+"""Speed at which the bound of the sum falls, relative to its rise."""
+ROUNDING = 1e-9
+"""Relative tolerance of a multiplier at its cap."""
 
 
 class DampedAscent(Controller):
@@ -18,18 +25,27 @@ class DampedAscent(Controller):
         p_k = min(1, max(-1, gain s_k))
         log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) s_k
 
-    with lambda and exp(I) between `min_multiplier` and cap_k. The integral I finds the multiplier. The proportional
-    part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by
-    e^2 at most. I stops where the multiplier would be pushed beyond its bounds. The cap keeps the reward and the other
-    constraints if a threshold can't be met. It is `max_multiplier`, and half of it once a constraint has stalled at its
-    cap (`StallDetector`), until the constraint is met.
+    with lambda and exp(I) between `min_multiplier` and cap. The integral I finds the multiplier. The proportional part
+    damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by e^2
+    at most. I stops where the multiplier would be pushed beyond its bounds.
+
+    The reward keeps a share. The multipliers are scaled together to a sum of at most S, and each is at most S:
+
+        w = (1, lambda') / (1 + sum lambda'),    lambda' = lambda min(1, S / sum lambda)
+
+    S is 5 at first. It doubles in `time` updates in which it holds back a violated constraint, up to K times
+    `max_multiplier`, and falls at a quarter of this speed while all are met. So a threshold far from the start cannot
+    take all the weight at once. A language model would unlearn the reward for good, because it is never paid for
+    answers that it no longer samples. A stalled, likely infeasible constraint is held at the rate that it reached
+    (`Dual.detect_stall`), and its cap is halved.
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
     depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
     nor is clipped at 0, and mean rates settle at their thresholds; docs/derivations.md has the reasons.
 
     Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
-    gain / time and a = 0. Without the doubling, it is PI control of log lambda (Stooke et al., 2020, control lambda).
+    gain / time, a = 0 and S = infinity. Without S and the doubling, it is PI control of log lambda (Stooke et al.,
+    2020, control lambda).
 
     Args:
         gain: fall of log lambda per standard unit of slack; a violation counts twice.
@@ -46,7 +62,8 @@ class DampedAscent(Controller):
     integral: Tensor
     smoothed: Tensor
     started: Tensor
-    relaxed: Tensor
+    held: Tensor
+    total: Tensor
 
     def __init__(
         self,
@@ -83,16 +100,28 @@ class DampedAscent(Controller):
     def _allocate(self, size: int) -> None:
         for name, value in (("multipliers", self.init), ("integral", math.log(self.init)), ("smoothed", 0.0)):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
-        for name in ("started", "relaxed"):
+        for name in ("started", "held"):
             self.register_buffer(name, torch.zeros(size, dtype=torch.bool))
+        self.register_buffer("total", torch.tensor(TOTAL, dtype=torch.float64))
+
+    @property
+    def weights(self) -> Tensor:
+        held_back = (self.total / self.multipliers.sum()).clamp(max=1)
+        return normalized(self.multipliers * held_back)
 
     @property
     def caps(self) -> Tensor:
-        return torch.where(self.relaxed, self.integral.new_tensor(self.max_multiplier / 2), self.max_multiplier)
+        caps = self.total.clamp(max=self.max_multiplier).expand_as(self.multipliers)
+        return torch.where(self.held, caps / 2, caps)
 
-    def relax(self, k: int) -> bool:
-        self.relaxed[k] = True
+    def hold(self, k: int) -> bool:
+        self.held[k] = True
+        self.integral[k] = min(0.0, float(self.integral[k]))
+        self.total.fill_(TOTAL)
         return True
+
+    def release(self, k: int) -> None:
+        self.held[k] = False
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         low, high = math.log(self.min_multiplier), self.caps.log()
@@ -110,5 +139,14 @@ class DampedAscent(Controller):
         self.integral = torch.where(observed, integral, self.integral)
         self.smoothed = torch.where(observed, smoothed, self.smoothed)
         self.started = self.started | observed
-        # Met, for example after the user has loosened the threshold.
-        self.relaxed = self.relaxed & (self.smoothed > 0)
+        self._bound_total()
+
+    def _bound_total(self) -> None:
+        """Raise the bound of the sum while it holds back a violated constraint, and lower it while all are met."""
+        violated = self.smoothed > 0
+        at_cap = self.multipliers >= self.caps * (1 - ROUNDING)
+        step = self.total.new_tensor(2.0) ** (1 / self.time)  # infinite for a time near 0
+        if bool((violated & at_cap).any()):
+            self.total = (self.total * step).clamp(max=max(TOTAL, self.max_multiplier * len(self.multipliers)))
+        elif not bool(violated.any()):
+            self.total = (self.total / step**FALL).clamp(min=TOTAL)

@@ -105,6 +105,15 @@ class Dual:
         """
         return torch.maximum(self.units.at(self.targets.in_force), self.units.at(self.targets.declared))
 
+    @property
+    def held(self) -> dict[str, float]:
+        """Rates at which stalled constraints are held, in the user's orientation, by name."""
+        return {
+            name: constraint.bound.shown(reached)
+            for (name, constraint), reached in zip(self.constraints.items(), self.targets.held.tolist(), strict=True)
+            if math.isfinite(reached)
+        }
+
     def note_validation(self, rates: Mapping[str, ClusteredRate]) -> None:
         """Note how many independent answers a validation is worth, by constraint."""
         sizes = []
@@ -134,17 +143,21 @@ class Dual:
         self.controller.step(violations, observed)
 
     def detect_stall(self, rates: Tensor, observed: Tensor, saturation: Tensor) -> None:
-        """Warn of a constraint that has all its weight and does not get better, and lower its cap."""
+        """Warn of a constraint that has all its weight and does not get better, and hold it at what it reached."""
         units = self.unit
         # Without the margin, whose fall would look like progress.
         excess = (rates - self.targets.aimed) / units
         # A rate that follows a moving threshold would look like no progress.
         stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
         self.targets.moved = torch.zeros_like(self.targets.moved)
+        for met in self.targets.release(rates, observed):
+            self.controller.release(met)
         if stalled is not None:
             name = list(self.constraints)[stalled]
-            relaxed = self.controller.relax(stalled)
-            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
+            reached = float(self.targets.aimed[stalled] + self.stall.reached[stalled] * units[stalled])
+            if self.controller.hold(stalled):
+                self.targets.hold(stalled, reached, float(units[stalled]))
+            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, reached))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -164,6 +177,8 @@ class Dual:
             "moved": self.targets.moved,
             "answers": self.targets.answers,
             "validated": self.targets.validated,
+            "held": self.targets.held,
+            "recent": self.targets.recent,
         }
         for key, part in self._parts.items():
             state[key] = part.state_dict()
@@ -179,9 +194,13 @@ class Dual:
                 f"{state_dict['controller_class']}, try the configuration that it was trained with."
             )
         for key, part in self._parts.items():
-            # Versions before November 27, 2026 kept other sums of a stall, and some in the controller: it begins anew.
-            state = {n: value for n, value in state_dict.get(key, {}).items() if not n.startswith("stall.")}
-            if state and (part is not self.stall or "held" in state):
-                part.load_state_dict(state)
-        for name in ("moved", "answers", "validated"):  # the latter two since November 27, 2026
+            state = state_dict.get(key, {})
+            if other := state.keys() ^ part.state_dict().keys():
+                raise UserError(
+                    f"Expected the state of this version's {type(part).__name__}, but the checkpoint has another "
+                    f"({', '.join(sorted(other))}), because its version moved multipliers otherwise, try that version "
+                    "of lightning_cgrpo, or a new run from the exported policy."
+                )
+            part.load_state_dict(state)
+        for name in ("moved", "answers", "validated", "held", "recent"):
             setattr(self.targets, name, state_dict.get(name, getattr(self.targets, name)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -11,21 +9,6 @@ from lightning_cgrpo.core.errors import expect
 
 SURE = 3.0
 """Standard errors that make a violation, or progress, more than noise."""
-ROUNDING = 1e-9
-"""Tolerance of `rounded_up`, so that a rate of two digits stays."""
-
-
-def rounded_up(rate: float) -> float:
-    """A rate rounded up to two digits: a threshold slightly looser than the rate.
-
-    Example:
-        >>> rounded_up(0.391), rounded_up(0.0123)
-        (0.4, 0.013)
-    """
-    if rate <= 0:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
-    return min(round(math.ceil(rate / unit - ROUNDING) * unit, 12), 1.0)
 
 
 class StallDetector(nn.Module):

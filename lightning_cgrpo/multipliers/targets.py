@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.multipliers.guards import StallDetector, rounded_up
+from lightning_cgrpo.multipliers.guards import StallDetector
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
+
+EASIER = 0.06
+"""Standard units by which a held target is easier than the rate that a stalled constraint reached."""
+MEMORY = 0.98
+"""Memory of a held constraint's mean rate per update: about fifty updates."""
 
 
 def tightened(rates: Tensor, variance: Tensor) -> Tensor:
@@ -50,6 +55,10 @@ class Targets:
         """Constraints with another threshold than in the last dual step."""
         self.declared = torch.tensor([c.bound.target for c in self.constraints], dtype=torch.float64)
         """Declared thresholds ``[K]`` of violation, which schedules reach."""
+        self.held = torch.full((len(self.constraints),), -torch.inf, dtype=torch.float64)
+        """Rates ``[K]`` of violation at which stalled constraints are held; -inf of the others."""
+        self.recent = torch.zeros(len(self.constraints), dtype=torch.float64)
+        """Mean rates ``[K]`` of violation since a hold began, with `MEMORY`."""
         self.enforce(0)
 
     def check(self, names: Iterable[str], updates: float) -> None:
@@ -77,7 +86,8 @@ class Targets:
                 aims[k] = constraint.aim
                 has_aim[k] = True
         self.in_force = self._violations(thresholds)
-        self.aimed = self._violations(aims)
+        # A held constraint is not asked for more than it reached.
+        self.aimed = torch.maximum(self._violations(aims), self.held)
         self.targets = self.aimed
         if margin:
             variance = self._variance(has_aim) * margin**2
@@ -106,14 +116,26 @@ class Targets:
         """Rates of violation ``[K]`` in the user's orientation."""
         return [c.bound.shown(rate) for c, rate in zip(self.constraints, violations.tolist(), strict=True)]
 
-    def stalled(self, k: int, name: str, stall: StallDetector, units: Tensor, relaxed: bool) -> str:
+    def hold(self, k: int, reached: float, unit: float) -> None:
+        """Hold a stalled constraint at the rate of violation that it reached, until the threshold itself is met."""
+        self.recent[k] = reached
+        self.held[k] = reached + EASIER * unit
+
+    def release(self, rates: Tensor, observed: Tensor) -> list[int]:
+        """Let go of the held constraints whose mean rate meets the threshold in force; return their indices."""
+        recent = MEMORY * self.recent + (1 - MEMORY) * rates
+        self.recent = torch.where(observed, recent, self.recent)
+        met = self.held.isfinite() & (self.recent <= self.in_force)
+        self.held = torch.where(met, -torch.inf, self.held)
+        return met.nonzero().flatten().tolist()
+
+    def stalled(self, k: int, name: str, stall: StallDetector, reached: float) -> str:
         """The warning of a stalled constraint, with a threshold that the policy has reached."""
         bound = self.constraints[k].bound
-        reached = float(self.aimed[k] + stall.reached[k] * units[k])
-        easier = f"{bound.shown(reached):.3g}" if bound.of_mean else f"{bound.shown(rounded_up(reached)):g}"
+        holds = " Until the threshold is met, training holds what was reached." if self.held[k].isfinite() else ""
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
-            f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try {bound.key}: "
-            f"{easier}.{' Its multiplier is capped at half until it is met.' if relaxed else ''}"
+            f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try "
+            f"{bound.declared_at(bound.shown(reached))}.{holds}"
         )

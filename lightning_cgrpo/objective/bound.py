@@ -12,7 +12,22 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-6
 """Tolerance of a measurement at a threshold, because Lightning keeps metrics in float32."""
+DIGITS = 1e-9
+"""Tolerance of `rounded_up`, so that a rate of two digits stays."""
 Side = Literal["met", "missed", "undecided", "too few", ""]
+
+
+def rounded_up(rate: float) -> float:
+    """A rate rounded up to two digits: a threshold slightly looser than the rate.
+
+    Example:
+        >>> rounded_up(0.391), rounded_up(0.0123)
+        (0.4, 0.013)
+    """
+    if rate <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return min(round(math.ceil(rate / unit - DIGITS) * unit, 12), 1.0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,17 @@ class Bound:
         """The interval in the user's orientation, from an interval of the rate of violation."""
         low, high = (self.shown(largest), self.shown(least)) if self.lower else (least, largest)
         return (low, high) if self.range is None else (max(low, self.range[0]), min(high, self.range[1]))
+
+    def declared_at(self, shown: float) -> str:
+        """The declaration of a bound that a reached rate or mean keeps, rounded to the loose side.
+
+        Example:
+            >>> Bound("rate", "at_most", 0.05).declared_at(0.312), Bound("rate", "at_least", 0.99).declared_at(0.918)
+            ('at_most: 0.32', 'at_least: 0.918')
+        """
+        if self.of_mean:
+            return f"{self.key}: {shown:.3g}"
+        return f"{self.key}: {self.shown(rounded_up(self.violation(shown))):g}"
 
     def met(self, shown: float) -> bool:
         """True if a rate or mean in the user's orientation keeps the threshold."""

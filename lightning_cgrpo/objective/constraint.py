@@ -97,7 +97,7 @@ class Constraint:
             return -count if self.bound.lower else count, opportunities
         return (opportunities - count if self.bound.lower else count), opportunities
 
-    def component(self, signal: Signal) -> Tensor:
+    def component(self, signal: Signal, rate: Tensor | None = None) -> Tensor:
         """Value for the advantage, larger is better: the signal, minus an unwanted signal, or minus the excess.
 
         The value is by step, ``[B, G, T]``, if the signal is.
@@ -107,12 +107,19 @@ class Constraint:
         The excess is violations - threshold * opportunities, the Lagrangian of the ratio violations / opportunities. It
         is the cost where answers have different opportunities, because a sum over steps would prefer short answers,
         whatever their rate. A signal whose count is apart from its value has chosen its cost.
+
+        With a condition (`given`), the excess is over the batch's own rate, in the place of the threshold. Its sum over
+        the batch is 0, so the policy unlearns the condition on no account: the gradient is that of the rate among the
+        answers that meet it. Over a far threshold, nearly every such answer would be worse than one that does not.
+
+        Args:
+            rate: of violation in the whole batch, for a constraint with a condition.
         """
         indicator = self._indicator(signal)
         counted = indicator.count is None and indicator.opportunities is not None
         if counted or self.given is not None:
             count, opportunities = self.violations(signal)
-            return self.bound.target * opportunities - count
+            return (self.bound.target if rate is None else rate) * opportunities - count
         value = as_number(indicator.value)
         return value if self.bound.lower else -value
 

@@ -241,6 +241,7 @@ class Objective:
         return every
 
     def components(self, signals: Signals) -> Components:
+        """The components of an update's answers. Collective, if a constraint has a condition."""
         import torch
 
         from lightning_cgrpo.core.rollout import over_steps
@@ -248,7 +249,9 @@ class Objective:
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.compared.items():
-            values.append(constraint.component(signals[key(name, constraint)]))
+            signal = signals[key(name, constraint)]
+            rate = None if constraint.given is None else _batch_rate(constraint, signal)
+            values.append(constraint.component(signal, rate))
             # An answer outside the condition costs nothing, and is compared with the others: the policy decides whether
             # the condition holds, unlike which prompts are in a subset.
             applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
@@ -300,6 +303,18 @@ class Objective:
     def violations(self, signals: Signals) -> tuple[Tensor, Tensor]:
         """Violations and opportunities of all constraints, float64 ``[len(constraints)]`` each."""
         return over_prompts(self.counts(signals), self.constraints)
+
+
+def _batch_rate(constraint: Constraint, signal: Signal) -> Tensor:
+    """Rate of violation over the answers of all processes; the target without any opportunity. Collective."""
+    import torch
+
+    from lightning_cgrpo.core.distributed import all_sum
+
+    counts = [count.double().sum() for count in constraint.violations(signal)]
+    count, opportunities = all_sum(torch.stack(counts))
+    rate = torch.where(opportunities > 0, count / opportunities, constraint.bound.target)
+    return rate.to(as_number(signal.value).dtype)
 
 
 def over_prompts(counts: Mapping[str, Tensor], names: Iterable[str]) -> tuple[Tensor, Tensor]:

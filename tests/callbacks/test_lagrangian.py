@@ -37,10 +37,16 @@ class TestDualStep:
         running = run()
         # Targets p with p + sqrt(p (1 - p) / 10) = d.
         lava_target, safe_target = 0.0388744973, 0.1788208208
-        lava = math.exp(2 + 5 / 60 * (0.2 - lava_target) / 0.3)
-        safe = math.exp(2 + 5 / 60 * (0.3 - safe_target) / math.sqrt(0.21))
-        total = 1 + lava + safe
-        assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
+        lava, safe = (0.2 - lava_target) / 0.3, (0.3 - safe_target) / math.sqrt(0.21)
+        assert 5 * min(lava, safe) > 1 and math.exp(2) > 5  # both multipliers are at their cap of 5
+        # The bound of their sum has risen for one update, and leaves the reward a sixth.
+        total = 5 * 2 ** (1 / 60)
+        shares = [1 / (1 + total), total / (1 + total) / 2, total / (1 + total) / 2]
+        assert running.update([2, 3], [10, 10]) == pytest.approx(shares)
+        # Each rate is 0, far inside its threshold: the integrals have moved little, and the smoothed violations fall.
+        for _ in range(9):
+            weights = running.update([0, 0], [10, 10])
+        assert weights[1] < weights[0] / 2 and weights[2] < weights[0] / 2
 
     def test_the_margin_is_a_share_of_the_standard_error(self) -> None:
         """Of all answers so far and of the last validation: the target is half of it inside the threshold."""

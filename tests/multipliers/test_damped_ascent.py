@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
-from lightning_cgrpo.multipliers import DampedAscent, standard_units
+from lightning_cgrpo.multipliers import DampedAscent, damped_ascent, standard_units
 from tests.multipliers.stepping import maker, multiplier, step
 
 controller = maker(DampedAscent)
@@ -15,13 +15,16 @@ controller = maker(DampedAscent)
 def test_steps_by_hand() -> None:
     made = controller(gain=2.0, time=4.0, smoothing=0.75, max_multiplier=9.0, init=1.0)
     assert made.weights.tolist() == [0.5, 0.5]
+    made.total.fill_(9.0)
     smoothed, integral = 0.4, 0.2  # the average starts at the first violation
     assert multiplier(made, 0.4) == pytest.approx(math.exp(2 * 0.8 + integral))
     for violation in (-2.0, -2.0, 2.0, 2.0, -0.8):
         smoothed = 0.75 * smoothed + 0.25 * violation
         integral += 0.5 * smoothed
         part = max(-1.0, min(1.0, 2 * smoothed))
+        made.total.fill_(9.0)  # beyond reach
         assert multiplier(made, violation) == pytest.approx(math.exp(part + max(part, 0) + integral))
+    made.total.fill_(9.0)
     assert multiplier(made, 9.0) == pytest.approx(9.0)
 
 
@@ -57,28 +60,61 @@ def test_waking_up_after_long_slack(least: float, times: int, updates: int) -> N
     assert waking[-2] < 1 <= waking[-1]
 
 
-def test_a_relaxed_constraint_has_half_of_its_cap_until_it_is_met() -> None:
-    made, both = DampedAscent(), torch.ones(2, dtype=torch.bool)
-    made.setup(2)
+def test_the_bound_of_the_sum_by_hand() -> None:
+    """One constraint far beyond its threshold, one with slack: S doubles in `time` updates, and falls more slowly."""
+    made = maker(DampedAscent, 2)(smoothing=0.0)
+    for update in range(61):
+        step(made, 2.0, -0.1)
+        # The first multiplier is at its cap, S or 10; together they have at most S times the reward's weight.
+        bound = 5 * 2 ** (update / 60)
+        largest, slack = min(bound, 10), math.exp(-0.5 - 0.5 / 60 * (update + 1))
+        assert made.multipliers.tolist() == pytest.approx([largest, slack])
+        reward, first, second = made.weights.tolist()
+        assert (first + second) / reward == pytest.approx(min(bound * 2 ** (1 / 60), largest + slack))
+        assert first / second == pytest.approx(largest / slack)
+    assert made.total.item() == pytest.approx(5 * 2 ** (61 / 60))
+    step(made, 0.0, -0.1)  # met
+    assert made.total.item() == pytest.approx(5 * 2 ** (60.75 / 60))
+    step(made, 0.01, -0.1)  # violated, and not held back
+    assert made.total.item() == pytest.approx(5 * 2 ** (60.75 / 60))
+    for _ in range(300):
+        step(made, -1.0, -1.0)
+    assert made.total.item() == 5
+    for _ in range(600):
+        step(made, 2.0, 2.0)
+    assert made.multipliers.tolist() == pytest.approx([10, 10])  # the cap of each
+    assert made.total.item() == 20
+    assert made.weights[0].item() == pytest.approx(1 / 21)
+
+
+def test_the_reward_keeps_a_sixth_at_first() -> None:
+    """Whatever the number of constraints, and however far their thresholds."""
+    for constraints in (1, 3, 30):
+        made = maker(DampedAscent, constraints)()
+        step(made, *(constraints * [30.0]))
+        assert made.weights[0].item() == pytest.approx(1 / 6, abs=0.002)
+
+
+def test_a_held_constraint_begins_anew_with_half_of_its_cap() -> None:
+    made = maker(DampedAscent, 2)()
     for _ in range(220):
-        made.step(torch.tensor([1.0, 2.0], dtype=torch.float64), both)
-    assert made.relax(0) and made.caps.tolist() == [5, 10]
-    made.step(torch.tensor([1.0, 2.0], dtype=torch.float64), both)
-    assert made.multipliers.tolist() == pytest.approx([5, 10])
-    met = maker(DampedAscent, 2)(smoothing=0.0)
-    met.load_state_dict(made.state_dict() | {"integral": torch.tensor([9.0, 9.0], dtype=torch.float64).log()})
-    met.step(torch.tensor([0.0, 2.0], dtype=torch.float64), both)  # exactly
-    assert met.integral[0].exp().item() == pytest.approx(5) and met.caps.tolist() == [10, 10]
-    resumed = DampedAscent()
-    resumed.setup(2)
+        step(made, 1.0, 2.0)
+    second = made.integral[1].item()
+    assert made.hold(0)
+    assert made.integral.tolist() == [0, second] and made.total.item() == 5
+    assert made.caps.tolist() == [2.5, 5]
+    resumed = maker(DampedAscent, 2)()
     resumed.load_state_dict(made.state_dict())
-    assert resumed.caps.tolist() == made.caps.tolist()
-    for _ in range(30):
-        resumed.step(torch.tensor([-1.0, 0.5], dtype=torch.float64), both)
-    assert resumed.caps.tolist() == [10, 10]
+    for _ in range(220):
+        step(made, 1.0, 2.0)
+        step(resumed, 1.0, 2.0)
+    assert resumed.multipliers.tolist() == made.multipliers.tolist() == pytest.approx([5, 10])
+    made.release(0)
+    assert made.caps.tolist() == [10, 10]
 
 
-def test_reduces_to_exponentiated_gradient() -> None:
+def test_reduces_to_exponentiated_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damped_ascent, "TOTAL", 1e300)
     gain = 1e-9
     made = controller(gain=gain, time=gain / 0.7, smoothing=0.0, min_multiplier=1e-9, max_multiplier=1e9)
     exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=100.0)

@@ -67,12 +67,31 @@ class TestCounts:
 
 
 class TestAdvantage:
-    def test_the_component_is_the_excess_and_every_answer_is_compared(self) -> None:
-        """Right and brief is better than wrong, and wrong is better than right and long."""
+    def test_the_component_is_the_excess_over_the_batchs_rate_and_every_answer_is_compared(self) -> None:
+        """Right and brief is better than wrong, and wrong is better than right and long; one of three right is long."""
         objective = Objective("right", {"long": LONG})
         components = objective.components(objective.made(signals(), PROMPTS))
-        assert components.values[1].tolist() == [[0.25, -0.75, 0, 0], [0.25, 0, 0, 0]]
+        third = pytest.approx(1 / 3)
+        assert components.values[1].flatten().tolist() == [third, pytest.approx(-2 / 3), 0, 0, third, 0, 0, 0]
         assert components.applicable.all()
+
+    def test_the_gradient_is_that_of_the_rate_among_the_right(self) -> None:
+        """Enumerated: the advantage's expectation is the derivative of P(long | right) times P(right)."""
+        logits = torch.tensor([0.3, -0.2, 0.5, 0.1], dtype=torch.float64, requires_grad=True)
+        right, long = torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.0, 1.0])
+        probs = logits.softmax(0)
+        rate = (probs * right * long).sum() / (probs * right).sum()
+        # A batch in which each arm is as frequent as its probability, to the thousandth.
+        counts = (1000 * probs.detach()).round().long()
+        arms = torch.arange(4).repeat_interleave(counts)[None]
+        measured = {"right": Signal(right[arms]), "tokens": Signal(40 * long[arms])}
+        objective = Objective("right", {"long": LONG})
+        value = objective.components(objective.made(measured, PromptGroups(torch.arange(1)))).values[1]
+        log_probs = torch.log_softmax(logits, 0)[arms]
+        (expected,) = torch.autograd.grad((value * log_probs).sum() / value.numel(), logits, retain_graph=True)
+        (exact,) = torch.autograd.grad(-rate * (probs * right).sum().detach(), logits)
+        assert expected.tolist() == pytest.approx(exact.tolist(), abs=1e-3)
+        assert abs(value.sum().item()) < 1e-3, "on the whole, the condition is neither learned nor unlearned"
 
     def test_answers_outside_the_subset_are_not_compared(self) -> None:
         objective = Objective("right", {"long": Constraint(**{**vars(LONG), "where": {"language": "en"}})})

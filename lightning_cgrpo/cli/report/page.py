@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.tables import Table, grid, html_table, markdown, plain
+from lightning_cgrpo.objective.reward_kept import advice
 
 HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -77,12 +78,14 @@ def _answers(method: MethodRuns) -> Iterator[str]:
 
 
 def notes_of(method: MethodRuns) -> Iterator[str]:
-    """Runs that did not finish, and faults."""
+    """Runs that did not finish, lost their reward or hold a constraint, and faults."""
     for run in method.runs:
         what, summary = f"{method.label}, seed {run.seed}", run.summary
         if not run.finished:
             error = f": {summary['error']}" if summary.get("error") else ""
             yield f"{what}: {summary['status']} at {run.updates:,} updates{error}."
+        for line in advice(summary):
+            yield f"{what}: {line}"
         for name, count in summary["faults"].items():
             kind = "optimizer steps were skipped" if name == "skipped_steps" else f"logged updates had faults of {name}"
             yield f"{what}: {count:,} {kind}."

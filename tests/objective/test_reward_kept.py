@@ -1,0 +1,91 @@
+"""The lines about a lost reward and about held constraints."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from lightning_cgrpo.objective.reward_kept import advice
+
+
+def measured(reward: float, long: float, error: float | None = 0.02) -> dict[str, Any]:
+    return {"reward": {"value": reward, "error": error}, "constraints": {"long": {"value": long}}}
+
+
+RECORD = {
+    "asked": 300,
+    "constraints": {
+        "long": {"kind": "rate", "direction": "at_most", "threshold": 0.05, "role": "constrain"},
+        "format": {"kind": "rate", "direction": "at_least", "threshold": 0.99, "role": "constrain"},
+    },
+    "measured": {
+        "before": measured(0.70, 0.853, 0.04),
+        "end": measured(0.06, 0.03, None) | {"weights": {"reward": 0.1, "long": 0.8, "format": 0.1}},
+        "last": measured(0.05, 0.02),
+    },
+    "validations": [measured(0.69, 0.4), measured(0.68, 0.312), measured(0.30, 0.1), measured(0.05, 0.02)],
+}
+
+
+def test_a_lost_reward_names_the_constraint_and_what_to_do() -> None:
+    assert advice(RECORD) == [
+        "The reward fell from 0.7 to 0.05, and long <= 0.05 took the most weight of the constraints, 0.80; the "
+        "reward had 0.10. Try at_most: 0.32, which was reached without this loss, a schedule (start: 0.86, over: 200), "
+        "or more updates."
+    ]
+
+
+@pytest.mark.parametrize(("end", "told"), [(0.70, False), (0.62, False), (0.60, True), (0.9, False)])
+def test_only_beyond_two_standard_errors_of_the_difference(end: float, told: bool) -> None:
+    """sqrt(0.04^2 + 0.02^2) = 0.0447."""
+    record = copy.deepcopy(RECORD)
+    record["measured"]["last"] = measured(end, 0.02)
+    assert bool(advice(record)) == told
+
+
+def test_without_a_validation_the_end_of_training_counts() -> None:
+    record = copy.deepcopy(RECORD)
+    del record["measured"]["last"], record["validations"]
+    (line,) = advice(record)
+    assert "from 0.7 to 0.06" in line and "Try a schedule (start: 0.86, over: 200), or more updates." in line
+
+
+def test_no_policy_kept_the_reward() -> None:
+    record = copy.deepcopy(RECORD)
+    record["validations"] = record["validations"][2:]
+    assert "which was reached" not in advice(record)[0]
+
+
+RATES = [0.8, 0.91, 0.9137, 1, 1]
+
+
+def test_a_lower_bound_is_loosened_downward() -> None:
+    record = copy.deepcopy(RECORD)
+    record["measured"]["end"]["weights"] = {"reward": 0.1, "long": 0.1, "format": 0.8}
+    for measurement, rate in zip([record["measured"]["before"], *record["validations"]], RATES, strict=True):
+        measurement["constraints"]["format"] = {"value": rate}
+    assert "format >= 0.99 took" in advice(record)[0]
+    assert "Try at_least: 0.913, which was reached" in advice(record)[0]
+    assert "start: 0.8, over" in advice(record)[0]
+
+
+def test_a_held_constraint_is_told() -> None:
+    record = copy.deepcopy(RECORD)
+    record["measured"]["last"] = measured(0.7, 0.3)
+    record["held"] = {"long": 0.304}
+    assert advice(record) == [
+        "long <= 0.05 was not met and did not get better, so training holds what was reached: try at_most: 0.31."
+    ]
+
+
+@pytest.mark.parametrize("record", [{}, {"measured": {}}, {"measured": {"before": measured(1.0, 0.5)}}])
+def test_summaries_of_little_tell_nothing(record: dict[str, Any]) -> None:
+    """Runs of earlier versions, runs without a measurement at the start, and runs that have just begun."""
+    assert advice(record) == []
+
+
+def test_fixed_weights_are_no_constraints_price() -> None:
+    """A run without multipliers has no constraint that took the weight."""
+    record = copy.deepcopy(RECORD)
+    record["measured"]["end"]["weights"] = {"reward": 1.0}
+    assert advice(record) == []
