@@ -2,7 +2,8 @@
 
     python -m benchmarks.conditions     # two and a half minutes of CPU time
 
-``excess`` is the package's: every answer is compared, and an answer that misses the condition costs nothing.
+``excess`` is the package's: every answer is compared by its excess over the batch's rate, and an answer that misses the
+condition costs nothing.
 ``among`` compares only the answers of a group that meet the condition. Four kinds of problems, each with three draws of
 arms and two seeds:
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from lightning_cgrpo.checkpoints.files import is_remote, written_in
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
+from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.reward_kept import advice
 
 if TYPE_CHECKING:
     from lightning_cgrpo.core.manifest.manifest import Manifest
@@ -177,14 +179,16 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
 
 
 def _note(file: Path, objective: Objective) -> str:
-    """The line below a certificate."""
+    """The lines below a certificate, with those of the run's card about a lost reward."""
     from lightning_cgrpo.cli.certificate import decided
+    from lightning_cgrpo.cli.report.runs import read_summary
 
     note = f"Recorded in {file}: looks at a run share its error, and no look sees another's prompts."
     not_certified = [name for name in objective.constrained if name not in decided(objective)]
     if not_certified:
         note += f" Not certified, because they have no range: {', '.join(not_certified)}."
-    return note
+    summary = read_summary(file.parent.parent / SUMMARY)
+    return "\n".join([note, *advice(summary or {})])
 
 
 def _objective(config: Resolved) -> Objective:

@@ -282,3 +282,14 @@ def test_several_processes_rank_and_certify_as_one_does(home, launch, tmp_path):
     assert together_run("fit", *SMALL) == [0, 0]
     (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
     assert best.name == expected.name
+
+
+def test_a_lost_reward_stands_beside_the_verdict(capsys):
+    """The line of the run's card, also beside a recorded verdict."""
+    file = FOLDER.parent / "summary.json"
+    summary = json.loads(file.read_text())
+    summary["measured"]["before"] = {"reward": {"value": 9.0, "error": 0.1}, "constraints": {}}
+    file.write_text(json.dumps(summary))
+    for _ in range(2):
+        assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100") == 0
+        assert "The reward fell from 9 to " in capsys.readouterr().out.replace("\n", " ")
