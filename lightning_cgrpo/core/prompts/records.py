@@ -26,6 +26,7 @@ class Record:
 
     values: dict[str, Any]  # its fields
     where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
+    filled: bool = False  # Arrow fills absent fields of objects with None, so None means absent
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""
@@ -110,7 +111,7 @@ def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
                 "frame.to_dict('records') or table.to_pylist(), or one split of a DatasetDict, as in data['train']."
             )
         values = {column: _plain(value) for column, value in row.items()}
-        records.append(Record(values, f"{name}, row {number}"))
+        records.append(Record(values, f"{name}, row {number}", filled=True))
     if not records:
         raise RecordError(f"Expected {name} to hold rows, but got none.")
     return records
@@ -234,7 +235,7 @@ def _read_parquet(file: Path) -> Iterator[Record]:
     except UnicodeDecodeError as error:
         raise RecordError(f"Expected {file} to hold texts in UTF-8, but got: {error}.") from None
     for number, values in enumerate(rows, 1):
-        yield Record(values, f"{file}, row {number}")
+        yield Record(values, f"{file}, row {number}", filled=True)
 
 
 def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
@@ -255,7 +256,9 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
             f"is no such path (seen from {Path.cwd()}), and loading its split '{split}' gave {type(error).__name__}: "
             f"{error}. Without a network, try the path of a folder with {split}.jsonl or {split}.parquet."
         ) from error
-    return [Record(dict(values), f"{name} [{split}], row {number}") for number, values in enumerate(rows, 1)]
+    return [
+        Record(dict(values), f"{name} [{split}], row {number}", filled=True) for number, values in enumerate(rows, 1)
+    ]
 
 
 def _missing_extra(what: str, library: str) -> RecordError:
