@@ -379,3 +379,9 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
                 f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
                 f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
             )
+        most = constraint.mean_at_most
+        if (constraint.signal or name) == "tokens" and most is not None and most >= longest:
+            raise UserError(
+                f"Expected constraint '{name}' to be missed by some policies, but got mean_at_most: {most:g} and "
+                f"answers of at most {longest} tokens (max_new_tokens), try a smaller mean_at_most."
+            )
