@@ -81,6 +81,8 @@ def read_records(
         return _read_named(str(path), split, subset)
     else:
         near = [entry.name for entry in location.parent.iterdir()] if location.parent.is_dir() else []
+        # Never a hint that would train on test prompts, or test on training prompts.
+        near = [name for name in near if _role(name) == _role(location.name)]
         raise RecordError(
             f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()})."
             f"{did_you_mean(location.name, near)}"
@@ -89,6 +91,12 @@ def read_records(
     if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
     return records
+
+
+def _role(name: str) -> str:
+    """What a file of prompts is for, by its name."""
+    found = re.search(r"test|val|dev|eval|held", name.lower())
+    return "" if found is None else "test" if found[0] == "test" else "validation"
 
 
 def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
