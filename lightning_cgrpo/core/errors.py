@@ -73,7 +73,8 @@ def installing(extra: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
     words = list(known)
-    close = difflib.get_close_matches(word, words, n=1)
+    same = [name for name in words if name.lower() == word.lower()]  # Adamw is AdamW, rather than Adam
+    close = same or difflib.get_close_matches(word, words, n=1)
     # Beginnings of long names score low, such as Lagrange for LagrangianCallback, and wandb for WandbLogger.
     start = word[: max(5, len(word) * 4 // 5)].lower()
     begun = [name for name in words if len(start) >= 5 and name.lower().startswith(start)]

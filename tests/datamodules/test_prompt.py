@@ -65,6 +65,7 @@ def test_another_column_and_a_system_prompt(tmp_path):
     ("row", "problem"),
     [
         ({"text": "x"}, "a field 'prompt'"),
+        ({"prompt": None}, "field 'prompt' to have a value, but it is null"),
         ({"prompt": 3}, "a string"),
         ({"prompt": []}, "empty"),
         ({"prompt": ["Hi"]}, "message 1"),

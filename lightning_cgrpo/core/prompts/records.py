@@ -33,7 +33,9 @@ class Record:
         return RecordError(f"{self.where}: {problem}")
 
     def field(self, name: str) -> Any:
-        if self.values.get(name) is None:
+        if name in self.values and self.values[name] is None:
+            raise self.error(f"Expected field '{name}' to have a value, but it is null.")
+        if name not in self.values:
             raise self.error(f"Expected a field '{name}', but got {', '.join(self.values) or 'no fields'}.")
         return self.values[name]
 
