@@ -12,18 +12,21 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 SOME_ANSWER = Constraint(at_least=0.5, role="monitor")
 """Shows the share of prompts with an answer that meets all thresholds."""
+FAR = 3.0
+"""Ratio of the odds at the threshold to the odds before training from which a threshold may not bind."""
 
 
 class InitialRates(Callback):
     """Prints reward and rates before the first update, and the rates within reach, to choose thresholds.
 
-    A row shows each rate if the best of a prompt's answers were chosen; a warning names thresholds out of reach.
+    A row shows each rate if the best of a prompt's answers were chosen; a warning names thresholds out of reach, and a
+    line those that are met by far, which may be swapped or mistyped.
     Metrics are logged under ``initial/*``. A separate random stream leaves the run unchanged.
 
     Args:
@@ -75,6 +78,38 @@ class InitialRates(Callback):
             bound = constraint.bound
             if name in best and bound.side(*bound.interval(best[name])) == "missed":
                 rank_zero_warn(out_of_reach(name, constraint, best[name], size))
+            if name in evaluation.rates and met_by_far(name, constraint, evaluation.rates[name]):
+                chosen_rate = best.get(name) if size > 1 else None
+                print(does_it_bind(name, constraint, evaluation.rates[name], chosen_rate, size), flush=True)
+
+
+def met_by_far(name: str, constraint: Constraint, rate: ClusteredRate) -> bool:
+    """True if the policy meets a threshold before training, and is far from it.
+
+    Far is a ratio of odds of `FAR`, a threshold that lets most answers violate it, or for a mean half of the threshold.
+    The policy's own signals are left out, because training begins at their best values.
+    """
+    bound = constraint.bound
+    if (constraint.signal or name) in POLICY_SIGNALS or bound.side(*bound.interval(rate)) != "met":
+        return False
+    value, threshold = bound.shown(rate.rate), bound.shown(bound.target)
+    if bound.of_mean:
+        return abs(value - threshold) > abs(threshold) / 2
+    least, most = sorted((value, threshold))
+    return bound.target > 0.5 or most * (1 - least) > FAR * least * (1 - most)
+
+
+def does_it_bind(name: str, constraint: Constraint, rate: ClusteredRate, best: ClusteredRate | None, size: int) -> str:
+    """The line on a threshold that is met before training by far."""
+    bound = constraint.bound
+    digits = ".4g" if bound.of_mean else ".3f"
+    chosen = "" if best is None else f", best of {size} {bound.shown(best.rate):{digits}}"
+    other = "at_most" if bound.lower else "at_least"
+    swapped = f"mean_{other}" if bound.of_mean else other
+    return (
+        f"{name} {bound} is met before training by far ({bound.shown(rate.rate):{digits}}{chosen}): does it bind? "
+        f"Until the {bound.kind} comes near, it changes nothing. Did you mean {swapped}, or a tighter threshold?"
+    )
 
 
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:

@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
-from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, StallDetector
@@ -44,6 +44,8 @@ class LagrangianCallback(Dual, WeightSetter):
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
     ) -> None:
+        if controller is not None:
+            expect_kinds(controller=(controller, Controller))
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         super().__init__(controller, stall)
         self.every_n_updates = every_n_updates

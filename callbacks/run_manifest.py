@@ -30,6 +30,8 @@ from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.pretrained import fingerprint
+from lightning_cgrpo.policies.rendering import chat_fingerprint
+from lightning_cgrpo.policies.text_policy import TextPolicy
 
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
@@ -93,6 +95,7 @@ class RunManifest(Callback):
             self.settings,
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
+            rendered=_rendered(pl_module),
             files=_named_files(_evaluated(settings)),
             machine={"precision": str(trainer.precision)},
         )
@@ -129,6 +132,7 @@ class RunManifest(Callback):
             prompts=prompts,
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
+            rendered=_rendered(pl_module),
             files=_named_files(reading) if trainer.is_global_zero else {},
             machine={
                 "processes": str(trainer.world_size),
@@ -157,7 +161,12 @@ def _of_policy(manifest: Manifest) -> Manifest:
     settings = None if manifest.settings is None else _evaluated(manifest.settings)
     machine = {"precision": manifest.precision}
     return Manifest(
-        settings, code=manifest.code, start=manifest.start, files=_evaluated(manifest.files), machine=machine
+        settings,
+        code=manifest.code,
+        start=manifest.start,
+        rendered=manifest.rendered,
+        files=_evaluated(manifest.files),
+        machine=machine,
     )
 
 
@@ -172,6 +181,17 @@ def _start_fingerprints(module: LightningModule) -> dict[str, str]:
     if origin is None:
         return {}
     return {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
+
+
+def _rendered(module: LightningModule) -> dict[str, str]:
+    """The fingerprint of a chat as the policy's template writes it, with the sampler's tools."""
+    policy, sampler = getattr(module, "policy", None), getattr(module, "sampler", None)
+    if not isinstance(policy, TextPolicy) or policy.tokenizer is None:
+        return {}
+    tools = getattr(sampler, "tools", ())
+    options = {**policy.chat_template_kwargs, **({"tools": list(tools)} if tools else {})}
+    fingerprint = chat_fingerprint(policy.tokenizer, options)
+    return {} if fingerprint is None else {"a chat": fingerprint}
 
 
 def _named_files(settings: Settings) -> dict[str, str]:

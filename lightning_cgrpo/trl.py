@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lightning_cgrpo.core.distributed import replicated
-from lightning_cgrpo.core.errors import MissingExtraError, UserError, expect_instances, installing
+from lightning_cgrpo.core.errors import MissingExtraError, UserError, expect_instances, expect_kinds, installing
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
@@ -61,7 +61,10 @@ class Lagrangian(TrainerCallback):
         controller: Controller | None = None,
         scale: Literal["pooled", "group"] = "pooled",
     ) -> None:
-        expect_instances(trainer=trainer, objective=objective)
+        expect_instances(trainer=trainer)
+        expect_kinds(objective=(objective, Objective))
+        if controller is not None:
+            expect_kinds(controller=(controller, Controller))
         check_trainer(trainer)
         check_names(trainer.reward_func_names, objective)
         self.trainer = trainer

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Lines of faults on the screen, for each kind of pieces."""
+LETTERS = 4_000
+"""Of a rendered prompt on the screen."""
 AT_ONCE = 256
 """Prompts tokenized at once."""
 
@@ -52,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"Expected data with prompts, but got {type(data).__name__}, try a GroupDataModule.")
     every: dict[str, list[Pieces]] = {split: _pieces(data, module, split) for split in NUMBERS}
     _show(every)
+    if (rendered := _rendered(data, module)) is not None:
+        print(rendered)
     lines = [f"{split}: {line}" for split, pieces in every.items() for kind in pieces for line in kind.faults]
     if options.out is not None:
         options.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="backslashreplace")
@@ -85,6 +89,7 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
 
     from lightning_cgrpo.core.prompts.inventory import Pieces
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+    from lightning_cgrpo.policies.rendering import variables_of
 
     policy = getattr(module, "policy", None)
     if not isinstance(policy, CausalLMPolicy):
@@ -100,10 +105,48 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     lengths: list[int] = []
     for first in range(0, len(measured), AT_ONCE):
         index = torch.tensor(measured[first : first + AT_ONCE])
-        inputs = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
+        groups = source.groups(index)
+        variables = variables_of(groups.columns, len(groups))
+        inputs = policy.read_prompts(
+            groups.column("prompt", "data"), index, getattr(module.sampler, "tools", ()), variables
+        )
         lengths += inputs["prompt_mask"].sum(-1).tolist()
     long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
     return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}")]
+
+
+def _rendered(data: GroupDataModule, module: Any) -> str | None:
+    """The first training prompt as a language model reads it, and the first demonstration, in escapes; else None."""
+    import torch
+
+    from lightning_cgrpo.core.errors import printable
+    from lightning_cgrpo.modules.supervised import SupervisedFineTuning, demonstrated
+    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+    from lightning_cgrpo.samplers.generation import GenerationSampler
+
+    policy, sampler = getattr(module, "policy", None), getattr(module, "sampler", None)
+    if not isinstance(policy, CausalLMPolicy) or not isinstance(sampler, GenerationSampler) or not policy.stop_tokens:
+        return None
+    try:
+        source = data.source("train")
+        read = sampler.first_prompt(policy, source)["prompt_ids"][0].tolist()
+        lines = ["The first training prompt, as the policy reads it:", _text(policy, read)]
+        if isinstance(module, SupervisedFineTuning):
+            made = demonstrated(policy, source.groups(torch.zeros(1, dtype=torch.int64)), sampler.tools)
+            trained = made.actions[0, 0][made.mask[0, 0]].tolist()
+            lines += ["The first demonstration's trained tokens:", _text(policy, trained)]
+    except UserError as error:
+        lines = ["The first training prompt can't be shown:", str(error)]
+    ends = ", ".join(map(str, policy.tokenizer.convert_ids_to_tokens(list(policy.stop_tokens))))
+    return "\n".join([*(printable(line) for line in lines), f"Answers end at {ends}."])
+
+
+def _text(policy: Any, tokens: list[int]) -> str:
+    """The text of tokens, with an image's token once."""
+    image = getattr(policy, "image_token", None)
+    kept = [token for place, token in enumerate(tokens) if token != image or tokens[place - 1 : place] != [image]]
+    text = policy.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]} [...] {text[-LETTERS // 2 :]}"
 
 
 def _show(every: dict[str, list[Pieces]]) -> None:

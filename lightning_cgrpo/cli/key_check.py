@@ -8,7 +8,7 @@ from typing import Any
 from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
 from lightning_cgrpo.core.errors import did_you_mean
 from lightning_cgrpo.core.moved import new_path
-from lightning_cgrpo.core.signatures import Parameter, names_beside_missing, signature_of
+from lightning_cgrpo.core.signatures import Parameter, Signature, names_beside_missing, signature_of
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
 MOVED = {
@@ -23,6 +23,44 @@ MOVED = {
 """Classes that are in `examples` since this version, by name, with their new path."""
 NAMES_OF_TRL = {
     "num_generations": "model.group_size",
+    "num_generations_eval": "model.eval_group_size",
+    "num_iterations": "model.optimization.epochs",
+    "entropy_coef": "model.optimization.entropy_weight",
+    "loss_type": "model.optimization.aggregation (grpo: sequence_mean, dapo and bnpo: token_mean, dr_grpo: constant)",
+    "epsilon_high": "model.optimization.clip_high",
+    "delta": "model.optimization.clip_limit",
+    "use_bias_correction_kl": "model.optimization.correct_kl",
+    "importance_sampling_level": "model.optimization.sequence_ratio",
+    "scale_rewards": "model.estimator (ScalarizedRewards, LeaveOneOut)",
+    "reward_weights": "model.objective.reward={name: weight}",
+    "reward_funcs": "model.task (FunctionTask) and model.objective",
+    "mask_truncated_completions": "model.optimization.mask_truncated",
+    "generation_batch_size": "data.prompts_per_update times model.group_size",
+    "steps_per_generation": "data.prompts_per_update times model.group_size",
+    "gradient_accumulation_steps": "model.optimization.micro_batch_size",
+    "use_vllm": "model.sampler.engine=VLLMServer",
+    "vllm_mode": "model.sampler.engine=VLLMServer",
+    "peft_config": "model.policy.lora",
+    "weight_decay": "model.optimizer.weight_decay",
+    "optim": "model.optimizer",
+    "lr_scheduler_type": "model.lr_scheduler",
+    "warmup_steps": "model.lr_scheduler",
+    "train_dataset": "data.path",
+    "eval_dataset": "data.val_path",
+    "output_dir": "trainer.default_root_dir, or trainer.logger",
+    "run_name": "trainer.logger.name",
+    "report_to": "trainer.logger",
+    "logging_steps": "trainer.log_every_n_steps",
+    "eval_steps": "trainer.val_check_interval",
+    "eval_strategy": "trainer.val_check_interval",
+    "per_device_eval_batch_size": "data.eval_prompts",
+    "save_steps": "callbacks.checkpoints (Checkpoints)",
+    "save_strategy": "callbacks.checkpoints (Checkpoints)",
+    "save_total_limit": "callbacks.checkpoints (Checkpoints)",
+    "resume_from_checkpoint": "ckpt_path=last",
+    "bf16": "trainer.precision=bf16-mixed",
+    "fp16": "trainer.precision",
+    "log_completions": "callbacks with SampleAnswers(write=True)",
     "learning_rate": "model.optimizer.lr",
     "temperature": "model.policy.temperature",
     "beta": "model.optimization.kl_weight",
@@ -31,7 +69,7 @@ NAMES_OF_TRL = {
     "per_device_train_batch_size": "data.prompts_per_update",
     "num_train_epochs": "trainer.max_epochs",
 }
-"""Arguments of TRL, and the keys that replace them."""
+"""Arguments of TRL, and the keys that replace them; docs/coming_from_trl.md has all."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -41,8 +79,12 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     for key in config:
         if key not in allowed:
             section = _section_of(key, config)
-            hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, allowed)
-            hint = _of_trl(key) or hint or f" Known here: {', '.join(allowed)}."
+            hint = f" It belongs under {section}: ({section}.{key})." if section else ""
+            deeper = (
+                "" if section else _below(key, "", {name: config.get(name) for name in ("model", "data", "callbacks")})
+            )
+            hint = hint or deeper or _of_trl(key) or did_you_mean(key, allowed)
+            hint = hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     seed, threads = config.get("seed_everything"), config.get("threads")
     # Values of environment variables are texts.
@@ -111,9 +153,34 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
     for key, value in arguments.items():
         if key not in signature.parameters and not signature.open:
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
-            hint = _of_trl(key) or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
+            others = {name: part for name, part in arguments.items() if name != key}
+            deeper = _below(str(key), f"{where}.", others, signature)
+            hint = deeper or _of_trl(key) or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
             raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
+
+
+def _below(key: str, where: str, arguments: Mapping[str, Any], signature: Signature | None = None) -> str:
+    """A hint for a key that stands a level or more too high; empty for other keys.
+
+    Args:
+        where: the path of the arguments, with its dot.
+        signature: of what takes the arguments.
+    """
+    declared = {} if signature is None else {name: part.type for name, part in signature.parameters.items()}
+    for name, path in (declared | dict.fromkeys(arguments.keys() - declared.keys())).items():
+        value = arguments.get(name)
+        if isinstance(value, str):
+            path = value
+        inside = value if isinstance(value, Mapping) else {}
+        if "class_path" in inside:
+            path, inside = str(inside["class_path"]), inside.get("init_args") or {}
+        inner = signature_of(path) if path is not None else None
+        if inner is not None and key in inner.parameters:
+            return f" It belongs under {where}{name} ({where}{name}.{key})."
+        if (inside or inner) and (hint := _below(key, f"{where}{name}.", inside, inner)):
+            return hint
+    return ""
 
 
 def _of_trl(key: Any) -> str:

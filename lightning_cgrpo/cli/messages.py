@@ -27,7 +27,9 @@ LOST = re.compile(
 KEY = 'Parser key "'
 CLASS, LITERAL = "Expected a <class '", "Expected a typing.Literal["
 IMPORT_PATH, GIVEN = "Expected a dot import path string: ", "Given value: "
-ABSTRACT = "Expected an instantiatable class, but "
+ABSTRACT = re.compile(r"Expected an instantiatable class, but (?P<path>\S*) ?is abstract")
+GIVEN_CLASS = re.compile(r"Given value: (?:.*class_path['\"]?[=:] ?['\"])?(?P<path>\w+(?:\.\w+)*)")
+"""The class in a value, which jsonargparse leaves out of a complaint that repeats it."""
 REPEATED = ("Problem with given class_path", "Does not validate", "Expected a path but", "Subtypes:", "Errors:")
 """Starts of lines that say nothing of their own."""
 WORDS = {
@@ -69,7 +71,9 @@ def explain(error: BaseException) -> str:
             keys.append(line.partition(KEY)[2].partition('"')[0])
         elif line and not line.startswith(REPEATED):
             key = ".".join(keys)
-            complaint = _of_class(line, key) or _of_an_abstract_class(line) or _of_type(lines[number:]) or line
+            complaint = (
+                _of_class(line, key) or _of_an_abstract_class(lines[number:]) or _of_type(lines[number:]) or line
+            )
             return f"{key}: {complaint}" if keys else complaint
     return str(error)
 
@@ -84,13 +88,19 @@ def _of_class(line: str, key: str) -> str | None:
     return f"There is no class '{name}'.{did_you_mean(name, _class_names(key))}"
 
 
-def _of_an_abstract_class(line: str) -> str | None:
-    """The complaint about settings without their class, as of the default controller; None for other lines."""
-    path = line.partition(ABSTRACT)[2].partition(" is ")[0]
-    if not path:
+def _of_an_abstract_class(lines: list[str]) -> str | None:
+    """The complaint about a class that lacks methods, or about settings without their class; None for other lines."""
+    complaint = ABSTRACT.match(lines[0])
+    if complaint is None:
         return None
-    module, _, name = path.rpartition(".")
-    base = getattr(importlib.import_module(module), name)
+    given = next(filter(None, map(GIVEN_CLASS.match, lines)), None)
+    path = complaint["path"] or (given["path"] if given else "")
+    try:
+        base = _class_at(path)
+    except (ImportError, AttributeError, ValueError):
+        return f"Expected a class without abstract methods, but got {path or 'another'}."
+    if not base.__module__.startswith("lightning_cgrpo."):
+        return f"Expected a whole class, but {lacking(base)}"
     names = set()
     for namespace in NAMESPACES:
         for value in vars(importlib.import_module(namespace)).values():
@@ -98,6 +108,29 @@ def _of_an_abstract_class(line: str) -> str | None:
                 names.add(value.__name__)
     choice = ", ".join(sorted(names)) or f"a class of your own, of {path}"
     return f"Expected a class before its settings, but got none, try {choice}."
+
+
+def _class_at(path: str) -> type:
+    """The class at an import path, or of a name in `NAMESPACES`."""
+    module, _, name = path.rpartition(".")
+    modules = [module] if module else [space for space in NAMESPACES if hasattr(importlib.import_module(space), name)]
+    found: type = getattr(importlib.import_module(modules[0] if modules else ""), name)
+    return found
+
+
+def lacking(kind: type) -> str:
+    """What a class of the user lacks, where it begins, and which class declares it."""
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    declaring = {name: next(base for base in reversed(kind.__mro__) if name in vars(base)) for name in missing}
+    bases = ", ".join(sorted({base.__name__ for base in declaring.values()}))
+    try:
+        place = f" ({Path(inspect.getsourcefile(kind) or '').name}:{inspect.getsourcelines(kind)[1]})"
+    except (OSError, TypeError):  # of a notebook, or made by code
+        place = ""
+    return (
+        f"{kind.__module__}.{kind.__name__}{place} is abstract: it lacks {', '.join(missing)}, which {bases} declares, "
+        f"try to define {'it' if len(missing) == 1 else 'them'}."
+    )
 
 
 def _of_type(lines: list[str]) -> str | None:

@@ -40,6 +40,18 @@ def expect_instances(**arguments: object) -> None:
             raise UserError(f"Expected argument `{name}` to be an instance, but got a class, try {made}.")
 
 
+def expect_kinds(**arguments: tuple[object, type]) -> None:
+    """Raise a `UserError` for an argument that is no instance of its kind, such as a class's name or its settings."""
+    expect_instances(**{name: value for name, (value, _) in arguments.items()})
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            article = "an" if kind.__name__[0] in "AEIOU" else "a"
+            got = f"the text '{value}'" if isinstance(value, str) else f"a {type(value).__name__}"
+            abstract = hasattr(kind, "__abstractmethods__") and kind.__abstractmethods__
+            made = f"an instance of a class of the kind {kind.__name__}" if abstract else f"{kind.__name__}(...)"
+            raise UserError(f"Expected argument `{name}` to be {article} {kind.__name__}, but got {got}, try {made}.")
+
+
 def installing(extra: str) -> str:
     """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it.
 
@@ -61,7 +73,8 @@ def installing(extra: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
     words = list(known)
-    close = difflib.get_close_matches(word, words, n=1)
+    same = [name for name in words if name.lower() == word.lower()]  # Adamw is AdamW, rather than Adam
+    close = same or difflib.get_close_matches(word, words, n=1)
     # Beginnings of long names score low, such as Lagrange for LagrangianCallback, and wandb for WandbLogger.
     start = word[: max(5, len(word) * 4 // 5)].lower()
     begun = [name for name in words if len(start) >= 5 and name.lower().startswith(start)]

@@ -26,10 +26,14 @@ ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped|c
 
 
 def print_table(table: Table) -> None:
-    """Print a table without truncated columns; a narrower terminal wraps the lines."""
+    """Print a table without truncated columns or words; a narrower terminal wraps the lines."""
     from rich import get_console
+    from rich.measure import Measurement
 
     console = get_console()  # the console of Lightning's bar, which another console would overwrite
+    for column in table.columns:  # rich would cut words of the columns that wrap
+        words = [Measurement.get(console, console.options, cell).minimum for cell in (column.header, *column.cells)]
+        column.min_width = max(column.min_width or 0, *words)
     needed = console.measure(table, options=console.options.update(width=1000)).minimum
     if needed > console.width:
         table.width = needed  # a width given to `print` is limited to that of the terminal

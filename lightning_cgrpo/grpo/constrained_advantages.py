@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.errors import UserError, expect_kinds
 from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.multipliers.controller import Controller
@@ -54,6 +54,9 @@ class ConstrainedAdvantages:
         estimator: AdvantageEstimator | None = None,
         stall: StallDetector | None = None,
     ) -> None:
+        expect_kinds(objective=(objective, Objective))
+        if controller is not None:
+            expect_kinds(controller=(controller, Controller))
         for name, signal in objective.policy_signals.items():
             raise UserError(
                 f"Expected constraints on measured signals, but got '{name}' on the policy's own '{signal}', which "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.copies import handed
 from lightning_cgrpo.core.distributed import means
-from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
@@ -97,10 +97,12 @@ class ConstrainedGRPO(RolloutModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
+        given = ScalarizedAdvantages() if estimator is None else estimator
+        expect_kinds(estimator=(given, AdvantageEstimator), optimization=(optimization, Optimization))
         expect(isinstance(group_size, int), "group_size", "an integer", group_size)
         expect(group_size >= 2, "group_size", "at least 2", group_size)
         expect(redraws >= 0, "redraws", "at least 0", redraws)
-        self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
+        self.estimator: AdvantageEstimator = given
         self.reference: Reference | None = None
         self.optimization = optimization
         self.group_size, self.redraws = group_size, redraws

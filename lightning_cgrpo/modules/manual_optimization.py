@@ -93,6 +93,11 @@ class ManualOptimization:
                 "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
                 f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
             )
+        if not callable(optimizer):
+            raise UserError(
+                f"Expected optimizer to be a function that makes one, but got {optimizer!r:.60}, try "
+                "lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)."
+            )
         self.module = module
         self.policy = policy
         self.make_optimizer = optimizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.objective.measurement import evaluation_tags
@@ -19,21 +20,25 @@ LATER = "faults/", "functions/", "inapplicable/"
 def check_monitors(trainer: Trainer, module: LightningModule, objective: Objective) -> None:
     """Refuse monitored metrics that the run does not log, instead of Lightning after hours, or never.
 
-    Code of the user's own may log any metric later, so nothing is checked beside it.
+    Code of the user's own may log any metric later, so beside it a name that resembles a metric is told alone.
 
     Raises:
         UserError: names the callback, the metric, and the most similar metric of the run.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    if not all(type(part).__module__.startswith(OURS) for part in (module, *callbacks)):
-        return
+    all_ours = all(type(part).__module__.startswith(OURS) for part in (module, *callbacks))
     of_validation = [f"val/{tag}" for tag in (*evaluation_tags(objective), MERIT)]
     # A constraint without an opportunity so far has no rate yet.
     known = {*trainer.callback_metrics, *of_validation, *evaluation_tags(objective)}
     for callback, monitor in _monitors(callbacks):
         if monitor in known or monitor.removeprefix("val/").startswith(LATER):
             continue
-        raise unknown_monitor(callback, monitor, known)
+        if all_ours:
+            raise unknown_monitor(callback, monitor, known)
+        if did_you_mean(monitor, sorted(known)):
+            rank_zero_warn(
+                f"{unknown_monitor(callback, monitor, known)} Unless code of your own logs it, the run fails."
+            )
 
 
 def unknown_monitor(callback: Callback, monitor: str, known: Iterable[str]) -> UserError:

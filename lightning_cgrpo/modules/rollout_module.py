@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_cgrpo.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.core.copies import copied, handed
 from lightning_cgrpo.core.distributed import means
-from lightning_cgrpo.core.errors import UserError, expect, expect_instances
+from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
@@ -82,7 +82,7 @@ class RolloutModule(LightningModule):
         self.automatic_optimization = False
         self.manual_optimization = ManualOptimization(self, policy, optimizer, lr_scheduler)
         self.policy = policy
-        expect_instances(sampler=sampler, task=task)
+        expect_kinds(sampler=(sampler, Sampler), task=(task, Task), objective=(objective, Objective))
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
         if taken := sorted(task.signals.keys() & sampler.signals.keys()):
@@ -378,4 +378,10 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
             raise UserError(
                 f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
                 f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
+            )
+        most = constraint.mean_at_most
+        if (constraint.signal or name) == "tokens" and most is not None and most >= longest:
+            raise UserError(
+                f"Expected constraint '{name}' to be missed by some policies, but got mean_at_most: {most:g} and "
+                f"answers of at most {longest} tokens (max_new_tokens), try a smaller mean_at_most."
             )

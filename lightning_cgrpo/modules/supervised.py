@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.core.distributed import all_sum, world
 from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
@@ -16,12 +17,15 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.onednn import faster_products
+from lightning_cgrpo.policies.rendering import Tools, variables_of
 from lightning_cgrpo.policies.sharding import in_turn, shard
-from lightning_cgrpo.policies.text_policy import Tools
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+
+LOOKED_AT = 100
+"""Demonstrations that are written before training."""
 
 
 class SupervisedFineTuning(RolloutModule):
@@ -76,6 +80,14 @@ class SupervisedFineTuning(RolloutModule):
             self.load_policy()
             shard(self)
 
+    def on_train_start(self) -> None:
+        """Look at the first demonstrations, which a chat template may not write, before any is trained on."""
+        super().on_train_start()
+        loader = self.trainer.train_dataloader
+        if isinstance(loader, PromptLoader) and loader.source.rows is not None:
+            first = torch.arange(min(LOOKED_AT, len(loader.source)))
+            demonstrated(self.policy, loader.source.groups(first), self._tools())
+
     def _tools(self) -> Tools:
         return self.sampler.tools if isinstance(self.sampler, GenerationSampler) else ()
 
@@ -123,18 +135,26 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
             the turns one by one; see `ChatTemplate`.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
-    inputs = policy.read_prompts(asked, prompts.index, tools)
+    variables = variables_of(prompts.columns, len(prompts))
+    inputs = policy.read_prompts(asked, prompts.index, tools, variables)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
     chats = [answer for answer in answered if not isinstance(answer, str)]
     users = any(message["role"] == "user" for chat in chats for message in chat)
-    template = ChatTemplate(policy, tools, users) if chats else None
+    calls = any(message.get("tool_calls") for chat in chats for message in chat)
+    templates: dict[str, ChatTemplate] = {}
     rows, masks = [], []
-    for answer in answered:
-        if template is not None and not isinstance(answer, str):
-            row, by_policy = template.answer(answer)
+    for prompt, answer, own in zip(asked, answered, variables, strict=True):
+        if not isinstance(answer, str):
+            options = {name: value for name, value in own.items() if name != "tools"}
+            key = repr(sorted(options.items()))
+            if key not in templates:
+                templates[key] = ChatTemplate(policy, tools, users, options, calls)
+            row, by_policy = templates[key].answer(answer)
         else:
-            row = [*policy.tokenizer(answer, add_special_tokens=False).input_ids, end]
+            # After a chat, as its template ends a turn.
+            ending = end if isinstance(prompt, str) or policy.turn_end is None else policy.turn_end
+            row = [*policy.tokenizer(answer, add_special_tokens=False).input_ids, ending]
             by_policy = [True] * len(row)
         rows.append(row)
         masks.append(by_policy)

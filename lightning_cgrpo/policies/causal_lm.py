@@ -32,6 +32,7 @@ from lightning_cgrpo.policies.pretrained import (
     with_adapters,
     write,
 )
+from lightning_cgrpo.policies.rendering import end_of_turn
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.policies.shared_prefix.support import length_limit
@@ -90,6 +91,7 @@ class CausalLMPolicy(TextPolicy):
         self.share_prompts = share_prompts
         # Set by `load`.
         self.stop_tokens: tuple[int, ...] = ()
+        self.turn_end: int | None = None  # with which the chat template ends a turn
         self.computation: Computation = PaddedRows()
         self._arguments: frozenset[str] = frozenset()  # of the network's forward
 
@@ -106,6 +108,7 @@ class CausalLMPolicy(TextPolicy):
         self._read_once()
         stops = stop_tokens(self.model, self.tokenizer)
         self.vocabulary_size = len(self.model.get_input_embeddings().weight)
+        ends = self._with_end_of_turn(stops)
         padding = self.tokenizer.pad_token_id
         embedded = padding is not None and padding < self.vocabulary_size
         self.pad_token = padding if embedded else stops[0]
@@ -118,7 +121,23 @@ class CausalLMPolicy(TextPolicy):
         warning = choose(self, self.share_prompts)
         if warning is not None:
             rank_zero_warn(warning)
-        self.stop_tokens = stops  # last, so that a failed load is repeated
+        self.stop_tokens = ends  # last, so that a failed load is repeated
+
+    def _with_end_of_turn(self, stops: tuple[int, ...]) -> tuple[int, ...]:
+        """The stop tokens, with the chat template's end of a turn, which the files of a base model may not name."""
+        end = end_of_turn(self.tokenizer, self.chat_template_kwargs, stops)
+        if end is None or not 0 <= end < self.vocabulary_size:
+            return stops
+        self.turn_end = end
+        if end in stops:
+            return stops
+        ends = tuple(sorted((*stops, end)))
+        self.model.generation_config.eos_token_id = list(ends)  # exported answers end as trained ones
+        rank_zero_info(
+            f"Answers also end at {self.tokenizer.convert_ids_to_tokens(end)}, with which the chat template of "
+            f"'{self.name}' ends a turn, although its files name no such end token."
+        )
+        return ends
 
     def _read_once(self) -> None:
         if self.model is None:

@@ -47,6 +47,10 @@ class LoRA:
     target_modules: str | list[str] = "all-linear"
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        # At once, and not after a large model was loaded.
+        expect(self.rank >= 1, "lora.rank", "at least 1", self.rank)
+
 
 def load_pretrained(
     name: str, dtype: str | None, kind: str, check: Callable[[Any, str], object], **further: Any
@@ -357,7 +361,6 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
             f"Expected a model without adapters for lora, but got '{model.name_or_path}' with some, try removing "
             "lora to train these adapters, or merge them first (`python -m lightning_cgrpo export --merge`)."
         )
-    expect(lora.rank >= 1, "lora.rank", "at least 1", lora.rank)
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,17 +13,9 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.rendering import Messages, Tools, Variables, complete, look
 
-Messages = list[dict[str, Any]]
-Tools = Sequence[dict[str, Any]]
-
-
-def complete(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without None, with which Parquet fills absent fields; calls of tools may lack a content."""
-    kept = {key: value for key, value in message.items() if value is not None}
-    if isinstance(content := kept.get("content"), list):
-        kept["content"] = [{key: value for key, value in part.items() if value is not None} for part in content]
-    return {"content": "", **kept} if "tool_calls" in kept else kept
+NO_VARIABLES: Variables = MappingProxyType({})
 
 
 class TextPolicy(Policy):
@@ -53,6 +46,7 @@ class TextPolicy(Policy):
         self.pad_token = -1
         self.vocabulary_size = 0  # tokens that the model reads
         # Packaged models were trained on texts, although their tokenizers have a chat template.
+        self._looked: set[Any] = set()  # kinds of prompts
         self._warns_of = {"two begin tokens": True, "end token": True, "no template": not model.startswith("packaged:")}
 
     @property
@@ -65,13 +59,18 @@ class TextPolicy(Policy):
             raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
 
     def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
+        self,
+        prompts: Sequence[str | Messages],
+        index: Tensor | None = None,
+        tools: Tools = (),
+        variables: Sequence[Variables] | None = None,
     ) -> dict[str, Tensor]:
         """Tokenize B prompts, and pad them on the left; all tensors are on the CPU, where nobody waits for lengths.
 
         Args:
             index: ``[B]``, names prompts in errors.
             tools: schemas for the chat template.
+            variables: of the chat template, of each prompt; its own tools are among them.
 
         Returns:
             ``prompt_ids`` ``[B, P]``, ``prompt_mask`` ``[B, P]`` (true for tokens), and a model's further inputs
@@ -79,11 +78,12 @@ class TextPolicy(Policy):
             prompts by row.
 
         Raises:
-            UserError: a prompt is empty, or the tokenizer has no chat template.
+            UserError: a prompt is empty, the tokenizer has no chat template, or the template drops a part, see `look`.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
-        texts = (self._text(prompt, number, tools) for prompt, number in zip(prompts, numbers, strict=True))
+        rows = zip(prompts, numbers, variables or [{}] * len(prompts), strict=True)
+        texts = (self._text(prompt, number, tools, own) for prompt, number, own in rows)
         return self.padded([self._tokens(*row) for row in zip(prompts, texts, numbers, strict=True)])
 
     def padded(self, tokens: Sequence[list[int]]) -> dict[str, Tensor]:
@@ -96,13 +96,20 @@ class TextPolicy(Policy):
             mask[number, width - len(row) :] = True
         return {"prompt_ids": ids, "prompt_mask": mask}
 
-    def _text(self, prompt: str | Messages, number: int, tools: Tools = ()) -> str:
-        if isinstance(prompt, str) and not tools:
+    def _text(self, prompt: str | Messages, number: int, tools: Tools = (), own: Variables = NO_VARIABLES) -> str:
+        variables = {**self.chat_template_kwargs, **own, **({"tools": list(tools)} if tools else {})}
+        if isinstance(prompt, str) and not tools and not own:
             return prompt
         if isinstance(prompt, str):
+            what = "presents the tools" if "tools" in variables else f"reads {', '.join(own)} of chat_template_kwargs"
             raise UserError(
-                f"Expected prompt {number} to be messages, because a chat template presents the tools, but got a text, "
+                f"Expected prompt {number} to be messages, because a chat template {what}, but got a text, "
                 "try [{'role': 'user', 'content': TEXT}]."
+            )
+        if tools and own.get("tools"):
+            raise UserError(
+                f"Expected the tools of prompt {number} either in the column 'tools' or of the sampler, but got both, "
+                "try without the column."
             )
         if self.tokenizer.chat_template is None:
             raise UserError(
@@ -111,22 +118,25 @@ class TextPolicy(Policy):
             )
         if not self.reads_images and any(isinstance(message["content"], list) for message in prompt):
             raise UserError(
-                f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
-                "try a text as content, or VisionLanguagePolicy."
+                f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts "
+                "(in its content, or from the column 'image' or 'images'), try a text as content, data without such a "
+                "column, or VisionLanguagePolicy."
             )
-        options = {
-            "add_generation_prompt": True,
-            **self.chat_template_kwargs,
-            **({"tools": list(tools)} if tools else {}),
-            "tokenize": False,
-        }
+        messages = [complete(message) for message in prompt]
         try:
-            return self.tokenizer.apply_chat_template(prompt, **options)
+            text: str = self.tokenizer.apply_chat_template(
+                messages, **{"add_generation_prompt": True, **variables, "tokenize": False}
+            )
         except Exception as error:  # of the template's own code, or of options that exclude each other
             raise UserError(
                 f"Expected the chat template of '{self.name}' to write prompt {number}, but it raises: "
                 f"{first_line(error)}, try messages or chat_template_kwargs that the template knows."
             ) from error
+        kind = (frozenset(message["role"] for message in messages), frozenset(variables))
+        if kind not in self._looked:
+            look(self.tokenizer, self.name, messages, text, variables)
+            self._looked.add(kind)
+        return text
 
     def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
         # A chat template writes the special tokens itself.

@@ -19,10 +19,10 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.images import ImageError, read_image
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
+from lightning_cgrpo.policies.rendering import Messages, Tools, Variables
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
-from lightning_cgrpo.policies.text_policy import Messages, Tools
 from lightning_cgrpo.policies.vision_families import QwenVL, family_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ class VisionLanguagePolicy(CausalLMPolicy):
     # --- prompts
 
     def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
+        self,
+        prompts: Sequence[str | Messages],
+        index: Tensor | None = None,
+        tools: Tools = (),
+        variables: Sequence[Variables] | None = None,
     ) -> dict[str, Tensor]:
         """As in `TextPolicy`, with a placeholder per image token; with images, also `patches` and `grids`."""
         self._check_loaded()
@@ -123,11 +127,11 @@ class VisionLanguagePolicy(CausalLMPolicy):
         patches = []
         grids = []
         tokens = []
-        for prompt, number in zip(prompts, numbers, strict=True):
+        for prompt, number, own in zip(prompts, numbers, variables or [{}] * len(prompts), strict=True):
             of_prompt, grid = self._patches(prompt, number)
             patches.append(of_prompt)
             grids.append(grid)
-            text = self._expanded(self._text(prompt, number, tools), grid, number)
+            text = self._expanded(self._text(prompt, number, tools, own), grid, number)
             tokens.append(self._tokens(prompt, text, number))
         inputs = self.padded(tokens)
         if any(len(grid) for grid in grids):

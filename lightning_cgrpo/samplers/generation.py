@@ -16,6 +16,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.rendering import variables_of
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
@@ -71,9 +72,12 @@ class GenerationSampler(Sampler):
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
         """Raise a `UserError` unless the longest prompts of `source.rows` fit, before a long run meets the first.
 
-        All others are checked when they are read. Policies that read images are not checked. Collective.
+        All others are checked when they are read. Of policies that read images, the first prompt alone is read.
+        Collective.
         """
         rows = source.rows
+        if rows is not None:
+            self.first_prompt(policy, source)
         if rows is None or policy.room(0) == math.inf or policy.reads_images:
             return
         longest = nlargest(CHECKED, range(len(rows)), key=lambda row: _size(rows[row]["prompt"]))
@@ -81,7 +85,7 @@ class GenerationSampler(Sampler):
         index = torch.tensor(longest[rank::processes], dtype=torch.int64)
         too_long: dict[int, int] = {}
         if len(index):
-            inputs = policy.read_prompts([rows[row]["prompt"] for row in index.tolist()], index, self.tools)
+            inputs = self._inputs(policy, source.groups(index))
             too_long = self._too_long(policy, index, inputs)
         # Every process raises, also one whose own prompts fit.
         if total := sum(gather_counts(len(too_long), policy.device)):
@@ -138,11 +142,20 @@ class GenerationSampler(Sampler):
         Raises:
             UserError: a prompt leaves no room for `max_new_tokens`.
         """
-        asked = prompts.column("prompt", "GenerationSampler")
-        inputs = policy.read_prompts(asked, prompts.index, self.tools)
+        inputs = self._inputs(policy, prompts)
         if too_long := self._too_long(policy, prompts.index, inputs):
             raise self._no_room(policy, len(too_long), f"{len(prompts)} prompts", too_long)
         return inputs
+
+    def first_prompt(self, policy: CausalLMPolicy, source: PromptSource) -> dict[str, Tensor]:
+        """Inputs of the first chat of a source in memory, else of the first prompt."""
+        rows = enumerate(source.rows or ())
+        first = next((number for number, row in rows if not isinstance(row.get("prompt"), str)), 0)
+        return self._inputs(policy, source.groups(torch.tensor([first])))
+
+    def _inputs(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+        asked = prompts.column("prompt", "GenerationSampler")
+        return policy.read_prompts(asked, prompts.index, self.tools, variables_of(prompts.columns, len(prompts)))
 
     def _with_texts(self, policy: CausalLMPolicy, rollouts: Rollouts) -> Rollouts:
         """Add the answers' texts to `info`, and warn of answers that never end."""

@@ -1,6 +1,7 @@
 """Before training: rates, and what is within reach of a choice among the answers."""
 
 import warnings
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -9,7 +10,11 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import Constraint, Objective, Signal
 from lightning_cgrpo.callbacks import FixedWeights, InitialRates
+from lightning_cgrpo.callbacks.initial_rates import does_it_bind, met_by_far
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.modules.rollout_module import _check_lengths
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer
@@ -98,3 +103,71 @@ def test_no_answer_is_known_to_meet_a_threshold_that_was_never_measured(tmp_path
 def test_metrics_of_functions_leave_the_answers_before_training_out(tmp_path):
     logged = before_training(tmp_path, Objective("goal", {"first": Constraint(at_least=0.5)}), Counting())
     assert logged["functions/batches"] == 1
+
+
+def told(tmp_path, capsys, name, constraint):
+    before_training(tmp_path, Objective("goal", {name: constraint}))
+    return [line for line in capsys.readouterr().out.splitlines() if "does it bind?" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "constraint", "start"),
+    [
+        ("first", Constraint(at_most=0.9), "first <= 0.9 is met before training by far (0.250, best of 4 0.000)"),
+        ("first", Constraint(at_least=0.009), "first >= 0.009 is met before training by far (0.250, best of 4 1.000)"),
+        ("first", Constraint(at_most=0.6), "first <= 0.6 is met"),
+        ("never", Constraint(at_most=0.3), "never <= 0.3 is met before training by far (0.000, best of 4 0.000)"),
+        ("rare", Constraint(at_least=0.05), "rare >= 0.05 is met"),
+    ],
+)
+def test_a_threshold_that_is_met_by_far_is_told(tmp_path, capsys, name, constraint, start):
+    (line,) = told(tmp_path, capsys, name, constraint)
+    other = "at_most" if constraint.bound.lower else "at_least"
+    assert line.startswith(start) and f"Did you mean {other}," in line
+
+
+@pytest.mark.parametrize(
+    ("name", "constraint"),
+    [
+        ("first", Constraint(at_least=0.9)),  # missed
+        ("first", Constraint(at_most=0.3)),  # met, and near
+        ("never", Constraint(at_most=0.3, role="monitor")),
+        ("absent", Constraint(at_most=0.9)),  # not measured
+    ],
+)
+def test_other_thresholds_are_not(tmp_path, capsys, name, constraint):
+    assert told(tmp_path, capsys, name, constraint) == []
+
+
+@pytest.mark.parametrize(
+    ("constraint", "far"),
+    [
+        (Constraint(mean_at_most=500), True),
+        (Constraint(mean_at_most=60), True),
+        (Constraint(mean_at_most=35), False),  # met, and near
+        (Constraint(mean_at_most=20), False),  # missed
+        (Constraint(mean_at_least=5), True),
+        (Constraint(mean_at_least=20), False),
+    ],
+)
+def test_means(constraint, far):
+    sign = -1 if constraint.bound.lower else 1
+    mean = ClusteredMean(sign * 25.0, 1.0, 50, 50)
+    assert met_by_far("long", constraint, mean) == far
+    line = does_it_bind("long", constraint, mean, mean, 4)
+    assert line.startswith(f"long {constraint.bound} is met before training by far (25, best of 4 25)")
+
+
+def test_a_mean_that_no_answer_exceeds_is_refused():
+    objective = Objective({"tokens": -1.0}, {"long": Constraint(signal="tokens", mean_at_most=80)})
+    task = SimpleNamespace(max_completion_tokens=None)
+    _check_lengths(objective, 81, task)
+    with pytest.raises(UserError, match=r"'long' to be missed by some policies, .* at most 80 tokens"):
+        _check_lengths(objective, 80, task)
+
+
+def test_the_policys_own_signals_begin_at_their_best():
+    mean = ClusteredMean(0.0, 0.001, 50, 50)
+    assert met_by_far("drift", Constraint(mean_at_most=0.1), mean)
+    assert not met_by_far("kl", Constraint(mean_at_most=0.1), mean)
+    assert not met_by_far("drift", Constraint(mean_at_most=0.1, signal="kl"), mean)

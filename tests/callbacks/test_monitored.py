@@ -77,6 +77,24 @@ def test_a_metric_that_there_is_not_is_reported_with_the_most_similar():
         trained(Checkpoints(monitor="rate/lavaa", every_n_train_steps=2))
 
 
+def test_beside_code_of_ones_own_a_similar_name_is_told_after_the_first_update():
+    """Code that logs the metric itself runs on; other names are the code's own affair."""
+
+    class Logs(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, number):
+            module.log("rate/lavaa", 0.5)
+            told.append(len(caught))
+
+    told: list[int] = []
+    stopping = EarlyStopping("rate/lavaa", patience=100, check_on_train_epoch_end=True)
+    ranked = Checkpoints(monitor="val/rate/lavaa", every_n_train_steps=2)
+    with pytest.warns(UserWarning, match="Did you mean 'val/rate/lava'") as caught, pytest.raises(UserError):
+        trained(Logs(), ranked, stopping)
+    lines = [str(w.message) for w in caught if "Did you mean" in str(w.message)]
+    assert len(lines) == 1 and lines[0].startswith("Expected Checkpoints to monitor")
+    assert told[0] == 0 and told[1] >= 1  # before the validation that fails
+
+
 MERIT = {"monitor": "val/merit", "mode": "max", "save_last": True, "filename": "{step}"}
 RATE = {"monitor": "rate/lava", "every_n_train_steps": 2, "save_top_k": 2, "save_last": True, "filename": "{step}"}
 

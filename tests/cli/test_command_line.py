@@ -54,6 +54,7 @@ MISTAKES = {
         "class before its settings, but got none, try DampedAscent, "
     ),
     "--callbacks.multipliers.controller=SoftmaxAdm": "no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
+    "--model.optimizer=Adamw": "There is no class 'Adamw'. Did you mean 'AdamW'?",
     # values
     "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",
     "--seed_everything=-1": "seed_everything",

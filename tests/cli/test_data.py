@@ -10,6 +10,7 @@ import pytest
 from driving_scenes.errors import InputError
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.driving_scenes.devkit_files import write_caches, write_image, write_log, write_maps, write_split
 from tests.driving_scenes.fake_devkit import install
 from tests.driving_scenes.made_up_drive import TOWN, synthetic
@@ -174,3 +175,25 @@ def test_prompts(tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match="but lengths of prompts of train"):
         main(["data", "-c", "own.yaml"])
     assert "prompt 1: 8" in capsys.readouterr().out
+
+
+CHAT_LINE = {"prompt": [{"role": "user", "content": "2 + 2"}], "answer": "4", "completion": "4"}
+
+
+def test_the_rendered_prompt_and_demonstration_are_shown(tmp_path, monkeypatch, capsys):
+    """With the system's message, the tools of the row and the tokens that end answers."""
+    monkeypatch.chdir(tmp_path)
+    Path("rewards.py").write_text("def length(completions):\n    return [float(len(text)) for text in completions]\n")
+    tool = {"type": "function", "function": {"name": "look_up"}}
+    Path("train.jsonl").write_text("\n".join(json.dumps({**CHAT_LINE, "tools": [tool]}) for _ in range(2)))
+    Path("test.jsonl").write_text(json.dumps(CHAT_LINE))
+    make_tiny_model("tiny", hidden_size=32, layers=1)
+    chats = OWN.replace("val_prompts: 1", "system_prompt: Be kind.").replace("packaged:word-problems", "tiny")
+    Path("own.yaml").write_text(chats)
+    main(["data", "-c", "own.yaml"])
+    printed = capsys.readouterr().out
+    assert '{"name": "look_up"}' in printed and r"system\nBe kind.<|im_end|>\n<|im_start|>user\n2 + 2" in printed
+    assert "trained tokens" not in printed and "Answers end at <|endoftext|>, <|im_end|>." in printed
+    Path("sft.yaml").write_text(chats.replace("ConstrainedGRPO", "SupervisedFineTuning"))
+    main(["data", "-c", "sft.yaml"])
+    assert "trained tokens:\n4<|im_end|>\nAnswers end" in capsys.readouterr().out

@@ -2,12 +2,13 @@
 
 import importlib
 import inspect
+from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, file_layer, override
-from lightning_cgrpo.cli.key_check import MOVED, check_keys
+from lightning_cgrpo.cli.key_check import MOVED, NAMES_OF_TRL, ROOT_KEYS, check_keys
 from lightning_cgrpo.core.signatures import signature_of
 
 
@@ -148,3 +149,33 @@ def test_annotated_dataclasses_are_followed() -> None:
     assert signature.parameters["objective"].type == "lightning_cgrpo.objective.objective.Objective"
     assert signature.parameters["policy"].type is None
     assert objective.parameters["constraints"].values_type == "lightning_cgrpo.objective.constraint.Constraint"
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("model.kl_weight=0.1", "model.optimization.kl_weight"),
+        ("model.lr=0.1", "model.optimizer.lr"),
+        ("kl_weight=0.1", "model.optimization.kl_weight"),
+        ("lr=0.1", "model.optimizer.lr"),
+        ("constraints={}", "model.objective.constraints"),
+        ("callbacks.multipliers.margin=1", "callbacks.multipliers.controller.margin"),
+    ],
+)
+def test_a_key_too_high_is_pointed_to_its_place(override: str, meant: str) -> None:
+    text = refused(override, *(["callbacks.multipliers.controller=DampedAscent"] if "margin" in override else []))
+    assert f"({meant})" in text
+
+
+@pytest.mark.parametrize("name", ["loss_type", "num_iterations", "output_dir", "reward_funcs", "save_steps"])
+@pytest.mark.parametrize("where", ["", "model.", "trainer."])
+def test_arguments_of_trl_point_to_ours(where: str, name: str) -> None:
+    assert f"Try {NAMES_OF_TRL[name]}." in refused(f"{where}{name}=1")
+
+
+def test_arguments_of_trl_are_those_of_the_page() -> None:
+    """And what they point to begins with a key of a configuration."""
+    page = Path("docs/coming_from_trl.md").read_text()
+    for name, place in NAMES_OF_TRL.items():
+        assert any(f"`{text}`" in page for text in (name, f"{name}*", f"{name.rpartition('_')[0]}_*")), name
+        assert place.partition(".")[0].partition(" ")[0].partition("=")[0] in ROOT_KEYS, place

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.table import Table
 
 from lightning_cgrpo import __main__ as entry
+from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.user_code import UserCode
 
 
@@ -60,3 +62,19 @@ def test_another_broken_pipe_is_an_error(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         entry.run()
     assert ended.value.code != 141 and "Broken pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_table_cuts_no_word(width, capsys, monkeypatch):
+    """A verdict that is cut can't be read; lines wrap instead."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("rich._console", None)
+    columns = ["threshold", "measured", "true value", "verdict", "prompts that would decide"]
+    rows = [["explained(subject=algebra)", "at least 0.8765", "undecided", "certified", "12,345,678,901"]] * 2
+    table = Table(*columns, title="Certificate")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+    printed = capsys.readouterr().out
+    words = {word for row in [columns, *rows] for text in row for word in text.split()}
+    assert all(word in printed for word in words) and "\u2026" not in printed

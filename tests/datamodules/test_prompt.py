@@ -65,6 +65,7 @@ def test_another_column_and_a_system_prompt(tmp_path):
     ("row", "problem"),
     [
         ({"text": "x"}, "a field 'prompt'"),
+        ({"prompt": None}, "field 'prompt' to have a value, but it is null"),
         ({"prompt": 3}, "a string"),
         ({"prompt": []}, "empty"),
         ({"prompt": ["Hi"]}, "message 1"),
@@ -296,3 +297,22 @@ def test_nothing_left_to_train_on_names_the_held_out_prompts(tmp_path, texts, he
     data = PromptDataModule(path, prompts_per_update=8, val_prompts=held)
     with pytest.raises(UserError, match=rf"Expected data.val_prompts={held} to leave at least 8 training prompts"):
         data.setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "hint"),
+    [
+        ("prompts.jsonl", ["test.jsonl", "prompts_test.jsonl"], None),
+        ("prompts.jsonl", ["test_prompts.jsonl", "prompt.jsonl"], "prompt.jsonl"),
+        ("train.jsonl", ["train_val.jsonl", "train_eval.jsonl"], None),
+        ("test.jsonl", ["train.jsonl", "val.jsonl"], None),
+        ("tests.jsonl", ["test.jsonl", "train.jsonl"], "test.jsonl"),
+    ],
+)
+def test_no_hint_names_prompts_of_another_use(tmp_path, asked, there, hint):
+    """A hint that is followed must not train on test prompts."""
+    for name in there:
+        write(tmp_path / name, [{"prompt": "a"}])
+    with pytest.raises(RecordError) as error:
+        PromptDataModule(str(tmp_path / asked)).source("train")
+    assert str(error.value).endswith(f" Did you mean '{hint}'?" if hint else ").")

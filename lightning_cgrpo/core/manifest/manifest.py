@@ -41,6 +41,7 @@ class Manifest:
         seen: fingerprints ``[M]`` of prompts that trained or validated before the run was resumed with other prompts.
         code: fingerprints of the user's own modules.
         start: fingerprints of the starting model's weights and files.
+        rendered: fingerprint of a chat as the policy's template writes it, which may depend on the day.
         files: fingerprints of other files and models that settings name, by setting.
         versions: of the libraries that compute.
         machine: number of processes, kind of device and precision, which rounding depends on.
@@ -54,6 +55,7 @@ class Manifest:
     code: dict[str, str] = field(default_factory=dict)
     start: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    rendered: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
@@ -171,6 +173,9 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
     ):
         for name, (old, new) in differing(old_values, new_values).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
+    for name, (old, new) in differing(before.rendered, now.rendered).items():
+        if UNSET not in (old, new):  # manifests of before November 28, 2026 do not tell
+            lines.append(f"{name} reads otherwise: its chat template writes the date, or differs")
     if before.machine:  # manifests of before November 27, 2026 do not tell
         old_machine = {**before.machine, "precision": before.precision}
         new_machine = {**now.machine, "precision": now.precision}

@@ -26,13 +26,16 @@ class Record:
 
     values: dict[str, Any]  # its fields
     where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
+    filled: bool = False  # Arrow fills absent fields of objects with None, so None means absent
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""
         return RecordError(f"{self.where}: {problem}")
 
     def field(self, name: str) -> Any:
-        if self.values.get(name) is None:
+        if name in self.values and self.values[name] is None:
+            raise self.error(f"Expected field '{name}' to have a value, but it is null.")
+        if name not in self.values:
             raise self.error(f"Expected a field '{name}', but got {', '.join(self.values) or 'no fields'}.")
         return self.values[name]
 
@@ -80,6 +83,8 @@ def read_records(
         return _read_named(str(path), split, subset)
     else:
         near = [entry.name for entry in location.parent.iterdir()] if location.parent.is_dir() else []
+        # Never a hint that would train on test prompts, or test on training prompts.
+        near = [name for name in near if _role(name) == _role(location.name)]
         raise RecordError(
             f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()})."
             f"{did_you_mean(location.name, near)}"
@@ -88,6 +93,12 @@ def read_records(
     if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
     return records
+
+
+def _role(name: str) -> str:
+    """What a file of prompts is for, by its name."""
+    found = re.search(r"test|val|dev|eval|held", name.lower())
+    return "" if found is None else "test" if found[0] == "test" else "validation"
 
 
 def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
@@ -110,7 +121,7 @@ def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
                 "frame.to_dict('records') or table.to_pylist(), or one split of a DatasetDict, as in data['train']."
             )
         values = {column: _plain(value) for column, value in row.items()}
-        records.append(Record(values, f"{name}, row {number}"))
+        records.append(Record(values, f"{name}, row {number}", filled=True))
     if not records:
         raise RecordError(f"Expected {name} to hold rows, but got none.")
     return records
@@ -234,7 +245,7 @@ def _read_parquet(file: Path) -> Iterator[Record]:
     except UnicodeDecodeError as error:
         raise RecordError(f"Expected {file} to hold texts in UTF-8, but got: {error}.") from None
     for number, values in enumerate(rows, 1):
-        yield Record(values, f"{file}, row {number}")
+        yield Record(values, f"{file}, row {number}", filled=True)
 
 
 def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
@@ -255,7 +266,9 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
             f"is no such path (seen from {Path.cwd()}), and loading its split '{split}' gave {type(error).__name__}: "
             f"{error}. Without a network, try the path of a folder with {split}.jsonl or {split}.parquet."
         ) from error
-    return [Record(dict(values), f"{name} [{split}], row {number}") for number, values in enumerate(rows, 1)]
+    return [
+        Record(dict(values), f"{name} [{split}], row {number}", filled=True) for number, values in enumerate(rows, 1)
+    ]
 
 
 def _missing_extra(what: str, library: str) -> RecordError:

@@ -17,6 +17,7 @@ from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.core.user_code import UserCode, called, imported
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.rendering import VARIABLES
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
 from lightning_cgrpo.samplers.conversation.turns import converse
@@ -102,6 +103,16 @@ class ConversationSampler(GenerationSampler):
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
         self.template(policy)
         super().check(policy, source)
+
+    def _inputs(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+        for name in VARIABLES:
+            if any(value for value in prompts.columns.get(name, ())):
+                remedy = "policy.chat_template_kwargs" if name != "tools" else "the sampler's tools"
+                raise UserError(
+                    f"Expected prompts of conversations without the column '{name}', because replies are written alike "
+                    f"in all of them, but got it, try {remedy}, or another name of the column."
+                )
+        return super()._inputs(policy, prompts)
 
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         answers = len(prompts) * group_size

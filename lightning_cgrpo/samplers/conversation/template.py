@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.core.errors import UserError, first_line, valid
-from lightning_cgrpo.policies.text_policy import complete
+from lightning_cgrpo.policies.rendering import complete, lost_text
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
 if TYPE_CHECKING:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-    from lightning_cgrpo.policies.text_policy import Messages
+    from lightning_cgrpo.policies.rendering import Messages
 
 USER = {"role": "user", "content": "dummy"}
 ANSWER = {"role": "assistant", "content": "dummy"}
@@ -36,15 +36,24 @@ class ChatTemplate:
     Args:
         schemas: of the tools; without any, turns have no calls.
         user: whether a user replies to turns without calls.
+        options: variables of the template besides the policy's.
+        calls: whether written turns have calls of tools, although no schema is given.
 
     Raises:
         UserError: there is no template, or it drops calls or results, writes earlier turns differently when a turn
             follows, or has an unknown form of calls.
     """
 
-    def __init__(self, policy: CausalLMPolicy, schemas: Sequence[dict[str, Any]], user: bool = False) -> None:
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        schemas: Sequence[dict[str, Any]],
+        user: bool = False,
+        options: Mapping[str, Any] | None = None,
+        calls: bool = False,
+    ) -> None:
         self.tokenizer, self.stops, self.schemas = policy.tokenizer, policy.stop_tokens, list(schemas)
-        self.model, self.options = policy.name, policy.chat_template_kwargs
+        self.model, self.options = policy.name, {**policy.chat_template_kwargs, **(options or {})}
         if self.tokenizer.chat_template is None:
             raise self._error("to have a chat template, but it has none")
         self._extra: dict[str, str] = {}
@@ -58,14 +67,18 @@ class ChatTemplate:
         self._start: list[int] = self._ids(self._text([USER], True))
         if user and not self._preserves([USER, ANSWER, USER, ANSWER, USER]):
             raise self._error("to preserve prefixes, but it writes earlier turns differently once the user replies")
-        if self.schemas:
+        if self.schemas or calls:
             self._check_calls()
+        if self.schemas and getattr(self.tokenizer, "response_template", None) is None:
+            self._format = self._json_format()
+            if self._format is None:
+                raise self._error(
+                    "to write calls as JSON objects, or its tokenizer to have a response_template, but got neither, "
+                    "try trl.chat_template_utils.add_response_schema"
+                )
 
     def _check_calls(self) -> None:
-        try:
-            text = self._text([USER, _asking(NAME, {KEY: VALUE}), _result(NAME, RESULT)])
-        except Exception as error:  # of a template's own code
-            raise self._error(f"to write calls and results of tools, but it raises: {first_line(error)}") from error
+        text = self._text([USER, _asking(NAME, {KEY: VALUE}), _result(NAME, RESULT)])
         if dropped := [part for part in (NAME, KEY, VALUE, RESULT) if part not in text]:
             raise self._error(f"to write calls and results of tools, but it drops {', '.join(dropped)}")
         # Some templates write an empty reasoning part into the last turn alone.
@@ -75,13 +88,6 @@ class ChatTemplate:
         if not fitting:
             raise self._error("to preserve prefixes, but it writes earlier turns differently once a turn follows")
         self._extra = fitting[0]
-        if getattr(self.tokenizer, "response_template", None) is None:
-            self._format = self._json_format()
-            if self._format is None:
-                raise self._error(
-                    "to write calls as JSON objects, or its tokenizer to have a response_template, but got neither, "
-                    "try trl.chat_template_utils.add_response_schema"
-                )
 
     def reply(self, messages: Messages, room: int | None = None) -> list[int] | None:
         """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user.
@@ -96,7 +102,10 @@ class ChatTemplate:
         marked = [{**m, **{key: self._mark(m[key]) for key in ("name", "content") if key in m}} for m in messages]
         called = marked[0]["role"] == "tool"
         before = [USER, _asking(marked[0].get("name", NAME), {}, self._extra) if called else ANSWER]
-        tokens = self._ids(self._text([*before, *marked], True))[len(self._until_stop(before)) :]
+        begun, whole = self._until_stop(before), self._ids(self._text([*before, *marked], True))
+        if whole[: len(begun)] != begun:
+            raise self._error("to preserve prefixes, but it writes earlier turns differently before this reply")
+        tokens = whole[len(begun) :]
         return tokens if room is None or len(tokens) <= room else None
 
     def harmless(self, text: str) -> str:
@@ -177,7 +186,17 @@ class ChatTemplate:
         tokens, start = self._until_stop([USER, message]), len(self._start)
         if tokens[:start] != self._start:
             raise self._error("to begin written turns as it begins sampled turns, but it does not")
-        return tokens[start:]
+        turn = tokens[start:]
+        if not turn or turn[-1] not in self.stops:
+            ends = ", ".join(map(str, self.tokenizer.convert_ids_to_tokens(list(self.stops))))
+            raise self._error(f"to end written turns with a stop token ({ends}), but it does not")
+        text = self.tokenizer.decode(turn)
+        calls = [call.get("function", call) for call in message.get("tool_calls") or []]
+        if (lost := lost_text(message, text)) is not None:
+            raise self._error(f"to write the turns of completions, but it drops {lost!r:.60}")
+        if unnamed := [call["name"] for call in calls if call["name"] not in text]:
+            raise self._error(f"to write the calls of completions, but it drops {unnamed[0]}")
+        return turn
 
     def _preserves(self, turns: Messages) -> bool:
         """Check that each part of a conversation of five messages begins with the parts before."""
@@ -188,14 +207,25 @@ class ChatTemplate:
         return all(part == after[: len(part)] for part, after in pairwise(parts))
 
     def _until_stop(self, messages: Messages) -> list[int]:
-        """Tokens up to the last stop token, because templates may write a line break after it."""
+        """Tokens up to the last turn's end: the first of its stop tokens that is a control token, as in sampling."""
         ids = self._ids(self._text(messages))
+        before = self._ids(self._text(messages[:-1], True))
+        if ids[: len(before)] == before:
+            controls = {*self.stops} & self.tokenizer.added_tokens_decoder.keys()
+            if ends := [place for place in range(len(before), len(ids)) if ids[place] in controls]:
+                return ids[: ends[0] + 1]
+        # The last one, because a template may begin written turns otherwise than sampled ones.
         ends = [place for place, token in enumerate(ids) if token in self.stops]
         return ids[: ends[-1] + 1] if ends else ids
 
     def _text(self, messages: Messages, goes_on: bool = False) -> str:
         options = {**self.options, "tokenize": False, "add_generation_prompt": goes_on}
-        return self.tokenizer.apply_chat_template(messages, **options)
+        try:
+            return self.tokenizer.apply_chat_template(messages, **options)
+        except Exception as error:  # of a template's own code
+            called = any(message.get("tool_calls") for message in messages)
+            what = "calls and results of tools" if called else f"a chat of {', '.join(m['role'] for m in messages)}"
+            raise self._error(f"to write {what}, but it raises: {first_line(error)}") from error
 
     def _ids(self, text: str) -> list[int]:
         if self._marked.search(text):

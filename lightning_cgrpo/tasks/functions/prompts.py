@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.records import Record
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
-from lightning_cgrpo.policies.text_policy import complete
+from lightning_cgrpo.policies.rendering import (
+    COMPLETION,
+    IMAGES,
+    VARIABLES,
+    check_variables,
+    complete,
+    with_images,
+    without_nulls,
+)
 
 Chat = list[dict[str, Any]]
 
@@ -35,13 +45,20 @@ class Prompts(PromptSource):
 def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | None = None) -> dict[str, Any]:
     """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
+    As in TRL, the fields ``image`` and ``images`` are parts of the prompt, and ``tools`` and ``chat_template_kwargs``
+    are variables of its chat template. Calls in messages have one form, see `complete`.
+
     Args:
         prompt_column: field with the prompt.
         system_prompt: first message of chats without a system message; turns texts into chats.
 
     Raises:
-        RecordError: the prompt is neither text nor chat, or another field is called ``prompt``.
+        RecordError: the prompt is neither text nor chat, another field is called ``prompt``, or images or variables of
+            the template can't be read.
     """
+    if record.filled:
+        chats = {name: record.values[name] for name in (prompt_column, COMPLETION, *VARIABLES) if name in record.values}
+        record = replace(record, values=record.values | without_nulls(chats))
     others = {name: value for name, value in record.values.items() if name != prompt_column}
     if "prompt" in others:
         raise record.error(f"Expected no field 'prompt' beside '{prompt_column}', but got one: rename it.")
@@ -53,7 +70,43 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
         prompt = _check_chat(record, prompt, prompt_column)
         if system_prompt is not None and prompt[0]["role"] != "system":
             prompt = [{"role": "system", "content": system_prompt}, *prompt]
+    try:
+        if images := _images(others):
+            prompt = with_images([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt, images)
+        others |= check_variables(others)
+    except ValueError as error:
+        raise record.error(f"Expected {error}.") from None
+    if _is_chat(others.get(COMPLETION)):
+        others[COMPLETION] = _completed(record, others[COMPLETION])
     return {"prompt": prompt, **others}
+
+
+def _images(columns: Mapping[str, Any]) -> list[Any]:
+    """The images of the columns ``image`` or ``images``.
+
+    Raises:
+        ValueError: both are given, or ``images`` is no list.
+    """
+    given = {name: columns[name] for name in IMAGES if columns.get(name) is not None}
+    if len(given) > 1:
+        raise ValueError("field 'image' or field 'images', but got both")
+    if "image" in given:
+        return [given["image"]]
+    images = given.get("images", [])
+    if not isinstance(images, (list, tuple)):
+        raise ValueError(f"field 'images' to be a list of images, but got {type(images).__name__}")
+    return list(images)
+
+
+def _is_chat(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, dict) and "role" in part for part in value)
+
+
+def _completed(record: Record, messages: Chat) -> Chat:
+    try:
+        return [complete(message) for message in messages]
+    except UserError as error:
+        raise record.error(str(error)) from None
 
 
 def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
@@ -70,4 +123,4 @@ def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
                 record.check_text(content, f"'content' in {what}")
         elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             raise record.error(f"Expected every part of 'content' in {what} to be an object with a 'type'.")
-    return [complete(message) for message in messages]
+    return _completed(record, messages)

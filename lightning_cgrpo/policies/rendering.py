@@ -1,0 +1,287 @@
+"""What a policy reads and is shown: rendered prompts and demonstrations, looked at before training.
+
+A data set's columns become parts of a prompt (`with_images`, `template_variables`), messages get one form (`complete`),
+and a look at the rendered text (`look`, `end_of_turn`) finds what a chat template drops, or never ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import takewhile
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lightning_cgrpo.core.errors import UserError
+
+Messages = list[dict[str, Any]]
+Tools = Sequence[dict[str, Any]]
+Variables = Mapping[str, Any]
+"""Of a chat template, for one prompt; the schemas of its tools are among them."""
+
+IMAGES = ("image", "images")
+"""Columns of a prompt's image or images, as in TRL."""
+VARIABLES = ("tools", "chat_template_kwargs")
+"""Columns with variables of the chat template, as in TRL."""
+COMPLETION = "completion"
+WRITTEN = ("system", "developer", "user")
+"""Roles whose texts a template has to write; of other turns some templates leave out the reasoning."""
+QUESTION = {"role": "user", "content": "dummy_question"}
+ANSWER = {"role": "assistant", "content": "dummy_answer"}
+A_CHAT = [{"role": "system", "content": "dummy_system"}, QUESTION]
+"""Rendered for the manifest, because a template's text may depend on the day."""
+
+
+# --- messages and columns in one form
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without the None that Arrow fills in for the fields which one object has and another lacks."""
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def complete(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without None, with which Parquet fills absent fields, and with the arguments of calls as objects.
+
+    Calls of tools may lack a content.
+
+    Raises:
+        UserError: the arguments of a call are no JSON object.
+    """
+    kept = {key: value for key, value in message.items() if value is not None}
+    if isinstance(content := kept.get("content"), list):
+        kept["content"] = [{key: value for key, value in part.items() if value is not None} for part in content]
+    if "tool_calls" not in kept:
+        return kept
+    if isinstance(kept["tool_calls"], list):
+        kept["tool_calls"] = [_call(call) for call in kept["tool_calls"]]
+    return {"content": "", **kept}
+
+
+def _call(call: Any) -> Any:
+    """A call whose arguments are an object; OpenAI's form has them as JSON text."""
+    if not isinstance(call, dict):
+        return call
+    if isinstance(function := call.get("function"), dict):
+        return {**call, "function": _call(function)}
+    if not isinstance(text := call.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise UserError(f"Expected the arguments of a call to be an object, or one as JSON text, but got {text!r:.80}.")
+    return {**call, "arguments": arguments}
+
+
+def with_images(messages: Messages, images: Sequence[Any]) -> Messages:
+    """The messages with the images in their empty parts ``{"type": "image"}``, else before the first user's text.
+
+    Raises:
+        ValueError: there is no user's message, or another number of empty parts than of images.
+    """
+    messages = [dict(message) for message in messages]
+    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
+    pictures = [part for part in parts if part["type"] == "image"]
+    empty = sum(part.get("image") is None for part in pictures)
+    if not pictures:
+        user = next((message for message in messages if message["role"] == "user"), None)
+        if user is None:
+            raise ValueError("a user's message, to show the images in, but there is none")
+        content = user["content"]
+        texts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        user["content"] = [*({"type": "image", "image": image} for image in images), *texts]
+        return messages
+    if empty != len(images):
+        raise ValueError(
+            f"as many empty parts of type 'image' in the messages as images, {len(images)}, but got {empty}"
+        )
+    rest = iter(images)
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            message["content"] = [_filled(part, rest) for part in message["content"]]
+    return messages
+
+
+def _filled(part: dict[str, Any], images: Any) -> dict[str, Any]:
+    is_empty = part["type"] == "image" and part.get("image") is None
+    return {**part, "image": next(images)} if is_empty else part
+
+
+def check_variables(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns `VARIABLES` of a row, tools from JSON text as objects.
+
+    Raises:
+        ValueError: a column holds something else.
+    """
+    found: dict[str, Any] = {}
+    if (tools := columns.get("tools")) is not None:
+        if isinstance(tools, str):
+            tools = _loaded(tools)
+        if not isinstance(tools, list) or not all(isinstance(tool, dict) and _tool_name(tool) for tool in tools):
+            raise ValueError(
+                f"field 'tools' to be a list of JSON schemas of functions, but got {columns['tools']!r:.80}"
+            )
+        found["tools"] = tools
+    if (options := columns.get("chat_template_kwargs")) is not None:
+        options = _loaded(options) if isinstance(options, str) else options
+        if not isinstance(options, dict):
+            got = f"{columns['chat_template_kwargs']!r:.80}"
+            raise ValueError(f"field 'chat_template_kwargs' to be an object, but got {got}")
+        found["chat_template_kwargs"] = options
+    return found
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str | None:
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def template_variables(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """The variables of the chat template for one row of columns."""
+    variables = dict((columns.get("chat_template_kwargs") or {row: None})[row] or {})
+    if tools := (columns.get("tools") or {row: None})[row]:
+        variables["tools"] = list(tools)
+    return variables
+
+
+def variables_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """`template_variables` of each of `count` rows."""
+    return [template_variables(columns, row) for row in range(count)]
+
+
+# --- a look at what was rendered
+
+
+def look(tokenizer: Any, model: str, messages: Messages, text: str, variables: Variables) -> None:
+    """Look for the parts of a prompt in its rendered text; warn if the template writes today's date.
+
+    Args:
+        variables: of the template, tools included.
+
+    Raises:
+        UserError: the template drops a message of the system or the user, or a tool, or knows no such variable.
+    """
+    for message in messages:
+        if message["role"] in WRITTEN and (lost := lost_text(message, text)) is not None:
+            setting = " (data.system_prompt, or of the data)" if message["role"] == "system" else ""
+            raise UserError(
+                f"Expected the chat template of '{model}' to write the message of the {message['role']}{setting}, but "
+                f"it drops {lost!r:.60}, try a part of the user's message instead, or another template."
+            )
+    for tool in variables.get("tools") or ():
+        if (name := _tool_name(tool)) is not None and name not in text:
+            raise UserError(
+                f"Expected the chat template of '{model}' to write the tools, but it drops '{name}', try a model whose "
+                "template presents tools."
+            )
+    if unknown := _unknown(tokenizer, variables):
+        raise UserError(
+            f"Expected variables of the chat template of '{model}' in chat_template_kwargs, but it knows no "
+            f"'{unknown[0]}', try without."
+        )
+    if writes_date(tokenizer, messages, text, variables):
+        rank_zero_warn(
+            f"The chat template of '{model}' writes today's date into prompts, so a resume on another day reads other "
+            "prompts. Try chat_template_kwargs that fix it, such as date_string, or a template without."
+        )
+
+
+def lost_text(message: Mapping[str, Any], text: str) -> str | None:
+    """A text of the message that is not in the rendered text, spaces aside; None if all are."""
+    content = message.get("content") or ""
+    parts = [content] if isinstance(content, str) else [part.get("text") or "" for part in content]
+    rendered = _letters(text)
+    return next((part for part in parts if _letters(part) not in rendered), None)
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def _unknown(tokenizer: Any, variables: Variables) -> list[str]:
+    """Variables that the template never names."""
+    known = inspect.signature(tokenizer.apply_chat_template).parameters
+    template = str(tokenizer.chat_template)
+    return [name for name in variables if name not in known and name not in template]
+
+
+def writes_date(tokenizer: Any, messages: Messages, text: str, variables: Variables) -> bool:
+    """True if the prompt reads otherwise where the clock, a function of templates, says something else."""
+    if "strftime_now" not in str(tokenizer.chat_template):
+        return False
+    options = {"add_generation_prompt": True, **variables, "tokenize": False}
+    try:
+        another = tokenizer.apply_chat_template(messages, **options, strftime_now=lambda form: "another day")
+    except Exception:  # of a template that computes with the date
+        return True
+    return bool(another != text)
+
+
+def end_of_turn(tokenizer: Any, options: Variables, stops: Sequence[int]) -> int | None:
+    """The control token with which the chat template ends a turn of the policy; None if it writes none.
+
+    Of several after an answer the first of the known `stops` is the end, else the last. What is written only if no
+    user replies counts only if nothing else is.
+    """
+    if tokenizer.chat_template is None:
+        return None
+    for content in (ANSWER["content"], [{"type": "text", "text": ANSWER["content"]}]):
+        question = QUESTION["content"] if isinstance(content, str) else [{"type": "text", "text": QUESTION["content"]}]
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": content}]
+        after = _after_answer(tokenizer, options, messages)
+        if after is None:
+            continue
+        replied = _after_answer(tokenizer, options, [*messages, messages[0]])
+        always = after if replied is None else _common_start(after, replied)
+        ends = _controls(tokenizer, always) or _controls(tokenizer, after)
+        return next((token for token in ends if token in stops), next(reversed(ends), None))
+    return None
+
+
+def _common_start(first: str, second: str) -> str:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return "".join(letter for letter, _ in pairs)
+
+
+def _after_answer(tokenizer: Any, options: Variables, messages: Messages) -> str | None:
+    """The rendered text after `ANSWER`; None if the template doesn't write it."""
+    try:
+        text = tokenizer.apply_chat_template(messages, **{**options, "tokenize": False})
+    except Exception:  # of the template's own code; reading a prompt tells
+        return None
+    _, answer, after = text.rpartition(ANSWER["content"])
+    return after if answer else None
+
+
+def _controls(tokenizer: Any, text: str) -> list[int]:
+    """The control tokens in a text."""
+    controls = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return [token for token in tokenizer(text, add_special_tokens=False).input_ids if token in controls]
+
+
+def chat_fingerprint(tokenizer: Any, options: Variables) -> str | None:
+    """16 hexadecimal digits of a rendered chat; None if the template writes none."""
+    for messages in (A_CHAT, A_CHAT[1:]):
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, **{"add_generation_prompt": True, **options, "tokenize": False}
+            )
+        except Exception:  # of the template's own code, or of a tokenizer without one
+            continue
+        return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return None

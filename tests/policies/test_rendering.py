@@ -1,0 +1,438 @@
+"""What a policy reads: a data set's columns, calls in one form, ends of turns, and what a template drops."""
+
+import datetime
+import json
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+import torch
+import transformers.utils.chat_template_utils as template_utils
+from PIL import Image
+
+from lightning_cgrpo import CausalLMPolicy, GenerationSampler, VisionLanguagePolicy
+from lightning_cgrpo.callbacks.run_manifest import _rendered
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.manifest import Manifest, differences
+from lightning_cgrpo.core.prompts.records import RecordError
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.policies.rendering import end_of_turn
+from lightning_cgrpo.policies.tiny.text import CHAT_TEMPLATE, make_tiny_model
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
+from tests.policies import tiny_families
+from tests.samplers.talks import TOOLS, add, chats, noise_for
+
+CHAT = [{"role": "user", "content": "What color?"}]
+BLACK, WHITE = (Image.fromarray(np.full((64, 64, 3), value, np.uint8)) for value in (0, 255))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1)
+
+
+@pytest.fixture
+def policy(directory):
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    return policy
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "vision"
+    tiny_families.write(path, "qwen2_5_vl")
+    policy = VisionLanguagePolicy(str(path))
+    policy.load()
+    return policy
+
+
+def groups_of(rows, **options):
+    source = PromptDataModule(rows, **options).source("train")
+    return source.groups(torch.arange(len(source)))
+
+
+def read(policy, rows, **options):
+    """The prompts' texts as the policy reads them."""
+    inputs = GenerationSampler(8)._inputs(policy, groups_of(rows, **options))
+    kept = zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
+    return [policy.tokenizer.decode(row[mask]) for row, mask in kept]
+
+
+# --- images
+
+
+def parts(*images):
+    return [
+        {
+            "role": "user",
+            "content": [*({"type": "image", "image": i} for i in images), {"type": "text", "text": "What color?"}],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"prompt": CHAT, "image": WHITE}, parts(WHITE)),
+        ({"prompt": CHAT, "images": [BLACK, WHITE]}, parts(BLACK, WHITE)),
+        ({"prompt": "What color?", "image": np.asarray(WHITE)}, parts(WHITE)),
+        ({"prompt": parts(None, None), "images": [WHITE, BLACK]}, parts(WHITE, BLACK)),
+        ({"prompt": CHAT, "images": []}, CHAT),
+        ({"prompt": CHAT, "image": None}, CHAT),
+    ],
+)
+def test_images_of_a_column_are_those_of_the_messages(vision, columns, expected):
+    """The inputs are those of a prompt that holds the images itself."""
+    ours, theirs = (vision.read_prompts(groups_of([row]).columns["prompt"]) for row in (columns, {"prompt": expected}))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_policy_sees_the_picture_of_a_data_set(vision, tmp_path):
+    """As the library datasets writes it to Parquet; pictures differ, and so do the patches."""
+    rows = datasets.Dataset.from_list([{"prompt": CHAT, "image": picture} for picture in (BLACK, WHITE)])
+    rows.to_parquet(tmp_path / "a.parquet")
+    for given in (rows, str(tmp_path / "a.parquet")):
+        inputs = vision.read_prompts(groups_of(given).columns["prompt"])
+        assert (inputs["prompt_ids"] == vision.image_token).sum(-1).min() > 0
+        assert not torch.equal(*inputs["patches"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"prompt": CHAT, "image": WHITE, "images": [WHITE]}, "'image' or field 'images', but got both"),
+        ({"prompt": CHAT, "images": WHITE}, "'images' to be a list of images"),
+        ({"prompt": parts(None), "images": [WHITE, WHITE]}, "as images, 2, but got 1"),
+        ({"prompt": parts(BLACK), "image": WHITE}, "as images, 1, but got 0"),
+        ({"prompt": [{"role": "system", "content": "Look."}], "image": WHITE}, "a user's message"),
+    ],
+)
+def test_images_that_fit_no_message_are_refused(columns, problem):
+    with pytest.raises(RecordError, match=f"row 1: Expected .*{problem}"):
+        groups_of([columns])
+
+
+def test_a_text_policy_refuses_images_by_name(policy):
+    with pytest.raises(UserError, match=r"column 'image' or 'images'.* VisionLanguagePolicy"):
+        read(policy, [{"prompt": CHAT, "image": WHITE}])
+
+
+# --- tools and variables of the template
+
+
+@pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS), [TOOLS[0]["function"]]])
+def test_tools_of_a_column_are_presented(policy, given):
+    plain, with_tools = read(policy, [{"prompt": CHAT, "tools": None}, {"prompt": CHAT, "tools": given}])
+    loaded = json.loads(given) if isinstance(given, str) else given
+    assert with_tools == policy.tokenizer.apply_chat_template(
+        CHAT, tools=loaded, add_generation_prompt=True, tokenize=False
+    )
+    assert '"add"' in with_tools and '"add"' not in plain
+
+
+def test_tools_of_parquet_have_no_nulls(policy, tmp_path):
+    other = {
+        "type": "function",
+        "function": {"name": "look_up", "description": "", "parameters": {"who": {"type": "string"}}},
+    }
+    rows = [{"prompt": CHAT, "tools": TOOLS}, {"prompt": CHAT, "tools": [other]}]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
+    texts = read(policy, str(tmp_path / "a.parquet"))
+    assert not any("null" in text for text in texts) and "look_up" in texts[1] and "who" not in texts[0]
+
+
+def test_variables_of_a_column_are_those_of_the_policy(directory, policy):
+    policy.tokenizer.chat_template = "{%- if loud %}{{ 'LOUD ' }}{%- endif %}" + CHAT_TEMPLATE
+    rows = [{"prompt": CHAT, "chat_template_kwargs": {"loud": loud}} for loud in (True, False)]
+    loud, quiet = read(policy, rows)
+    assert loud == "LOUD " + quiet
+    policy.chat_template_kwargs = {"loud": True}
+    assert read(policy, [{"prompt": CHAT}]) == [loud]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"prompt": CHAT, "tools": ["add"]}, "'tools' to be a list of JSON schemas"),
+        ({"prompt": CHAT, "tools": "not JSON"}, "'tools' to be a list of JSON schemas"),
+        ({"prompt": CHAT, "chat_template_kwargs": ["loud"]}, "'chat_template_kwargs' to be an object"),
+    ],
+)
+def test_other_values_of_these_columns_are_refused(columns, problem):
+    with pytest.raises(RecordError, match=f"row 1: Expected field {problem}"):
+        groups_of([columns])
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"prompt": "Text", "tools": TOOLS}, "to be messages, because a chat template presents the tools"),
+        ({"prompt": "Text", "chat_template_kwargs": {"loud": 1}}, "because a chat template reads loud"),
+        ({"prompt": CHAT, "chat_template_kwargs": {"enable_thinking": False}}, "knows no 'enable_thinking'"),
+    ],
+)
+def test_what_no_template_can_write_is_refused(policy, columns, problem):
+    with pytest.raises(UserError, match=problem):
+        read(policy, [columns])
+
+
+@pytest.mark.parametrize("columns", [{"tools": [TOOLS]}, {"chat_template_kwargs": [{"loud": 1}]}])
+def test_conversations_refuse_columns_that_replies_would_not_follow(policy, columns):
+    prompts = chats(1)
+    prompts.columns |= columns
+    with pytest.raises(UserError, match=f"without the column '{next(iter(columns))}'"):
+        ConversationSampler(64, [add]).rollout(policy, prompts, 2, noise_for(prompts))
+
+
+# --- calls in one form
+
+
+def call(name, arguments, **more):
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}],
+        **more,
+    }
+
+
+def talk(name, arguments):
+    reply = {"role": "tool", "name": name, "content": "7"}
+    return [call(name, arguments), reply, {"role": "assistant", "content": "7"}]
+
+
+OBJECTS = [("add", {"a": 3, "b": 4}), ("look_up", {"name": "Ann"}), ("nest", {"deep": {"left": [{"x": 2}]}})]
+FORMS = {
+    "rows": lambda rows, path: rows,
+    "a Dataset": lambda rows, path: datasets.Dataset.from_list(rows),
+    "Parquet": lambda rows, path: (datasets.Dataset.from_list(rows).to_parquet(path), str(path))[1],
+    "pandas": lambda rows, path: pandas.DataFrame(rows).to_dict("records"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("place", ["prompt", "completion"])
+def test_calls_are_those_of_json_lines_with_objects(policy, tmp_path, form, as_text, place):
+    def rows(write):
+        chats = [talk(name, write(arguments)) for name, arguments in OBJECTS]
+        if place == "prompt":
+            return [{"prompt": [*CHAT, *chat], "completion": "7"} for chat in chats]
+        return [{"prompt": CHAT, "completion": chat} for chat in chats]
+
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows(dict)))
+    given = FORMS[form](rows(json.dumps if as_text else dict), tmp_path / "a.parquet")
+    expected, ours = (demonstrated(policy, groups_of(each)) for each in (str(tmp_path / "a.jsonl"), given))
+    assert torch.equal(expected.actions, ours.actions) and torch.equal(expected.mask, ours.mask)
+    assert torch.equal(expected.inputs["prompt_ids"], ours.inputs["prompt_ids"])
+    text = policy.tokenizer.decode((expected.inputs["prompt_ids"] if place == "prompt" else expected.actions[:, 0])[1])
+    assert '{"name": "look_up", "arguments": {"name": "Ann"}}' in text
+
+
+def test_a_null_that_was_written_stays(policy, tmp_path):
+    """In lines of JSON, and in arguments as text, null is a value."""
+    for arguments in ({"a": None}, '{"a": null}'):
+        (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": CHAT, "completion": talk("add", arguments)}))
+        made = demonstrated(policy, groups_of(str(tmp_path / "a.jsonl")))
+        assert '"arguments": {"a": null}' in policy.tokenizer.decode(made.actions[0, 0])
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "seven"])
+def test_arguments_that_are_no_object_are_named(tmp_path, arguments):
+    row = {"prompt": CHAT, "completion": talk("add", arguments)}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(RecordError, match=r"a\.jsonl:1: Expected the arguments of a call to be an object"):
+        groups_of(str(tmp_path / "a.jsonl"))
+
+
+# --- the end of a turn
+
+BARE = "{%- for message in messages %}{{- '\\n' + message['role'] + ': ' + message['content'] }}{%- endfor %}"
+TWO = CHAT_TEMPLATE.replace("<|im_end|>\\n' }}\n{%- endfor %}", "</answer><|im_end|>' }}\n{%- endfor %}")
+ENDS_LATER = CHAT_TEMPLATE + "{%- if not add_generation_prompt %}{{- '<|endoftext|>' }}{%- endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "stops", "end"),
+    [
+        (CHAT_TEMPLATE, ["<|endoftext|>"], "<|im_end|>"),
+        (CHAT_TEMPLATE, ["<|endoftext|>", "<|im_end|>"], "<|im_end|>"),
+        (TWO, ["<|endoftext|>"], "<|im_end|>"),
+        (ENDS_LATER, ["<|endoftext|>"], "<|im_end|>"),
+        (CHAT_TEMPLATE.replace("im_end", "endoftext"), ["<|endoftext|>"], "<|endoftext|>"),
+        (BARE, ["<|endoftext|>"], None),
+        (None, ["<|endoftext|>"], None),
+        ("{{ raise_exception('no') }}", ["<|endoftext|>"], None),
+    ],
+)
+def test_the_end_of_a_turn_is_found_by_rendering(policy, template, stops, end):
+    policy.tokenizer.chat_template = template
+    found = end_of_turn(policy.tokenizer, {}, policy.tokenizer.convert_tokens_to_ids(stops))
+    assert found == (None if end is None else policy.tokenizer.convert_tokens_to_ids(end))
+
+
+@pytest.fixture
+def based(directory, tmp_path):
+    """A base model, whose files name <|endoftext|> alone."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+    tokenizer.eos_token = "<|endoftext|>"
+    model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
+    return model, tokenizer
+
+
+COMPLETIONS = [
+    "7",
+    [{"role": "assistant", "content": "7"}],
+    [
+        {"role": "assistant", "content": "7"},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Yes"},
+    ],
+    talk("add", {"a": 3}),
+]
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_base_models_demonstrations_end_as_its_template_ends_turns(based, directory, completion):
+    """They are those of the chat model, whose files name the end."""
+    policy, tuned = CausalLMPolicy.from_model(*based), CausalLMPolicy(str(directory))
+    tuned.load()
+    groups = groups_of([{"prompt": CHAT, "completion": completion}])
+    ours, theirs = demonstrated(policy, groups), demonstrated(tuned, groups)
+    assert torch.equal(ours.actions, theirs.actions) and torch.equal(ours.mask, theirs.mask)
+    assert int(ours.actions[0, 0, -1]) == policy.turn_end and policy.turn_end in policy.stop_tokens
+
+
+def test_a_base_models_sampled_answers_stop_at_the_end_of_a_turn(based):
+    policy = CausalLMPolicy.from_model(*based)
+    with torch.no_grad():
+        policy.network.get_input_embeddings().weight[policy.turn_end] *= 6  # likely now
+    prompts = chats(2)
+    rollouts = GenerationSampler(40).rollout(policy, prompts, 8, noise_for(prompts))
+    rows = zip(rollouts.actions.flatten(0, 1).tolist(), rollouts.lengths.flatten().tolist(), strict=True)
+    ended = [(row, length) for row, length in rows if policy.turn_end in row[:length]]
+    assert ended and all(row.index(policy.turn_end) == length - 1 for row, length in ended)
+
+
+def test_an_exported_base_model_ends_as_it_was_trained_to(based, tmp_path):
+    policy = CausalLMPolicy.from_model(*based)
+    policy.save_pretrained(tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert sorted(config["eos_token_id"]) == list(policy.stop_tokens)
+
+
+@pytest.mark.parametrize(
+    "template", [BARE, CHAT_TEMPLATE.replace("<|im_end|>", ""), CHAT_TEMPLATE.replace("<|im_end|>", "##")]
+)
+def test_demonstrations_without_an_end_are_refused(policy, template):
+    policy.tokenizer.chat_template = template + (
+        "" if template is not BARE else "{{ '\\nassistant: ' if add_generation_prompt }}"
+    )
+    groups = groups_of([{"prompt": CHAT, "completion": [{"role": "assistant", "content": "7"}]}])
+    with pytest.raises(UserError, match="to end written turns with a stop token"):
+        demonstrated(policy, groups)
+
+
+# --- what a template drops
+
+USERS_ALONE = CHAT_TEMPLATE.replace("for message in messages", "for message in messages if message['role'] != 'system'")
+LAST_ALONE = CHAT_TEMPLATE.replace("for message in messages", "for message in messages[-1:]")
+FIRST_LETTERS = CHAT_TEMPLATE.replace("message['content'] }}", "message['content'][:3] }}")
+NO_TOOLS = CHAT_TEMPLATE.replace("{%- if tools %}", "{%- if false %}")
+
+
+@pytest.mark.parametrize("template", [USERS_ALONE, LAST_ALONE, FIRST_LETTERS])
+def test_a_dropped_system_prompt_is_refused(policy, template):
+    policy.tokenizer.chat_template = template
+    with pytest.raises(UserError, match=r"write the message of the system \(data\.system_prompt, .* drops 'Be kind\.'"):
+        read(policy, [{"prompt": "Hi"}], system_prompt="Be kind.")
+
+
+def test_a_dropped_question_or_tool_is_refused(policy):
+    policy.tokenizer.chat_template = LAST_ALONE
+    several = [*CHAT, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Sure?"}]
+    with pytest.raises(UserError, match=r"write the message of the user, but it drops 'What color\?'"):
+        read(policy, [{"prompt": several}])
+    policy.tokenizer.chat_template = NO_TOOLS
+    with pytest.raises(UserError, match="to write the tools, but it drops 'add'"):
+        read(policy, [{"prompt": CHAT, "tools": TOOLS}])
+
+
+def test_a_later_kind_of_prompt_is_looked_at_too(policy):
+    policy.tokenizer.chat_template = USERS_ALONE
+    rows = [{"prompt": CHAT}, {"prompt": [{"role": "system", "content": "Be kind."}, *CHAT]}]
+    with pytest.raises(UserError, match="message of the system"):
+        read(policy, rows)
+
+
+@pytest.mark.parametrize("content", ["  Be kind.\n", "Be\n  kind.", "Sei freundlich. ☺"])
+def test_spaces_that_a_template_strips_are_not_missed(policy, content):
+    policy.tokenizer.chat_template = CHAT_TEMPLATE.replace("message['content'] }}", "message['content'] | trim }}")
+    (text,) = read(policy, [{"prompt": "Hi"}], system_prompt=content)
+    assert content.strip() in text
+
+
+def test_a_completion_that_the_template_drops_is_refused(policy):
+    policy.tokenizer.chat_template = CHAT_TEMPLATE.replace("message['tool_calls'] or []", "[]")
+    with pytest.raises(UserError, match=r"drops .*dummy_name"):
+        demonstrated(policy, groups_of([{"prompt": CHAT, "completion": talk("add", {"a": 3})}]))
+
+
+# --- the date
+
+DATED = "{{- 'Today is ' + strftime_now('%Y-%m-%d') + '\\n' }}" + CHAT_TEMPLATE
+ASKED = "{{- 'Today is ' + (date_string or strftime_now('%d %b %Y')) + '\\n' }}" + CHAT_TEMPLATE
+WITH_TOOLS = CHAT_TEMPLATE.replace("{%- if tools %}", "{%- if tools %}{{- strftime_now('%d %b') }}")
+UNUSED = "{%- if false %}{{- strftime_now('%Y') }}{%- endif %}" + CHAT_TEMPLATE
+COMPUTED = "{{- strftime_now('%Y') | int - 2000 }}{{ strftime_now('%m')[1] }}" + CHAT_TEMPLATE
+
+
+def on(monkeypatch, day):
+    class Date(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 11, day, 12)
+
+    monkeypatch.setattr(template_utils, "datetime", Date)
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "dated"),
+    [
+        (DATED, {}, True),
+        (ASKED, {}, True),
+        (ASKED, {"date_string": "26 Jul 2024"}, False),
+        (WITH_TOOLS, {}, False),
+        (WITH_TOOLS, {"tools": TOOLS}, True),
+        (UNUSED, {}, False),
+        (COMPUTED, {}, True),
+        (CHAT_TEMPLATE, {}, False),
+    ],
+)
+def test_a_template_that_writes_the_date_is_told(policy, monkeypatch, recwarn, template, options, dated):
+    """Told once, and the manifest of a resume on another day differs."""
+    policy.tokenizer.chat_template = template
+    options = dict(options)
+    tools = options.pop("tools", [])
+    policy.chat_template_kwargs = options
+    for _ in range(2):
+        policy.read_prompts([CHAT], tools=tools)
+    assert sum("writes today's date" in str(warning.message) for warning in recwarn) == dated
+    module = type("Module", (), {"policy": policy, "sampler": type("Sampler", (), {"tools": tools})})
+    manifests = []
+    for day in (27, 28):
+        on(monkeypatch, day)
+        manifests.append(Manifest({}, rendered=_rendered(module)))
+    lines = differences(*manifests)
+    moved = dated and template is not COMPUTED  # whose text is the month's
+    assert lines == ["a chat reads otherwise: its chat template writes the date, or differs"] * moved
+    assert manifests[0].name == manifests[1].name  # a run's identity is what it was before
+
+
+def test_manifests_of_before_tell_nothing():
+    assert differences(Manifest({}), Manifest({}, rendered={"a chat": "1"})) == []
