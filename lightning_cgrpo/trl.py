@@ -9,11 +9,10 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lightning_cgrpo.core.distributed import replicated
+from lightning_cgrpo.core.distributed import rank_zero_warn, replicated
 from lightning_cgrpo.core.errors import MissingExtraError, UserError, expect_instances, installing
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
