@@ -18,7 +18,7 @@ from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
 from lightning_cgrpo.multipliers.controller import Controller
-from lightning_cgrpo.objective.objective import Objective, over_prompts
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import columns_read
 
 if find_spec("trl") is None:
@@ -136,11 +136,8 @@ class Lagrangian(TrainerCallback):
     def log(self, signals: dict[str, Signal], trains: bool) -> None:
         """Add to TRL's metrics, which TRL averages from log to log."""
         metrics = self.trainer._metrics["train" if trains else "eval"]
-        constraints = self.objective.constraints
-        violations, opportunities = over_prompts(self.objective.counts(signals), constraints)
-        rates = (violations / opportunities).tolist()
-        for (name, constraint), rate in zip(constraints.items(), rates, strict=True):
-            metrics[constraint.bound.tag(name)].append(constraint.bound.shown(rate))
+        for tag, rate in self.advantages.rates(signals).items():
+            metrics[tag].append(rate)
         if trains:
             for name, weight in self.advantages.weights.items():
                 metrics[f"weight/{name}"].append(weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,6 +112,14 @@ class ConstrainedAdvantages:
             return self.estimate(signals)
         finally:
             self.estimator = estimator
+
+    def rates(self, signals: Signals) -> dict[str, float]:
+        """Rates and means of the answers by tag, ``rate/<constraint>``, without constraints that have none."""
+        constraints = self.objective.constraints
+        violations, opportunities = over_prompts(self.objective.counts(signals), constraints)
+        measured = zip(constraints.items(), (violations / opportunities).tolist(), strict=True)
+        shown = {c.bound.tag(name): c.bound.shown(rate) for (name, c), rate in measured}
+        return {tag: rate for tag, rate in shown.items() if not math.isnan(rate)}
 
     def step(self, signals: Signals) -> None:
         """Move the multipliers by the rates of violation. Collective."""
