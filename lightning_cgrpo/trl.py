@@ -193,10 +193,15 @@ def check_trainer(trainer: Any) -> None:
             "Expected multi_objective_aggregation to be sum_then_normalize (the default), because advantages are those "
             f"of Constrained GRPO, but got {trainer.multi_objective_aggregation}, try removing it."
         )
-    if trainer.scale_rewards == "batch":
+    if trainer.scale_rewards != "group":
         raise UserError(
-            "Expected scale_rewards to be group (the default) or none, because Lagrangian scales each component, but "
-            "got batch, try removing it, or Lagrangian's scale."
+            "Expected scale_rewards to be group (the default), because Lagrangian scales each component, but got "
+            f"{trainer.scale_rewards}, try removing it, or Lagrangian's scale."
+        )
+    if trainer.state.global_step > 0:
+        raise UserError(
+            f"Expected a trainer before train(), but it has taken {trainer.state.global_step} steps without the "
+            "objective, try Lagrangian(trainer, objective) before trainer.train()."
         )
 
 
