@@ -9,17 +9,16 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lightning_cgrpo.core.distributed import replicated
+from lightning_cgrpo.core.distributed import rank_zero_warn, replicated
 from lightning_cgrpo.core.errors import MissingExtraError, UserError, expect_instances, expect_kinds, installing
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
 from lightning_cgrpo.multipliers.controller import Controller
-from lightning_cgrpo.objective.objective import Objective, over_prompts
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import columns_read
 
 if find_spec("trl") is None:
@@ -140,11 +139,8 @@ class Lagrangian(TrainerCallback):
     def log(self, signals: dict[str, Signal], trains: bool) -> None:
         """Add to TRL's metrics, which TRL averages from log to log."""
         metrics = self.trainer._metrics["train" if trains else "eval"]
-        constraints = self.objective.constraints
-        violations, opportunities = over_prompts(self.objective.counts(signals), constraints)
-        rates = (violations / opportunities).tolist()
-        for (name, constraint), rate in zip(constraints.items(), rates, strict=True):
-            metrics[constraint.bound.tag(name)].append(constraint.bound.shown(rate))
+        for tag, rate in self.advantages.rates(signals).items():
+            metrics[tag].append(rate)
         if trains:
             for name, weight in self.advantages.weights.items():
                 metrics[f"weight/{name}"].append(weight)
@@ -200,10 +196,15 @@ def check_trainer(trainer: Any) -> None:
             "Expected multi_objective_aggregation to be sum_then_normalize (the default), because advantages are those "
             f"of Constrained GRPO, but got {trainer.multi_objective_aggregation}, try removing it."
         )
-    if trainer.scale_rewards == "batch":
+    if trainer.scale_rewards != "group":
         raise UserError(
-            "Expected scale_rewards to be group (the default) or none, because Lagrangian scales each component, but "
-            "got batch, try removing it, or Lagrangian's scale."
+            "Expected scale_rewards to be group (the default), because Lagrangian scales each component, but got "
+            f"{trainer.scale_rewards}, try removing it, or Lagrangian's scale."
+        )
+    if trainer.state.global_step > 0:
+        raise UserError(
+            f"Expected a trainer before train(), but it has taken {trainer.state.global_step} steps without the "
+            "objective, try Lagrangian(trainer, objective) before trainer.train()."
         )
 
 

@@ -321,6 +321,7 @@ def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
         ({"reward_weights": [1.0, 2.0]}, OBJECTIVE, "reward_weights"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, OBJECTIVE, "normalize_then_sum"),
         ({"scale_rewards": "batch"}, OBJECTIVE, "scale_rewards"),
+        ({"scale_rewards": "none"}, OBJECTIVE, "scale_rewards"),
         ({}, Objective("brief", {"vowel": Constraint(at_least=0.8)}), "Did you mean 'vowels'"),
         ({}, Objective("brief"), "to have a constraint"),
         ({}, Objective("brief", {"kl": Constraint(mean_at_most=0.1)}), "policy's own 'kl'"),
@@ -338,6 +339,44 @@ def test_two_functions_of_one_name_and_a_second_lagrangian_are_refused(trainer_o
     Lagrangian(trainer, OBJECTIVE)
     with pytest.raises(UserError, match="one Lagrangian"):
         Lagrangian(trainer, OBJECTIVE)
+
+
+def test_a_lagrangian_after_training_is_refused(trainer_of):
+    trainer = trainer_of([brief, vowels], max_steps=1)
+    trainer.train()
+    with pytest.raises(UserError, match=r"before train\(\), but it has taken 1 steps"):
+        Lagrangian(trainer, OBJECTIVE)
+
+
+def test_a_schedule_is_counted_in_generations(trainer_of):
+    """Two passes over each generation: 8 steps are 4 generations, so a schedule of 5 would never end."""
+    trainer = trainer_of([brief, vowels], num_iterations=2, max_steps=8)
+    Lagrangian(trainer, Objective("brief", {"vowels": Constraint(at_least=0.8, start=0.2, over=5)}))
+    with pytest.raises(UserError, match="within the run's 4 updates"):
+        trainer.train()
+
+
+def test_another_threshold_at_a_resume_is_told():
+    before = ConstrainedAdvantages(OBJECTIVE)
+    after = ConstrainedAdvantages(Objective("brief", {"vowels": Constraint(at_least=0.9)}))
+    with pytest.warns(UserWarning, match=r"'vowels' continues with at_least: 0\.9, .* with at_least: 0\.8"):
+        after.load_state_dict(before.state_dict())
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_advantages_of_all_rewards(launch, model, tmp_path):
+    """Groups split between processes, evaluations between generations: rows, counts and deviations of all answers."""
+    launch(2, Path(__file__).with_name("trl_worker.py"), tmp_path, model, timeout=300)
+    first, second = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
+    expected = ConstrainedAdvantages(OBJECTIVE)
+    assert len(first["generations"]) == len(second["generations"]) == 3
+    for (rewards, here), (same, there) in zip(first["generations"], second["generations"], strict=True):
+        assert torch.equal(rewards, same) and len(rewards) == 12 and not torch.equal(rewards[:6], rewards[6:])
+        groups = dict(zip(("brief", "vowels"), rewards.T.reshape(2, 3, 4), strict=True))
+        assert torch.equal(torch.cat([here, there]), expected(groups).flatten())
+    assert first["weights"] == second["weights"] == expected.weights
+    # Both processes resumed from the checkpoint after the first generation.
+    assert first["resumed"] == second["resumed"] == expected.weights
 
 
 def test_functions_outside_of_the_objective_are_told(trainer_of):

@@ -5,6 +5,8 @@ A single process communicates nothing.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -22,6 +24,14 @@ def world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized() and not _replicated:
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def rank_zero_warn(message: str) -> None:
+    """Warn on the first process alone, as Lightning's function of this name, which this package's core can't import."""
+    initialized = dist.is_available() and dist.is_initialized()
+    rank = dist.get_rank() if initialized else int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+    if rank == 0:
+        warnings.warn(message, stacklevel=2)
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.distributed import rank_zero_warn
 from lightning_cgrpo.core.errors import UserError, expect_kinds
 from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
@@ -115,6 +117,14 @@ class ConstrainedAdvantages:
         finally:
             self.estimator = estimator
 
+    def rates(self, signals: Signals) -> dict[str, float]:
+        """Rates and means of the answers by tag, ``rate/<constraint>``, without constraints that have none."""
+        constraints = self.objective.constraints
+        violations, opportunities = over_prompts(self.objective.counts(signals), constraints)
+        measured = zip(constraints.items(), (violations / opportunities).tolist(), strict=True)
+        shown = {c.bound.tag(name): c.bound.shown(rate) for (name, c), rate in measured}
+        return {tag: rate for tag, rate in shown.items() if not math.isnan(rate)}
+
     def step(self, signals: Signals) -> None:
         """Move the multipliers by the rates of violation. Collective."""
         counts = self.objective.counts(signals)
@@ -135,14 +145,30 @@ class ConstrainedAdvantages:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, from which `load_state_dict` continues exactly."""
-        return {"updates": self.updates, "dual": self.dual.state_dict(), "estimator": self.estimator.running_state()}
+        return {
+            "updates": self.updates,
+            "dual": self.dual.state_dict(),
+            "estimator": self.estimator.running_state(),
+            "bounds": self._bounds,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise a `UserError` if the checkpoint has other constraints or another controller."""
+        """Warn of other thresholds; raise a `UserError` for other constraints or another controller."""
         self.dual.load_state_dict(state["dual"])
         self.estimator.load_running_state(state["estimator"])
         self.updates = state["updates"]
         self.dual.enforce(self.updates)
+        for name, bound in state.get("bounds", {}).items():  # since November 28, 2026
+            if bound != self._bounds[name]:
+                rank_zero_warn(
+                    f"Constraint '{name}' continues with {self._bounds[name]}, but the checkpoint was trained with "
+                    f"{bound}: its multiplier goes on from there."
+                )
+
+    @property
+    def _bounds(self) -> dict[str, str]:
+        bounds = {name: constraint.bound for name, constraint in self.objective.constrained.items()}
+        return {name: f"{bound.key}: {bound.threshold:g}" for name, bound in bounds.items()}
 
 
 def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:

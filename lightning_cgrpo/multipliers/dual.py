@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.distributed import all_sum, rank_zero_warn
 from lightning_cgrpo.core.errors import UserError, expect_instances
 from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.multipliers.controller import Controller

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.distributed import all_sum, rank_zero_warn, world
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.critic.critic import Critic

@@ -1,0 +1,201 @@
+"""Constrained GRPO on the rows of verl's batches."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.core.distributed import rank_zero_warn, replicated
+from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.core.rollout import PromptGroups, Signal
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
+from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
+from lightning_cgrpo.grpo.verl_settings import Settings
+from lightning_cgrpo.objective.subsets import columns_read
+
+FILE = "lightning_cgrpo.pt"
+"""The dual's state in verl's folder ``global_step_N``."""
+SCORE = "score"
+"""Name of the signal that is verl's own score of an answer, as in ``critic/score/mean``."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a batch, N of them.
+
+    Args:
+        values: by name, N values of what the reward function returned; None does not apply.
+        columns: of the prompts, N values each.
+        sessions: of each row; the rows of a session are one answer, which the last of them ends. None: all are answers.
+        padding: rows that are no answers.
+    """
+
+    values: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    sessions: Sequence[tuple[str, int]] | None = None
+    padding: Sequence[bool] | None = None
+
+    def answers(self, number: int) -> tuple[list[int], list[int]]:
+        """The last row of each answer, and the answer of each row of `number`; -1 of padding."""
+        keys = [(str(row), 0) for row in range(number)] if self.sessions is None else self.sessions
+        padding = [False] * number if self.padding is None else self.padding
+        last: dict[str, tuple[int, int]] = {}
+        for row, (session, index) in enumerate(keys):
+            if not padding[row] and (session not in last or last[session][0] < index):
+                last[session] = (index, row)
+        order = {session: answer for answer, session in enumerate(last)}
+        of_rows = [-1 if padding[row] else order[session] for row, (session, _) in enumerate(keys)]
+        return [row for _, row in last.values()], of_rows
+
+
+class Method:
+    """Advantages of verl's rows, whose rates of violation move the weights of the next batch.
+
+    A group of fewer answers than the largest group has places to which no signal applies. The driver holds all
+    answers, so nothing is communicated.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        estimator = ScalarizedAdvantages(settings.scale)
+        self.objective = settings.objective
+        self.advantages = ConstrainedAdvantages(settings.objective, settings.controller, estimator)
+        self.rows: Rows | None = None
+        """Rows of the batch whose advantages verl asks for next."""
+        self._logged: list[dict[str, float]] = []
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the prompts that constraints read."""
+        constraints = self.objective.constraints.values()
+        return sorted({column for constraint in constraints for column in columns_read(constraint)})
+
+    def estimate(self, scores: Tensor, prompts: Sequence[Any]) -> Tensor:
+        """Advantages ``[N]`` of `rows`, and a step of the dual.
+
+        Args:
+            scores: ``[N]``, verl's own.
+            prompts: N of them; equal values are one group.
+        """
+        rows, self.rows = self.rows, None
+        if rows is None:
+            raise UserError(
+                "Expected a trainer of verl to hand over the signals, but got none, try verl 0.9.1, which is tested."
+            )
+        last, answer_of_row = rows.answers(len(scores))
+        places = group_places([prompts[row] for row in last])
+        measured = self.measured(rows, scores, last)
+        shape = (1 + max(group for group, _ in places), 1 + max(place for _, place in places))
+        index = tuple(torch.tensor(places).T)
+        signals = as_signals({name: spread(values, index, shape) for name, values in measured.items()})
+        with replicated():
+            signals = self.objective.made(signals, PromptGroups(torch.arange(shape[0]), self.first(rows, last, places)))
+            self.log(signals, measured)
+            advantages = self.advantages.estimate(signals)[index]
+            self.advantages.step(signals)
+        padded = torch.cat([advantages.float(), torch.zeros(1)])  # the row -1 is padding's
+        return padded[torch.tensor(answer_of_row)].to(scores)
+
+    def measured(self, rows: Rows, scores: Tensor, last: list[int]) -> dict[str, Tensor]:
+        """Values ``[answers]`` by signal, float32; NaN does not apply."""
+        measured = {}
+        for name in self.objective.signal_names:
+            if name == SCORE:
+                measured[name] = scores.detach().cpu().float()[last]
+                continue
+            if name not in rows.values and self.advantages.updates == 0:
+                known = [SCORE, *rows.values]
+                raise UserError(
+                    f"Expected verl's reward function to return '{name}', but got {', '.join(known)}, try returning "
+                    f"{{'score': ..., '{name}': ...}}.{did_you_mean(name, known)}"
+                )
+            values = rows.values.get(name, [None] * len(scores))
+            measured[name] = torch.tensor([number(name, values[row]) for row in last], dtype=torch.float32)
+        return measured
+
+    def first(self, rows: Rows, last: list[int], places: list[tuple[int, int]]) -> dict[str, list[Any]]:
+        """The columns of the prompts, from the first answer of each group."""
+        first = [row for row, (_, place) in zip(last, places, strict=True) if place == 0]
+        return {name: [values[row] for row in first] for name, values in rows.columns.items()}
+
+    # ------------------------------------------------------------------ logs
+
+    def log(self, signals: Mapping[str, Signal], measured: Mapping[str, Tensor]) -> None:
+        advantages = self.advantages
+        tags = advantages.rates(signals)
+        tags |= {f"weight/{name}": weight for name, weight in advantages.weights.items()}
+        tags |= {f"threshold/{name}": threshold for name, threshold in advantages.thresholds.items()}
+        shares = {name: 1 - float(values.isfinite().float().mean()) for name, values in measured.items()}
+        tags |= {f"inapplicable/{name}": share for name, share in shares.items() if share}
+        self._logged.append(tags)
+
+    def take_logged(self) -> dict[str, float]:
+        """Means by tag over the batches since the last call."""
+        logged, self._logged = self._logged, []
+        together: dict[str, list[float]] = {}
+        for tags in logged:
+            for tag, value in tags.items():
+                together.setdefault(tag, []).append(value)
+        return {tag: sum(values) / len(values) for tag, values in together.items()}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, folder: Path) -> None:
+        """Write the state into verl's folder of a step, before verl names it the latest."""
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{FILE}.{os.getpid()}"
+        torch.save(self.advantages.state_dict(), unfinished)
+        os.replace(unfinished, folder / FILE)
+
+    def load(self, folder: Path) -> None:
+        """Continue exactly; a checkpoint without multipliers is told."""
+        if not (folder / FILE).is_file():
+            rank_zero_warn(
+                f"The checkpoint {folder} has no {FILE}: the multipliers are those that "
+                f"{type(self.advantages.controller).__name__} starts with."
+            )
+            return
+        self.advantages.load_state_dict(torch.load(folder / FILE, map_location="cpu", weights_only=True))
+
+
+def group_places(prompts: Sequence[Any]) -> list[tuple[int, int]]:
+    """The group and the place within the group of each answer; groups in the order of their first answers.
+
+    Example:
+        >>> group_places(["b", "a", "b"])
+        [(0, 0), (1, 0), (0, 1)]
+    """
+    groups: dict[Any, int] = {}
+    sizes: list[int] = []
+    places = []
+    for prompt in prompts:
+        group = groups.setdefault(prompt, len(groups))
+        if group == len(sizes):
+            sizes.append(0)
+        places.append((group, sizes[group]))
+        sizes[group] += 1
+    return places
+
+
+def spread(values: Tensor, index: tuple[Tensor, ...], shape: tuple[int, int]) -> Tensor:
+    """Values of answers in groups ``[B, G]``, NaN where a group has no answer."""
+    groups = torch.full(shape, math.nan)
+    groups[index] = values
+    return groups
+
+
+def number(name: str, value: Any) -> float:
+    """A value of a reward function; None and numbers that aren't finite become NaN."""
+    if value is None:
+        return math.nan
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"Expected verl's reward function to return a number as '{name}', but got {value!r}.") from None
+    return found if math.isfinite(found) else math.nan
