@@ -40,6 +40,7 @@ from torch.optim.lr_scheduler import (
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches, token_batches
+from lightning_cgrpo.modules.first_steps import FirstSteps, check_trained_dtypes
 from lightning_cgrpo.policies.pass_memory import fitting_tokens
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
@@ -99,6 +100,7 @@ class ManualOptimization:
         self.make_scheduler = lr_scheduler
         self.fitting_tokens: int | None = None
         """Tokens of a pass by the GPU's memory, which checkpoints keep; None where nothing is known."""
+        self.first_steps = FirstSteps(policy)
         self._settings: list[dict[str, Any]] = []
 
     @property
@@ -113,6 +115,7 @@ class ManualOptimization:
 
     def configure(self) -> Any:
         """The optimizer and its schedule, as Lightning's `configure_optimizers` returns them."""
+        check_trained_dtypes(self.policy)
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
         scheduler = None
@@ -252,6 +255,7 @@ class ManualOptimization:
     def take_step(self, last: bool = True) -> None:
         """Step the optimizer; the last step of an update counts as Lightning's, and steps the schedule."""
         optimizer = self.optimizer
+        before = self.first_steps.before(optimizer.optimizer)
         try:
             # Lightning counts steps of its wrapper as global_step, which counts updates here.
             (optimizer if last else optimizer.optimizer).step()
@@ -262,6 +266,7 @@ class ManualOptimization:
                 f"Expected the optimizer's state in the checkpoint to hold {error}, which the optimizer's settings now "
                 "need, try the settings of the checkpoint's run, or --ckpt_path=null for a new run."
             ) from error
+        self.first_steps.after(before)
         optimizer.zero_grad()
         if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
             schedule.step()

@@ -50,8 +50,8 @@ class CausalLMPolicy(TextPolicy):
     Args:
         model: a directory, or a name on the Hugging Face hub (safetensors only, no code).
         temperature: of log-probabilities, entropies and samples.
-        dtype: of the weights; None for the saved dtype. Mixed precision needs float32 weights, because rounding to
-            bfloat16 swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`.
+        dtype: of the weights; None for the saved dtype. Training needs float32 weights, because rounding to bfloat16
+            swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`, and evaluation.
         lora: train low-rank adapters only; needs the extra `lora`.
         gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
