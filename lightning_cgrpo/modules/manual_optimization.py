@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -20,7 +21,7 @@ from lightning.pytorch.loops.progress import _Progress as Progress
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
@@ -118,6 +119,7 @@ class ManualOptimization:
         check_trained_dtypes(self.policy)
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        _check_optimizer(optimizer)
         scheduler = None
         if self.make_scheduler is not None:
             with _named("lr_scheduler"):
@@ -369,6 +371,21 @@ def check_finished(progress: Progress, ended: bool = True) -> None:
             "Expected all batches and all hooks of all callbacks to run, but some did not, because code raised "
             "StopIteration, which ends Lightning's loop, try `raise ValueError` to end the run, or "
             "trainer.should_stop=True to end it early."
+        )
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    """Refuse optimizers that compute the loss themselves, or take sparse gradients alone."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if isinstance(optimizer, LBFGS) or (closure is not None and closure.default is closure.empty):
+        raise UserError(
+            f"Expected model.optimizer to take steps by gradients alone, but got {type(optimizer).__name__}, which "
+            "computes the loss again in each step, try torch.optim.AdamW."
+        )
+    if isinstance(optimizer, SparseAdam):
+        raise UserError(
+            "Expected model.optimizer to take dense gradients, but got SparseAdam, which takes sparse gradients alone, "
+            "try torch.optim.AdamW."
         )
 
 

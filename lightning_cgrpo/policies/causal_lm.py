@@ -24,6 +24,7 @@ from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
     LoRA,
+    check_unquantized,
     load_pretrained,
     origin,
     recomputable_layers,
@@ -104,6 +105,7 @@ class CausalLMPolicy(TextPolicy):
         if self.stop_tokens:
             return
         self._read_once()
+        check_unquantized(self.model, self.name)
         stops = stop_tokens(self.model, self.tokenizer)
         self.vocabulary_size = len(self.model.get_input_embeddings().weight)
         padding = self.tokenizer.pad_token_id

@@ -170,3 +170,27 @@ def test_later_steps_are_not_looked_at(monkeypatch):
         look.after(before)
         assert (before is None) == (step >= first_steps.STEPS)
     assert len(counted) == 2 * first_steps.STEPS
+
+
+# ------------------------------------------------------------------ optimizers
+
+
+class OwnClosure(torch.optim.SGD):
+    def step(self, closure):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "told"),
+    [
+        (torch.optim.LBFGS, "LBFGS, which computes the loss again"),
+        (OwnClosure, "OwnClosure, which computes the loss again"),
+        (torch.optim.SparseAdam, "SparseAdam, which takes sparse gradients"),
+    ],
+)
+def test_optimizers_that_take_no_dense_gradients_alone_are_refused(optimizer, told, directory):
+    task = FunctionTask({"long": lambda completions: [1.0 for _ in completions]})
+    policy, sampler = CausalLMPolicy(str(directory / "tiny")), GenerationSampler(max_new_tokens=2)
+    module = ConstrainedGRPO(policy, sampler, task, Objective("long"), lambda weights: optimizer(weights, lr=1e-3))
+    with pytest.raises(UserError, match=told):
+        quiet_trainer(max_steps=1).fit(module, PromptDataModule(DATA, prompts_per_update=2))
