@@ -296,3 +296,16 @@ def test_nothing_left_to_train_on_names_the_held_out_prompts(tmp_path, texts, he
     data = PromptDataModule(path, prompts_per_update=8, val_prompts=held)
     with pytest.raises(UserError, match=rf"Expected data.val_prompts={held} to leave at least 8 training prompts"):
         data.setup("fit")
+
+
+def test_a_second_look_at_a_finite_data_set_sees_none_of_the_first_look_s_prompts(tmp_path):
+    for split, words in (("train", "ab"), ("test", "stuvwxyz")):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in words))
+    data = PromptDataModule(str(tmp_path), seed=0)
+    first = data.certification(3)
+    second = data.certification(None, Used(looked=frozenset(first.identities)))
+    seen, new = (look.source.groups(torch.arange(len(look.source))).columns["prompt"] for look in (first, second))
+    assert len(seen) == 3 and sorted([*seen, *new]) == list("stuvwxyz")
+    assert second.words == "the 5 test prompts without 3 that earlier looks saw"
+    with pytest.raises(UserError, match=r"Expected 6 different prompts .* but got 5"):
+        data.certification(6, Used(looked=frozenset(first.identities)))

@@ -129,3 +129,12 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, librar
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -c .*\[data\]"):
         read_records(path)
+
+
+def test_a_missing_file_is_answered_by_the_nearest_name(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"a": "x"}\n')
+    (tmp_path / "other.csv").write_text("a\nx\n")
+    with pytest.raises(RecordError, match=r"there is none .*[Dd]id you mean .?train\.jsonl"):
+        read_records(tmp_path / "trian.jsonl")
+    with pytest.raises(RecordError, match="there is none"):
+        read_records(tmp_path / "nowhere" / "train.jsonl")
