@@ -53,8 +53,10 @@ class Grader:
             GraderError: the gold answer reached a limit, now or before.
         """
         if gold not in self._readable:
-            self._readable[gold] = None
-            self._readable[gold] = self._ask("$1$", gold) != UNREADABLE
+            try:
+                self._readable[gold] = self._ask("$1$", gold) != UNREADABLE
+            except GraderError:
+                self._readable[gold] = None
         readable = self._readable[gold]
         if readable is None:
             raise GraderError(gold)

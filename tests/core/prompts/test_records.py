@@ -151,5 +151,5 @@ def test_a_field_that_is_nested_too_deep_is_named(wrap, depth):
     if depth <= DEEPEST:
         assert copied(records_in_memory(rows, "data")[1].values) == rows[1]
         return
-    with pytest.raises(RecordError, match="^data, row 2: Expected field 'notes' to be nested at most 100 deep"):
+    with pytest.raises(RecordError, match=r"^data, row 2: Expected field 'notes' to be nested at most 100 deep"):
         records_in_memory(rows, "data")
