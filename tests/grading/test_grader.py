@@ -46,7 +46,7 @@ def test_an_expression_that_takes_forever_is_a_fault_and_the_next_is_graded(expr
         begun = time.monotonic()
         with contextlib.suppress(GraderError):  # or a value: not each of them hangs as gold and as an answer
             ask()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
     process = grader._process.pid
     assert grader.is_right(r"\boxed{\frac{2}{4}}", "0.5") and not grader.is_right("$2$", "3")
     assert grader._process.pid == process  # started once
