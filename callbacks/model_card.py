@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,10 @@ def write_card(
     lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
     if base is not None and ":" not in base and not Path(base).expanduser().exists():
         lines.append(f"base_model: {base}")
-    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {summary['name']}", ""]
-    lines += [f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {reward}."]
+    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {plain(summary['name'])}", ""]
+    lines += [
+        f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {plain(reward)}."
+    ]
     shown = {key: of for key, of in summary["measured"].items() if key == "before" or of["update"] == update}
     if "best" in shown:
         shown.pop("last", None)
@@ -113,4 +116,14 @@ def _certificate(certificate: Record) -> list[str]:
 
 def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
     cells = [heads, ["---"] * len(heads), *rows]
-    return ["| " + " | ".join(printable(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
+    return ["| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
+
+
+def plain(text: str) -> str:
+    r"""Text whose tags and links Markdown shows as they are written.
+
+    Example:
+        >>> plain("<b>lava</b> <= 0.1, [x](y)")
+        '&lt;b>lava&lt;/b> <= 0.1, [x]\\(y)'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", printable(text)).replace("](", "]\\(")

@@ -171,9 +171,14 @@ def grpo_loss(
     zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
     kl_sum, entropy_sum = zero, zero
     if reference_log_probs is not None:
-        sampled = k3(torch.where(valid, reference_log_probs - log_probs, 0))
-        if options.correct_kl:
+        distance = torch.where(valid, reference_log_probs - log_probs, 0)
+        sampled = k3(distance)
+        if options.correct_kl and options.sequence_ratio:
             sampled = sampled * log_ratio.exp()
+        elif options.correct_kl:
+            # r k3 = exp(reference - old) - r (d + 1), whose gradient -r d has no two terms of exp(d) that cancel.
+            constant = torch.where(valid, reference_log_probs - old_log_probs, 0).exp()
+            sampled = constant - log_ratio.exp() * (distance + 1)
         exact = sampled if exact_kl is None else torch.where(valid, exact_kl, 0)
         kl = exact if options.exact_kl else sampled
         kl_sum = (weights * kl).sum().detach()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -20,7 +21,7 @@ from lightning.pytorch.loops.progress import _Progress as Progress
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
@@ -40,6 +41,7 @@ from torch.optim.lr_scheduler import (
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches, token_batches
+from lightning_cgrpo.modules.first_steps import FirstSteps, check_trained_dtypes
 from lightning_cgrpo.policies.pass_memory import fitting_tokens
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
@@ -104,6 +106,7 @@ class ManualOptimization:
         self.make_scheduler = lr_scheduler
         self.fitting_tokens: int | None = None
         """Tokens of a pass by the GPU's memory, which checkpoints keep; None where nothing is known."""
+        self.first_steps = FirstSteps(policy)
         self._settings: list[dict[str, Any]] = []
 
     @property
@@ -118,8 +121,10 @@ class ManualOptimization:
 
     def configure(self) -> Any:
         """The optimizer and its schedule, as Lightning's `configure_optimizers` returns them."""
+        check_trained_dtypes(self.policy)
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        _check_optimizer(optimizer)
         scheduler = None
         if self.make_scheduler is not None:
             with _named("lr_scheduler"):
@@ -257,6 +262,7 @@ class ManualOptimization:
     def take_step(self, last: bool = True) -> None:
         """Step the optimizer; the last step of an update counts as Lightning's, and steps the schedule."""
         optimizer = self.optimizer
+        before = self.first_steps.before(optimizer.optimizer)
         try:
             # Lightning counts steps of its wrapper as global_step, which counts updates here.
             (optimizer if last else optimizer.optimizer).step()
@@ -267,6 +273,7 @@ class ManualOptimization:
                 f"Expected the optimizer's state in the checkpoint to hold {error}, which the optimizer's settings now "
                 "need, try the settings of the checkpoint's run, or --ckpt_path=null for a new run."
             ) from error
+        self.first_steps.after(before)
         optimizer.zero_grad()
         if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
             schedule.step()
@@ -369,6 +376,21 @@ def check_finished(progress: Progress, ended: bool = True) -> None:
             "Expected all batches and all hooks of all callbacks to run, but some did not, because code raised "
             "StopIteration, which ends Lightning's loop, try `raise ValueError` to end the run, or "
             "trainer.should_stop=True to end it early."
+        )
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    """Refuse optimizers that compute the loss themselves, or take sparse gradients alone."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if isinstance(optimizer, LBFGS) or (closure is not None and closure.default is closure.empty):
+        raise UserError(
+            f"Expected model.optimizer to take steps by gradients alone, but got {type(optimizer).__name__}, which "
+            "computes the loss again in each step, try torch.optim.AdamW."
+        )
+    if isinstance(optimizer, SparseAdam):
+        raise UserError(
+            "Expected model.optimizer to take dense gradients, but got SparseAdam, which takes sparse gradients alone, "
+            "try torch.optim.AdamW."
         )
 
 

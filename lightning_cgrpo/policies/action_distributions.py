@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from numpy.polynomial.hermite_e import hermegauss
+from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -18,6 +19,8 @@ LOG_STD = (-5.0, 2.0)
 """Limits of a Gaussian's logarithm of the standard deviation; beyond them, ratios overflow or all noise is lost."""
 QUADRATURE = 32
 """Nodes of the integral over a Gaussian."""
+TAIL = 20.0
+"""Beyond it, log(1 + exp(-2 x)) is 0 in float64."""
 SMALLEST_DRAW = 2.0**-54
 """Replaces a draw of 0, whose Gaussian quantile is infinite."""
 
@@ -107,7 +110,7 @@ class Gaussian(ActionDistribution):
         return mean + log_std.exp() * noise.to(mean.dtype)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
-        """Entropies of squashed actions are computed by Gauss-Hermite quadrature."""
+        """Entropies of squashed actions are computed by quadrature: Gauss-Hermite up to a standard deviation of 1."""
         mean, log_std = self._parameters(outputs)
         squares = ((actions - mean) * (-log_std).exp()).square()
         densities = -0.5 * squares - log_std - 0.5 * math.log(2 * math.pi)
@@ -116,7 +119,8 @@ class Gaussian(ActionDistribution):
             densities = densities - self._log_slope(actions)
             nodes, weights = (torch.from_numpy(numbers).to(mean) for numbers in hermegauss(QUADRATURE))
             points = mean[..., None, :] + log_std.exp()[..., None, :] * nodes[:, None]
-            entropies = entropies + (self._log_slope(points) * weights[:, None]).sum(-2) / math.sqrt(2 * math.pi)
+            slopes = (self._log_slope(points) * weights[:, None]).sum(-2) / math.sqrt(2 * math.pi)
+            entropies = entropies + torch.where(log_std > 0, self._wide_log_slope(mean, log_std.exp()), slopes)
         return PolicyOutput(densities.sum(-1), entropies.sum(-1))
 
     def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
@@ -142,6 +146,23 @@ class Gaussian(ActionDistribution):
             return torch.zeros_like(actions)
         half = actions.new_tensor([(above - below) / 2 for below, above in zip(self.low, self.high, strict=True)])
         return 2 * (math.log(2) - actions - softplus(-2 * actions)) + half.log()
+
+    def _wide_log_slope(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Mean of `_log_slope` under a Gaussian wider than 1, within 1e-9.
+
+        The slope's logarithm is 2 log 2 - 2 |x| - 2 log(1 + exp(-2 |x|)) plus a constant. Its kink at 0 is narrow
+        beside the nodes of a wide Gaussian, so E |x| is taken in closed form, and the last term, which vanishes beyond
+        `TAIL`, is integrated over x on both sides of 0.
+        """
+        nodes, weights = (torch.from_numpy(numbers).to(mean) for numbers in leggauss(QUADRATURE))
+        points, weights = TAIL / 2 * (nodes + 1), TAIL / 2 * weights
+        rest = -2 * torch.log1p((-2 * points).exp()) * weights
+        scaled = [((side * points - mean[..., None]) / std[..., None]).square() for side in (-1, 1)]
+        density = sum((-0.5 * square).exp() for square in scaled) / (std[..., None] * math.sqrt(2 * math.pi))
+        distance = mean / std
+        absolute = std * math.sqrt(2 / math.pi) * (-0.5 * distance.square()).exp()
+        absolute = absolute + mean * torch.erf(distance / math.sqrt(2))
+        return self._log_slope(torch.zeros_like(mean)) + 2 * math.log(2) - 2 * absolute + (rest * density).sum(-1)
 
 
 def _each(bound: float | tuple[float, ...], size: int) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
     LoRA,
+    check_unquantized,
     load_pretrained,
     origin,
     recomputable_layers,
@@ -51,8 +52,8 @@ class CausalLMPolicy(TextPolicy):
     Args:
         model: a directory, or a name on the Hugging Face hub (safetensors only, no code).
         temperature: of log-probabilities, entropies and samples.
-        dtype: of the weights; None for the saved dtype. Mixed precision needs float32 weights, because rounding to
-            bfloat16 swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`.
+        dtype: of the weights; None for the saved dtype. Training needs float32 weights, because rounding to bfloat16
+            swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`, and evaluation.
         lora: train low-rank adapters only; needs the extra `lora`.
         gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
@@ -106,6 +107,7 @@ class CausalLMPolicy(TextPolicy):
         if self.stop_tokens:
             return
         self._read_once()
+        check_unquantized(self.model, self.name)
         stops = stop_tokens(self.model, self.tokenizer)
         self.vocabulary_size = len(self.model.get_input_embeddings().weight)
         ends = self._with_end_of_turn(stops)

@@ -37,6 +37,8 @@ OTHER_IN_BFLOAT16 = {"cuda"}
 """Devices on which shared prompts have another kernel in bfloat16 than in float32."""
 CLEAR = 0.25
 """A difference in nats that is an error, beyond four times the rounding of transformers' own pass in bfloat16."""
+MOVED = 0.02
+"""Standard deviation of the noise on adapters during the comparison, because B = 0 would hide that they don't act."""
 WINDOWS = ("sliding_window", "attention_chunk_size", "index_topk")
 """Settings with which attention to long texts is another than to short texts."""
 NOT_CAUSAL = (
@@ -74,10 +76,11 @@ def choose(policy: Any, share_prompts: bool) -> str | None:
         A warning that names the loss of speed and its reason; None for the fastest computation asked for.
 
     Raises:
-        UserError: no computation agrees, or transformers' own pass fails.
+        UserError: no computation agrees, transformers' own pass fails, or adapters change no log-probability.
     """
-    with _full_precision():
+    with _full_precision(), _moved_adapters(policy):
         with _short_windows(policy.network):
+            _check_adapters(policy)
             reason = _choose_within(policy, share_prompts)
         if length_limit(policy.network.config) is not None:
             policy.computation = ByLength(policy.computation)
@@ -141,6 +144,41 @@ def _difference_in_bfloat16(policy: Any, sample: Sample) -> str | None:
     if gap <= 4 * rounding + CLEAR:
         return None
     return f"its log-probabilities in bfloat16 would differ by {gap:.2g}{_when(policy)}, not by {rounding:.2g}"
+
+
+@contextmanager
+def _moved_adapters(policy: Any) -> Iterator[None]:
+    """Context: noise is added to the weights of adapters, if the policy has some."""
+    adapters = [weight for name, weight in policy.named_parameters() if ".lora_" in name]
+    before = [weight.detach().clone() for weight in adapters]
+    draw = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for weight in adapters:
+                weight += MOVED * torch.randn(weight.shape, generator=draw, device="cpu").to(weight)
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, values in zip(adapters, before, strict=True):
+                weight.copy_(values)
+
+
+def _check_adapters(policy: Any) -> None:
+    """Refuse adapters that act on none of the sample's tokens, such as those of activated LoRA (aLoRA).
+
+    aLoRA's adapters act after an invocation in the prompt, which passes other than peft's own would not find.
+    """
+    if not hasattr(policy.model, "disable_adapter"):
+        return
+    sample = Sample.of(policy)
+    with policy.model.disable_adapter():
+        without = _trained(policy, sample.examples)
+    if sample.gap(without) == 0:
+        raise UserError(
+            f"Expected the adapters of '{policy.name}' to change log-probabilities, but got none that differs, because "
+            "they act on some tokens alone (activated LoRA, alora_invocation_tokens) or are turned off, try LoRA "
+            "without an invocation."
+        )
 
 
 def _project(policy: Any, sample: Sample) -> None:

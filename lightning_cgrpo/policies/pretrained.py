@@ -6,7 +6,7 @@ import copy
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -137,9 +137,28 @@ def write(
     if hasattr(model, "merge_and_unload") and not merge:
         # Otherwise peft asks the hub whether the embeddings are the base model's.
         model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
+        _move_up(Path(folder), model.active_adapters)
     else:
         merged(model, weights).save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
+
+
+def _move_up(folder: Path, adapters: Sequence[str]) -> None:
+    """Move the adapters' files from the subfolder that peft makes for adapters of another name than "default".
+
+    Raises:
+        UserError: several adapters are active.
+    """
+    if len(adapters) > 1:
+        raise UserError(
+            f"Expected one active adapter to write, but got {', '.join(adapters)}, try model.set_adapter of one."
+        )
+    (name,) = adapters
+    if name == "default":
+        return
+    for file in (folder / name).iterdir():
+        file.replace(folder / file.name)
+    (folder / name).rmdir()
 
 
 def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
@@ -172,11 +191,16 @@ def _check_own_weights(network: Any) -> None:
     for module in network.modules():
         readers.update(id(weight) for weight in module._parameters.values() if weight is not None)
     for name, adapted in network.named_modules():
-        if isinstance(adapted, BaseTunerLayer) and readers[id(adapted.get_base_layer().weight)] > 1:
+        if isinstance(adapted, BaseTunerLayer) and readers[id(_adapted_weight(adapted))] > 1:
             raise UserError(
                 f"Expected adapters on weights of one layer to merge, but got '{name}', whose weight other layers "
                 "share, try writing the adapters alone (without --merge), or other lora.target_modules."
             )
+
+
+def _adapted_weight(adapted: Any) -> Tensor:
+    """The weight that a layer of peft's adapts; a mixture of experts has several, each with a wrapper of its own."""
+    return adapted.get_param() if hasattr(adapted, "get_param") else adapted.get_base_layer().weight
 
 
 def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -304,6 +328,15 @@ def check_whole(report: Mapping[str, Any], model: Any, name: str) -> None:
         raise UserError(
             f"Expected '{name}' to hold all weights of a {type(model).__name__}, but it lacks {len(missing)}, such as "
             f"{missing[0]}, which would be random, try the directory of a model of this kind."
+        )
+
+
+def check_unquantized(model: Any, name: str) -> None:
+    """Refuse quantized weights, which checkpoints, merges and the comparison at loading can't read."""
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise UserError(
+            f"Expected weights without quantization, but got '{name}' with some, because checkpoints and exports write "
+            "weights that a resume could not read, try lora with dtype: bfloat16."
         )
 
 

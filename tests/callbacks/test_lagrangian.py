@@ -149,3 +149,20 @@ def test_fixed_weights_equal_a_frozen_controller_bit_for_bit() -> None:
     assert watch.weights[0].tolist() == [1.0, 0.0, 0.2], "the reward's is 1 unless it is given"
     with pytest.raises(UserError, match="none for battery"):
         train(FixedWeights({"lava": 0.1}), 1)
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_the_dual_steps_after_every_nth_update(every):
+    """After updates n, 2 n, …, by the rates of the n updates before."""
+    controller = Recording(0.5, 0.3, 0.2)
+    running = run(controller, every_n_updates=every)
+    steps = []
+    for number, (violations, opportunities) in enumerate(COUNTS * 2, start=1):
+        before = len(controller.told)
+        running.update(violations, opportunities)
+        steps += [number] * (len(controller.told) - before)
+    assert steps == list(range(every, 11, every))
+    shares = [[sum(of) for of in zip(*(pair[kind] for pair in (COUNTS * 2)[:every]), strict=True)] for kind in (0, 1)]
+    assert controller.told[0][1] == [True, True]
+    signs = [violated / of > limit for violated, of, limit in zip(*shares, THRESHOLDS, strict=True)]
+    assert [value > 0 for value in controller.told[0][0]] == signs

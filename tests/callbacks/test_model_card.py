@@ -1,5 +1,6 @@
 """A model's card has the numbers of that policy, and no others."""
 
+import pytest
 import yaml
 
 from lightning_cgrpo.callbacks.model_card import write_card
@@ -58,3 +59,20 @@ def test_directories_are_no_base_models(tmp_path):
     assert "base_model" not in card(tmp_path, 20, "packaged:driver")[0]
     (tmp_path / "adapter_config.json").write_text("{}")
     assert card(tmp_path, 20)[0]["library_name"] == "peft"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>x</script>", "&lt;script>x&lt;/script> >= 0.9"),
+        ("<img src=x>", "&lt;img src=x> >= 0.9"),
+        ("[here](http://x)", "[here]\\(http://x) >= 0.9"),
+    ],
+)
+def test_names_with_markup_are_shown_as_they_are_written(name, shown, tmp_path):
+    constraints = {name: {"value": 0.5}}
+    before = {"update": 0, "constraints": constraints, "reward": {"value": 0.5}}
+    summary = {"name": name, "constraints": {name: BOUND}, "measured": {"before": before}}
+    write_card(tmp_path, None, "ConstrainedGRPO", summary, 20, name)
+    text = (tmp_path / "README.md").read_text()
+    assert f"| {shown} | 0.500 |" in text and name not in text

@@ -299,3 +299,23 @@ def test_texts_of_all_values_can_be_shown():
     assert first_line(SilentError()).startswith("<SilentError")
     assert printable("\x1b]0;title\x07\x9b\ud83d") == r"\x1b]0;title\x07\x9b" + "\ufffd"
     assert printable("plain text \U0001f600") == "plain text \U0001f600"
+
+
+def test_only_the_exit_at_a_closed_pipe_passes():
+    """As Rich ends ``fit | head``; another SystemExit is an error with a name."""
+    with pytest.raises(SystemExit), UserCode("the pipe"):
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904
+    for other in (None, ValueError()):
+        with pytest.raises(UserError, match="Expected the pipe to return"), UserCode("the pipe"):
+            error = SystemExit(1)
+            error.__context__ = other
+            raise error
+    with pytest.raises(KeyboardInterrupt), UserCode("the pipe"):
+        raise by_signal(KeyboardInterrupt())
+    with pytest.raises(UserError, match="Expected the pipe to return"), UserCode("the pipe"):
+        interrupt = GeneratorExit()
+        interrupt.__context__ = BrokenPipeError()
+        raise interrupt

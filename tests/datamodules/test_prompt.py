@@ -316,3 +316,16 @@ def test_no_hint_names_prompts_of_another_use(tmp_path, asked, there, hint):
     with pytest.raises(RecordError) as error:
         PromptDataModule(str(tmp_path / asked)).source("train")
     assert str(error.value).endswith(f" Did you mean '{hint}'?" if hint else ").")
+
+
+def test_a_second_look_at_a_finite_data_set_sees_none_of_the_first_look_s_prompts(tmp_path):
+    for split, words in (("train", "ab"), ("test", "stuvwxyz")):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in words))
+    data = PromptDataModule(str(tmp_path), seed=0)
+    first = data.certification(3)
+    second = data.certification(None, Used(looked=frozenset(first.identities)))
+    seen, new = (look.source.groups(torch.arange(len(look.source))).columns["prompt"] for look in (first, second))
+    assert len(seen) == 3 and sorted([*seen, *new]) == list("stuvwxyz")
+    assert second.words == "the 5 test prompts without 3 that earlier looks saw"
+    with pytest.raises(UserError, match=r"Expected 6 different prompts .* but got 5"):
+        data.certification(6, Used(looked=frozenset(first.identities)))

@@ -193,3 +193,17 @@ def test_processes_share_one_loss(aggregation: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("lightning_cgrpo.grpo.losses.world", lambda: (0, 2))
     parts = [aggregation_weights(mask[rank : rank + 1], aggregation, totals=totals) for rank in range(2)]
     assert torch.allclose(torch.cat(parts) / 2, whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize("nats", [0.5, 5.0, 20.0, 30.0, 60.0])
+def test_the_corrected_kl_has_the_gradient_of_the_kl_also_far_from_the_reference(nats):
+    """-r d with r = 1: two terms of exp(d) would cancel to noise in float32."""
+    reference = torch.tensor([-1.0])
+    log_probs = (reference - nats).requires_grad_()
+    options = LossOptions(kl_weight=1.0, correct_kl=True)
+    terms = grpo_loss(
+        log_probs, log_probs.detach(), torch.zeros(1), torch.ones(1), options, reference_log_probs=reference
+    )
+    terms.loss.backward()
+    assert log_probs.grad.item() == pytest.approx(-nats, rel=1e-5)
+    assert terms.kl.item() == pytest.approx(math.expm1(nats) - nats, rel=1e-5)

@@ -1,5 +1,6 @@
 """What an update does besides the algorithm: faults, schedules, clipping, counting, precision."""
 
+import copy
 import math
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,12 +16,15 @@ from lightning_cgrpo import (
     Constraint,
     FunctionTask,
     GenerationSampler,
+    MLPCritic,
     Objective,
     Optimization,
+    ScalarizedGAE,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.grpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.modules.policy_steps import check_sampling
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.tasks.gridworld import GridworldTask
@@ -282,3 +286,30 @@ def test_running_deviations_stay_with_their_constraints_after_a_resume(constrain
     resumed = make(objective=Objective("goal", {name: OBJECTIVE.constraints[name] for name in constraints}))
     found = resumed._running_state_of(saved)
     assert (found["squares"].tolist() if found else None) == squares
+
+
+def test_running_deviations_of_a_cycle_of_three_constraints_stay_with_them():
+    """An exchange of two, as above, is its own inverse; a cycle is not."""
+    signals = {"a": "lava", "b": "battery", "c": "goal"}
+    bounds = {name: Constraint(at_most=0.1, signal=signal) for name, signal in signals.items()}
+    module = make(objective=Objective("goal", bounds))
+    components = list(module.objective.component_names)
+    before = [components[place] for place in (0, 2, 3, 1)]
+    values = {component: float(number) for number, component in enumerate(components)}
+    state = {"squares": torch.tensor([values[component] for component in before]), "freedom": torch.ones(4)}
+    found = module._running_state_of({"estimator": state, "components": before})
+    assert found["squares"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_no_weight_moves_while_a_critic_warms_up():
+    """The policy stays, so its rates would only repeat one violation."""
+    estimator = ScalarizedGAE(
+        MLPCritic(30, [16]), lambda weights: torch.optim.Adam(weights, lr=1e-3), learning=ValueLearning(warmup=2)
+    )
+    module = make(estimator=estimator)
+    before = copy.deepcopy(module.policy.state_dict())
+    _, record = train(module, updates=2)
+    after = module.policy.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert all(outputs["opportunities"].sum() == 0 for outputs in record.outputs)
+    assert torch.equal(record.weights[0], record.weights[1])

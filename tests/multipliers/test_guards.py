@@ -107,3 +107,19 @@ class TestStallDetector:
         made = self.detector()
         assert 1 in self.feed(made, [0.3, 0.3, 0.3, 0.3, 0.3, 0.28, 0.30, 0.32, 0.30, 0.30])
         assert made.reached[1].item() == pytest.approx(0.3)
+
+
+def test_a_resume_before_the_first_update_keeps_all_digits() -> None:
+    """A checkpoint is loaded into the buffers of `setup`, which float32 would round."""
+    violations = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, resumed = StallDetector(updates=8), StallDetector(updates=8)
+    whole.setup(2)
+    for violation in violations[:12]:
+        whole.update(torch.ones(2), violation, torch.ones(2, dtype=torch.bool))
+    resumed.setup(2)
+    resumed.load_state_dict(whole.state_dict())
+    for name, buffer in whole.named_buffers():
+        assert buffer.dtype == getattr(resumed, name).dtype and torch.equal(buffer, getattr(resumed, name))
+    for detector in (whole, resumed):
+        detector.update(torch.zeros(2), violations[12], torch.ones(2, dtype=torch.bool))
+    assert torch.equal(whole.reached, resumed.reached) and whole.reached.abs().sum() > 0

@@ -1,5 +1,7 @@
 """The scorer on small scenes made by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -107,3 +109,12 @@ def test_other_shapes_and_scenes_are_refused(shape, scene):
 def test_no_candidates_have_no_scores():
     found = Scorer([straight_road()])(torch.zeros(0, 8, 3), torch.zeros(0, dtype=torch.int64))
     assert found.epdms.shape == (0,) and found.states.shape == (0, 41, 11)
+
+
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_a_synthetic_scene_has_no_human_filter(synthetic):
+    """A scene made from another keeps no human whose faults would be lifted."""
+    scene = replace(straight_road([PARKED]), synthetic=synthetic)  # the human drives into the parked car
+    found = score(scene, straight(), human_filter=True)
+    assert found.unfiltered["no_at_fault_collisions"].tolist() == [0]
+    assert found.columns["no_at_fault_collisions"].tolist() == [0 if synthetic else 1]

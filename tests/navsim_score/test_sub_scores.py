@@ -1,6 +1,7 @@
 """Sub-scores, with a slow scorer as oracle: the rules one by one, in loops, with shapely."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from driving_scenes.vehicle import centers, corners
 from navsim_score.batch.scene_batch import SceneBatch
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.geometry.boxes import box_corners
+from navsim_score.official_constants import OFF_CENTER_STEPS
+from navsim_score.scoring.lanes import driving_direction_compliance, lane_keeping
 from navsim_score.scoring.sub_scores import SubScores
 from navsim_score.simulation.simulate import simulate
 from navsim_score.traffic.log_replay import LogReplay
@@ -207,3 +210,40 @@ def test_the_random_scenes_are_diverse():
             values.setdefault(name, set()).update(outcome.value.tolist())
     halves = {"no_at_fault_collisions", "driving_direction_compliance"}
     assert values == {name: {0.0, 0.5, 1.0} if name in halves else {0.0, 1.0} for name in values}
+
+
+def steps(*runs):
+    """``[1, 41]`` bool: runs of (value, steps); the rest is False."""
+    values = [value for value, count in runs for _ in range(count)]
+    return torch.tensor([values + [False] * (41 - len(values))])
+
+
+@pytest.mark.parametrize(
+    ("off_center", "in_intersection", "value"),
+    [
+        (steps((True, OFF_CENTER_STEPS)), steps(), 0),
+        (steps((True, OFF_CENTER_STEPS - 1)), steps(), 1),
+        (steps((True, 10), (False, 1), (True, OFF_CENTER_STEPS - 1)), steps(), 1),
+        # Centered steps within an intersection do not reset what was counted before it.
+        (steps((True, 10), (False, 5), (True, OFF_CENTER_STEPS - 10)), steps((False, 10), (True, 5)), 0),
+        (steps((True, 10), (False, 5), (True, OFF_CENTER_STEPS - 11)), steps((False, 10), (True, 5)), 1),
+        # Steps off the centerline do not count there.
+        (steps((True, OFF_CENTER_STEPS + 4)), steps((False, 10), (True, 5)), 1),
+    ],
+)
+def test_intersections_neither_count_nor_reset_lane_keeping(off_center, in_intersection, value):
+    motion = SimpleNamespace(centers=None, scene=None, states=torch.zeros(1, 41, 11))
+    centerlines = SimpleNamespace(within=lambda *_: ~off_center)
+    found = lane_keeping(centerlines, motion, SimpleNamespace(center_in_intersection=in_intersection))
+    assert found.value.tolist() == [value]
+
+
+@pytest.mark.parametrize(("meters", "value"), [(2.0 / 11, 0.5), (1.99 / 11, 1.0), (6.0 / 11, 0.0)])
+def test_oncoming_meters_of_eleven_steps_add_up(meters, value):
+    """The devkit sums a window of 1.1 s."""
+    x = torch.arange(41, dtype=torch.float64) * (meters + 1e-9)
+    centers = torch.stack([x, torch.zeros(41, dtype=torch.float64)], -1)[None]
+    oncoming = steps((False, 1), (True, 11))
+    areas = SimpleNamespace(oncoming=oncoming, center_in_intersection=steps())
+    found = driving_direction_compliance(SimpleNamespace(centers=centers), areas)
+    assert found.value.tolist() == [value]

@@ -1,9 +1,11 @@
 """Actions, log-densities and entropies against torch.distributions and numerical integrals, in float64."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from scipy.integrate import quad
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
 from lightning_cgrpo.policies.action_distributions import LOG_STD, Categorical, Gaussian
@@ -98,3 +100,21 @@ def test_logits():
     assert Categorical().sample(masked.detach().float(), torch.full((30,), 1 - 2.0**-53)).max() == 4
     above = expected.probs.cumsum(-1).gather(-1, actions[:, None]).squeeze(-1)
     assert ((above > chances) & (above - expected.log_prob(actions).exp() <= chances)).all()
+
+
+@pytest.mark.parametrize("std", [1.0, 1.5, 4.0, 7.0])
+@pytest.mark.parametrize("mean", [0.0, -1.0, 5.0, 30.0])
+def test_entropy_of_a_wide_squashed_gaussian_is_scipy_s_integral(mean, std):
+    def log_slope(z):
+        x = abs(mean + std * z)
+        return 2 * (math.log(2) - x - math.log1p(math.exp(-2 * x))) * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+    kink = -mean / std
+    parts = [-12.0, kink, 12.0] if abs(kink) < 12 else [-12.0, 12.0]
+    slope = sum(quad(log_slope, *ends, limit=200, epsabs=1e-12)[0] for ends in itertools.pairwise(parts))
+    expected = math.log(std) + 0.5 * math.log(2 * math.pi * math.e) + slope + math.log(3.0)
+    outputs = torch.tensor([[mean, math.log(std)]], dtype=torch.float64, requires_grad=True)
+    entropy = Gaussian(1, -2.0, 4.0).evaluate(outputs, torch.zeros(1, 1, dtype=torch.float64)).entropy
+    assert entropy.item() == pytest.approx(expected, abs=1e-7 if std == 1.0 else 1e-9)
+    entropy.sum().backward()
+    assert outputs.grad.isfinite().all()

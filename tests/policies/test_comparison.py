@@ -191,3 +191,33 @@ def test_dropout_that_nobody_can_switch_off_is_refused(tokenizer):
     model.lm_head.register_forward_pre_hook(lambda _, given: torch.nn.functional.dropout(given[0], 0.5))
     with pytest.raises(UserError, match="would differ"):
         CausalLMPolicy.from_model(model, tokenizer)
+
+
+def adapted(directory, **options):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", **options)
+    return get_peft_model(model, config), AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("invocation", [[5], [5, 6]])
+def test_adapters_that_act_after_an_invocation_alone_are_refused(invocation, directory):
+    with pytest.raises(UserError, match=r"Expected the adapters of .* to change log-probabilities"):
+        CausalLMPolicy.from_model(*adapted(directory, alora_invocation_tokens=invocation))
+
+
+def test_a_pass_without_the_adapters_is_found_while_they_are_0(directory, monkeypatch, recwarn):
+    compute = PackedPrompts.log_probs
+
+    def without(self, policy, *arguments):
+        with policy.model.disable_adapter():
+            return compute(self, policy, *arguments)
+
+    model, tokenizer = adapted(directory)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    monkeypatch.setattr(PackedPrompts, "log_probs", without)
+    policy = CausalLMPolicy.from_model(model, tokenizer)
+    assert not policy.shares_prompts
+    after = model.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())

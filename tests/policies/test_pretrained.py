@@ -9,11 +9,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_cgrpo import VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.pretrained import write, written_tensors
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.policies import tiny_families
 from tests.policies.small_policies import perturb, ragged, with_lora
 from tests.refusals import refused
@@ -211,3 +213,73 @@ def test_a_policy_knows_its_starting_weights(policy, results):
     assert policy.origin is not None and policy.origin.name == policy.name
     saved = sorted((results / "runs").glob("*.json"))
     assert saved and all(policy.origin.fingerprint in file.read_text() for file in saved)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A tiny mixture of experts."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    folder = tmp_path_factory.mktemp("experts")
+    make_tiny_model(folder / "tiny", hidden_size=32, layers=1)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tiny")
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "gate_up_proj"], ["down_proj"]])
+def test_adapters_on_experts_are_merged(mixture, targets, tmp_path):
+    policy = CausalLMPolicy(str(mixture), lora=LoRA(rank=2, target_modules=targets))
+    policy.load()
+    perturb(policy)
+    policy.save_pretrained(tmp_path, merge=True)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, policy.model(ids).logits, rtol=0, atol=1e-4)
+        with policy.model.disable_adapter():
+            assert (policy.model(ids).logits - merged(ids).logits).abs().max() > 1e-2
+    written = load_file(tmp_path / "model.safetensors")
+    pushed = written_tensors(policy.model)
+    assert pushed.keys() == written.keys()
+    assert all(torch.equal(pushed[name], weight) for name, weight in written.items())
+
+
+@pytest.mark.parametrize("name", ["mine", "default"])
+def test_adapters_of_any_name_are_read_again(directory, name, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"), name)
+    policy = CausalLMPolicy.from_model(adapted, AutoTokenizer.from_pretrained(directory))
+    perturb(policy)
+    policy.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "adapter_model.safetensors").is_file() and not (tmp_path / "saved" / name).exists()
+    read = CausalLMPolicy(str(tmp_path / "saved"))
+    read.load()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(read.model(ids).logits, policy.model(ids).logits)
+
+
+def test_quantized_models_are_refused(directory):
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model.hf_quantizer = object()  # as transformers leaves with bitsandbytes
+    with pytest.raises(UserError, match="Expected weights without quantization"):
+        CausalLMPolicy.from_model(model, AutoTokenizer.from_pretrained(directory))

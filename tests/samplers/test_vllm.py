@@ -229,3 +229,11 @@ def test_log_probabilities_that_are_all_zero(log_probs, filters, refused):
             check_informative(turns, request, "the server")
     else:
         check_informative(turns, request, "the server")
+
+
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_the_server_s_key_is_sent(key, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("VLLM_API_KEY", key)
+    assert VLLMServer().client._headers.get("Authorization") == (key and f"Bearer {key}")

@@ -20,13 +20,34 @@ class RecordError(UserError):
     """An unusable data set or record, named by file and line."""
 
 
+DEEPEST = 100
+"""Lists and dictionaries within each other in a field; the copies for reward functions call themselves for each."""
+
+
 @dataclass(frozen=True)
 class Record:
-    """One object of a data set."""
+    """One object of a data set.
+
+    Raises:
+        RecordError: a field is nested more than `DEEPEST` deep.
+    """
 
     values: dict[str, Any]  # its fields
     where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
     filled: bool = False  # Arrow fills absent fields of objects with None, so None means absent
+
+    def __post_init__(self) -> None:
+        for name, value in self.values.items():
+            level = [value] if isinstance(value, (dict, list, tuple)) else []
+            depth = 0
+            while level:
+                depth += 1
+                if depth > DEEPEST:
+                    raise self.error(
+                        f"Expected field '{name}' to be nested at most {DEEPEST} deep, but got more, try text in JSON."
+                    )
+                inner = [item.values() if isinstance(item, dict) else item for item in level]
+                level = [part for items in inner for part in items if isinstance(part, (dict, list, tuple))]
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""

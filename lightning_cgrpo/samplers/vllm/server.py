@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,9 @@ from lightning_cgrpo.samplers.vllm.requests import (
 )
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, version
 
+API_KEY = "VLLM_API_KEY"
 REMEDIES = {
+    "Unauthorized": f"the server's key in the environment variable {API_KEY}",
     "does not use offset": "`vllm serve` with --no-enable-chunked-prefill",
     "EngineCore": "the last lines of the server's log, because its engine died; on a CPU, seeded requests need "
     "`vllm serve` with --no-enable-chunked-prefill",
@@ -49,7 +52,9 @@ class VLLMServer(RolloutEngine):
 
     Start the server with the policy's model, for one run at a time:
 
-    ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
+    ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --host 127.0.0.1 --logprobs-mode processed_logprobs``
+
+    The environment variable ``VLLM_API_KEY``, which also gives a server its key, is sent with each request.
 
     Each answer is one request with its own seed; in a conversation, each turn is one, with all tokens before it.
     Changed weights are pushed before a rollout, and the log-probabilities of a short answer are compared.
@@ -70,7 +75,7 @@ class VLLMServer(RolloutEngine):
         timeout: float = 600.0,
         sleeps: bool = False,
     ) -> None:
-        self.client = JSONClient(address, timeout, "a vLLM server", remedies=REMEDIES)
+        self.client = JSONClient(address, timeout, "a vLLM server", os.environ.get(API_KEY), REMEDIES)
         self.push: WeightPush = FolderPush() if push is None else push
         self.sleeps = sleeps
         self._where = f"the vLLM server at {self.client.address}"

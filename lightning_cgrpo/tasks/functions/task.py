@@ -15,6 +15,7 @@ from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
+from lightning_cgrpo.tasks.functions.values import Values
 from lightning_cgrpo.tasks.task import Task
 
 RESERVED = (
@@ -52,7 +53,7 @@ class FunctionTask(Task):
         kinds: by signal, ``indicator`` (0 or 1), ``number``, or by default ``any``.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
         time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
-            ``signal.alarm`` (math-verify's timeout) fails.
+            ``signal.alarm`` fails. `math_correct` has limits of its own, after which the run goes on.
 
     Raises:
         UserError: a function cannot be imported, or a name is unknown or taken.
@@ -167,7 +168,11 @@ def _numbers(name: str, output: Any, count: int) -> list[float | None]:
             f"but got {got}."
         )
     values: list[float | None] = []
+    faults = output.faults if isinstance(output, Values) else ()
     for position, value in enumerate(output):
+        if position in faults:
+            values.append(math.nan)  # left out, and counted
+            continue
         try:
             if value is not None and not isinstance(value, SupportsFloat):  # float() takes strings
                 raise TypeError("no number")

@@ -6,7 +6,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lightning_cgrpo.core.prompts.records import RecordError, read_records
+from lightning_cgrpo.core.copies import copied
+from lightning_cgrpo.core.prompts.records import DEEPEST, RecordError, read_records, records_in_memory
 
 ROWS = [{"question": "1 + 1?", "answer": "#### 2"}, {"question": "2 + 2?", "answer": "#### 4"}]
 
@@ -129,3 +130,26 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, librar
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -c .*\[data\]"):
         read_records(path)
+
+
+def test_a_missing_file_is_answered_by_the_nearest_name(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"a": "x"}\n')
+    (tmp_path / "other.csv").write_text("a\nx\n")
+    with pytest.raises(RecordError, match=r"there is none .*[Dd]id you mean .?train\.jsonl"):
+        read_records(tmp_path / "trian.jsonl")
+    with pytest.raises(RecordError, match="there is none"):
+        read_records(tmp_path / "nowhere" / "train.jsonl")
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: (inner, 1)])
+@pytest.mark.parametrize("depth", [DEEPEST, DEEPEST + 1, 500])
+def test_a_field_that_is_nested_too_deep_is_named(wrap, depth):
+    value = "x"
+    for _ in range(depth):
+        value = wrap(value)
+    rows = [{"prompt": "a"}, {"prompt": "b", "notes": value}]
+    if depth <= DEEPEST:
+        assert copied(records_in_memory(rows, "data")[1].values) == rows[1]
+        return
+    with pytest.raises(RecordError, match=r"^data, row 2: Expected field 'notes' to be nested at most 100 deep"):
+        records_in_memory(rows, "data")

@@ -104,3 +104,13 @@ def test_a_threshold_that_no_feasible_number_of_prompts_certifies(threshold):
     for most in (1.0, 10.0):
         judged = verdicts({"lava": Counts(np.zeros(100), np.ones(100), threshold, most)}, 0.95)["lava"]
         assert (judged.decision, judged.needed) == ("undecided", None)
+
+
+def test_bounds_where_all_are_refuted_or_all_certified_are_those_of_the_data():
+    """And not the threshold, beside which the rate itself would be as good as decided."""
+    refuted = verdicts({"a": single(400, 1_000, 0.1), "b": single(300, 1_000, 0.1)}, 0.95)
+    for verdict in refuted.values():
+        assert verdict.decision == "refuted" and 0.2 < verdict.lower < verdict.rate
+    certified = verdicts({"a": single(10, 1_000, 0.1), "b": single(20, 1_000, 0.1)}, 0.95)
+    for verdict in certified.values():
+        assert verdict.decision == "certified" and verdict.rate < verdict.upper < 0.05
