@@ -1,6 +1,7 @@
 """Error rates of verdicts, simulated with known rates, beside methods that fail or waste prompts.
 
-    python -m benchmarks.verdicts            # about six minutes; writes benchmarks/results/verdicts.json
+    python -m benchmarks.verdicts              # about six minutes; writes benchmarks/results/verdicts.json
+    python -m benchmarks.verdicts power looks  # only these parts of the file
 
 Answers to a prompt are alike: each prompt has a rate of its own, beta-distributed with the given correlation of two
 answers to the same prompt. A false certificate is a certificate of a policy whose rate is the threshold exactly, the
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,43 +246,89 @@ def needed() -> list[dict[str, float | int | None]]:
     ]
 
 
-def main() -> None:
-    print(f"False certificates at a rate that is the threshold, {PROMPTS:,} prompts, {REPETITIONS:,} repetitions:")
-    certificates = []
-    for threshold in (0.01, 0.05, 0.15):
-        for correlation in (0.0, 0.3, 0.7):
-            shares = false_certificates(threshold, correlation)
-            certificates.append({"threshold": threshold, "correlation": correlation, **shares})
-            print(f"  d {threshold:g}, correlation {correlation:g}:", _line(shares))
-    joint = false_joint_certificates(3)
-    print("  any of three constraints:", _line(joint))
-    steps = {prompts: false_step_certificates(prompts) for prompts in (100, 1_000)}
-    for prompts, shares in steps.items():
-        print(f"  steps, {prompts:,} episodes:", _line(shares))
-    counts = needed()
-    for row in counts:
-        print("  needed:", row)
-    bounds = covered()
-    for row in bounds:
-        name = f"{row['population']}, {row['prompts']} prompts, rate {row['rate']:.3g}"
-        print(f"  {name}: misses {row['upper misses']:.2%}, {row['lower misses']:.2%}; width {row['width']:.3f}")
-    of_looks = looks()
-    for row in of_looks:
-        print("  looks:", row)
-    results = {
-        "false certificates": certificates,
-        "three constraints": joint,
-        "steps": steps,
-        "needed": counts,
-        "coverage": bounds,
-        "looks": of_looks,
-    }
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+POWER_LEVEL = 0.04
+"""Error of the first look at confidence 0.95."""
 
 
-def _line(shares: dict[str, float]) -> str:
-    return ", ".join(f"{method} {share:.2%}" for method, share in shares.items())
+def _steps(draw: np.random.Generator, prompts: int, rate: float) -> tuple[Array, Array]:
+    """Episodes of 4 to 40 steps; a quarter of the steps of a bad episode violate."""
+    steps = draw.integers(4, 41, prompts)
+    bad = draw.random(prompts) < min(1, rate * 4)
+    return np.where(bad, draw.binomial(steps, 0.25), 0).astype(float), steps.astype(float)
+
+
+def _calls(draw: np.random.Generator, prompts: int, rate: float) -> tuple[Array, Array]:
+    """Answers of 1 to 10 calls, most of them short."""
+    calls = np.minimum(draw.geometric(0.4, prompts), 10)
+    return draw.binomial(calls, rate).astype(float), calls.astype(float)
+
+
+def _bounded(draw: np.random.Generator, prompts: int, rate: float) -> tuple[Array, Array]:
+    """A signal from 0 to 1, beta-distributed."""
+    return draw.beta(20 * rate, 20 * (1 - rate), prompts), np.ones(prompts)
+
+
+DESIGNS = {
+    "steps 4-40, true d/2, 300 prompts": (_steps, 300, 0.025, 0.05, 40.0),
+    "calls 1-10, true d/2, 800 prompts": (_calls, 800, 0.025, 0.05, 10.0),
+    "mean 0.45 of at most 0.5, 50 prompts": (_bounded, 50, 0.45, 0.5, 1.0),
+}
+"""Draw, prompts, true rate, threshold, and most opportunities."""
+
+
+def power(repetitions: int = LOOKS) -> dict[str, dict[str, float]]:
+    """Prompts without a violation that certify 0.01, and shares of certificates, of true rates and at the threshold."""
+    found: dict[str, dict[str, float]] = {}
+    for share in (1.0, 0.5):
+        clean = least(partial(_certifies_clean, share))
+        violating = 0.01 * share / (1 - 0.01 + 0.01 * share)
+        possible = math.ceil(math.log(POWER_LEVEL) / math.log(1 - violating))
+        found[f"answers of {share:g} of the longest"] = {"prompts": clean or math.inf, "of any valid test": possible}
+    for name, (kind, prompts, rate, threshold, most) in DESIGNS.items():
+        draw = np.random.default_rng(0)
+        shares = []
+        for true in (rate, threshold):
+            p_values = [ratio.p_value_met(*kind(draw, prompts, true), most, threshold) for _ in range(repetitions)]
+            shares.append(sum(p_value <= POWER_LEVEL for p_value in p_values) / repetitions)
+        found[name] = {"power": shares[0], "false": shares[1]}
+    return found
+
+
+def _certifies_clean(share: float, prompts: int) -> bool:
+    return ratio.p_value_clean(prompts, share, 0.01) <= POWER_LEVEL
+
+
+def certificates() -> list[dict[str, float]]:
+    """`false_certificates` by threshold and correlation."""
+    return [
+        {"threshold": threshold, "correlation": correlation, **false_certificates(threshold, correlation)}
+        for threshold in (0.01, 0.05, 0.15)
+        for correlation in (0.0, 0.3, 0.7)
+    ]
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "false certificates": certificates,
+    "three constraints": partial(false_joint_certificates, 3),
+    "steps": lambda: {str(prompts): false_step_certificates(prompts) for prompts in (100, 1_000)},
+    "needed": needed,
+    "power": power,
+    "coverage": covered,
+    "looks": looks,
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Write the named parts of the results, or all."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        raise SystemExit(f"Expected parts of the results, but got {', '.join(unknown)}, try {', '.join(PARTS)}.")
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if names else {}
+    for name in names or PARTS:
+        results[name] = PARTS[name]()
+        print(f"{name}:", json.dumps(results[name], indent=2))
+    RESULTS.write_text(json.dumps({name: results[name] for name in PARTS}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -139,7 +139,8 @@ def _without_repeats(rows: dict[str, Tensor], prompts: Certification) -> tuple[d
 
     Prompts that a chat template or tokenizer renders alike are one, and so are a prompt and its companion.
     """
-    first = torch.from_numpy(np.sort(np.unique(rows[IDENTITY].numpy(), return_index=True)[1]))
+    # By identity, because the order must not depend on the number of processes.
+    first = torch.from_numpy(np.unique(rows[IDENTITY].numpy(), return_index=True)[1])
     kept = {name: values[first] for name, values in rows.items() if name != IDENTITY}
     repeats = len(prompts.source) - len(first)
     return kept, f"{prompts.words}, without {repeats:,} that read as others do" if repeats else prompts.words

@@ -78,7 +78,8 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     expected = {0: ratio.upper_bound(violations, opportunities, 20, 0.02), 3: lava}.get(
         status, ratio.upper_bound(violations, opportunities, 20, 0.04)
     )
-    assert found["low" if status == 3 else "high"] == pytest.approx(expected)
+    # The look bets on the prompts in the order of their identities, which moves a bound by less than 2 %.
+    assert found["low" if status == 3 else "high"] == pytest.approx(expected, rel=0.02)
     out = " ".join(capsys.readouterr().out.split())
     assert (
         decision.upper() in out

@@ -1,9 +1,12 @@
 """Tests of a rate with any number of opportunities per answer, such as steps in violation / steps.
 
-The rate Σ c / Σ o is below d if and only if the mean of c - d·o is below 0. A gambler who stakes a share of the capital
-on every prompt of a fair game multiplies the capital by 20 with probability at most 1/20 (Waudby-Smith and Ramdas,
-*Estimating means of bounded random variables by betting*, 2024). The mean over several stakes is such a capital, too.
-Nothing is assumed but the largest number of opportunities of an answer.
+The rate Σ c / Σ o is below d if and only if the mean of c - d·o is below 0. A gambler bets on every prompt that c - d·o
+is negative. Each stake follows from the earlier prompts alone, so at a rate of d or more the capital is a nonnegative
+supermartingale from 1. Such a capital ever reaches 20 with probability at most 1/20 (Ville, 1939), so the test holds
+after every prompt, and the largest capital counts (Waudby-Smith and Ramdas, *Estimating means of bounded random
+variables by betting*, 2024; the stake is their approximate GRAPA). Nothing is assumed but independent samples and the
+largest number of opportunities of a sample. A random order, drawn before the answers, replaces that of the data, which
+may be sorted.
 """
 
 from __future__ import annotations
@@ -12,14 +15,24 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import expit
 
 from lightning_cgrpo.objective.verdicts.binomial import POWER, least
 
 Counts = NDArray[np.float64]
 
-STAKES = 0.5 ** np.arange(8)
-"""Shares of the largest stake that can't go bankrupt."""
+LARGEST_STAKE = 0.95
+"""Share of the capital that the longest sample of violations may cost."""
+PRIOR = 5.0
+"""Prompts that the first stakes' mean and square count as."""
+LEARNED = 4_096
+"""Prompts of equal payoff after which `p_value_clean` takes the stake to be constant."""
+STAKES = LARGEST_STAKE * 0.8 ** np.arange(24)
+"""Constant stakes of which `prompts_needed` takes the best."""
+LEARNING = 0.5
+"""Logarithm of the capital that the best constant stake wins beside the predictable stakes in a refutation."""
+GRID = expit(np.linspace(-14, 14, 57))
+"""Rates between which `upper_bound` searches, because evidence need not fall everywhere with the rate."""
 NORMAL = {0.5: 0.0, POWER: 0.8416212}
 """Quantiles of the normal distribution."""
 
@@ -28,10 +41,14 @@ def p_value_met(violations: Counts, opportunities: Counts, most: float, threshol
     """Evidence that violations / opportunities is below the threshold.
 
     Args:
-        violations: of each prompt ``[N]``.
-        opportunities: of each prompt ``[N]``, at most `most`.
+        violations: of each sample ``[N]``.
+        opportunities: of each sample ``[N]``, at most `most`.
     """
-    return _p_value(_gains(violations, opportunities, most, threshold).sum(-1)) if threshold > 0 else 1.0
+    if threshold <= 0:
+        return 1.0
+    payoffs = _payoffs(violations, opportunities, most, threshold)
+    order = np.random.default_rng(0).permutation(len(payoffs))
+    return _p_value(np.cumsum(_gains(payoffs[order], threshold)))
 
 
 def p_value_missed(violations: Counts, opportunities: Counts, most: float, threshold: float) -> float:
@@ -41,17 +58,26 @@ def p_value_missed(violations: Counts, opportunities: Counts, most: float, thres
 
 def p_value_clean(prompts: int, share: float, threshold: float) -> float:
     """`p_value_met` of `prompts` answers without a violation, each with `share` of the most opportunities."""
-    gains = _gains(np.zeros(1), np.full(1, share), 1.0, threshold)  # [stakes, 1]
-    return _p_value(prompts * gains.sum(-1))
+    if threshold <= 0:
+        return 1.0
+    first = min(prompts, LEARNED)
+    gains = _gains(_payoffs(np.zeros(first), np.full(first, share), 1.0, threshold), threshold)
+    return _p_value(np.array([gains.sum() + (prompts - first) * gains[-1]]))
 
 
 def upper_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
-    """The rate's one-sided upper bound of confidence 1 - `level`: the least rate that the test rejects."""
-    low, high = 0.0, 1.0
+    """The rate's one-sided upper bound of confidence 1 - `level`: the test rejects every higher rate."""
+
+    def rejected(rate: float) -> bool:
+        return p_value_met(violations, opportunities, most, rate) <= level
+
+    possible = [number for number, rate in enumerate(GRID) if not rejected(float(rate))]
+    edges = [0.0, *GRID.tolist(), 1.0]
+    place = possible[-1] + 1 if possible else 0
+    low, high = edges[place], edges[place + 1]
     for _ in range(40):
         middle = (low + high) / 2
-        rejected = p_value_met(violations, opportunities, most, middle) <= level
-        low, high = (low, middle) if rejected else (middle, high)
+        low, high = (low, middle) if rejected(middle) else (middle, high)
     return high
 
 
@@ -65,36 +91,45 @@ def prompts_needed(
 ) -> int | None:
     """Prompts like these with which the test decides, with probability about `power`; None if no feasible number does.
 
-    The logarithm of the capital grows as a sum over prompts; its spread is taken to be normal.
+    The logarithm of the capital grows as a sum over prompts; its spread is taken to be normal. The prior's prompts are
+    added, because the first stakes are not the best, and `LEARNING` where the rate is to be refuted.
     """
     total = opportunities.sum()
     if total == 0 or violations.sum() == threshold * total:
         return None
+    wanted = -math.log(level)
     if violations.sum() > threshold * total:
+        wanted += LEARNING
         violations, threshold = opportunities - violations, 1 - threshold
     if threshold <= 0:
         return None
-    gains = _gains(violations, opportunities, most, threshold)
-    # A stake that one answer makes bankrupt stays so, and has no spread.
-    solvent = np.isfinite(gains.sum(-1))  # [stakes]
-    finite = np.where(solvent[:, None], gains, 0)
-    mean, spread = np.where(solvent, finite.mean(-1), -np.inf), finite.std(-1)
+    gains = np.log1p(STAKES[:, None] * _payoffs(violations, opportunities, most, threshold))  # [stakes, N]
+    mean, spread = gains.mean(-1), gains.std(-1)
 
     def decides(prompts: int) -> bool:
-        return _p_value(prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread) <= level
+        capitals = prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread
+        return bool(capitals.max() >= wanted)
 
-    return least(decides)
+    decided = least(decides)
+    # Long answers teach the stake sooner.
+    return None if decided is None else decided + math.ceil(PRIOR * most * len(violations) / total)
 
 
-def _gains(violations: Counts, opportunities: Counts, most: float, threshold: float) -> Counts:
-    """Logarithm of each stake's gain by each prompt, ``[stakes, N]``."""
+def _payoffs(violations: Counts, opportunities: Counts, most: float, threshold: float) -> Counts:
+    """Gain of a stake of 1 by each sample ``[N]``, at least -1, with a mean of at most 0 from the threshold on."""
     largest = max((1 - threshold) * most, 1e-12)
-    # A stake of 1 loses everything in an answer that is all violations, and as long as possible.
-    with np.errstate(divide="ignore"):
-        gains: Counts = np.log1p(-STAKES[:, None] * np.minimum((violations - threshold * opportunities) / largest, 1))
+    payoffs: Counts = np.maximum((threshold * opportunities - violations) / largest, -1.0)
+    return payoffs
+
+
+def _gains(payoffs: Counts, threshold: float) -> Counts:
+    """Logarithm of the capital's growth ``[N]``; stakes are mean / mean square of the earlier payoffs."""
+    mean = PRIOR * threshold / 4 + np.cumsum(payoffs) - payoffs
+    square = PRIOR * threshold / 2 + np.cumsum(payoffs**2) - payoffs**2
+    gains: Counts = np.log1p(np.clip(mean / np.maximum(square, 1e-300), 0, LARGEST_STAKE) * payoffs)
     return gains
 
 
 def _p_value(capitals: Counts) -> float:
-    """The reciprocal of the mean capital; `capitals` are logarithms ``[stakes]``."""
-    return float(min(1.0, math.exp(min(0.0, math.log(len(STAKES)) - logsumexp(capitals)))))
+    """The reciprocal of the largest capital; `capitals` are logarithms after each sample."""
+    return math.exp(-max(float(capitals.max(initial=0.0)), 0.0))

@@ -170,7 +170,7 @@ def fewest_prompts(tests: Sequence[PlannedTest], confidence: float) -> int | Non
         >>> [fewest_prompts([PlannedTest(0.01)] * count, 0.95) for count in (1, 3)]
         [299, 408]
         >>> fewest_prompts([PlannedTest(0.01, share=0.5)], 0.95)  # answers of half the longest length
-        979
+        627
     """
     if not tests or any(test.threshold <= 0 for test in tests):
         return None
