@@ -182,7 +182,7 @@ class RunSummary(Callback):
         if "last" in shown:
             # Rates that the run reached, and the reward that it had there.
             self.record["validations"] = [of for _, of in sorted(self._validated.items())]
-        self.record["held"] = dict(getattr(pl_module, "held", {}))
+        self.record["held"] = getattr(pl_module, "held", None)
         callback: Any = trainer.checkpoint_callback
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:

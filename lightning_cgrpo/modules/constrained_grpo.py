@@ -112,8 +112,8 @@ class ConstrainedGRPO(RolloutModule):
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
-        self.held: dict[str, float] = {}
-        """Rates at which the dual holds stalled constraints, in the user's orientation."""
+        self.held: dict[str, float] | None = None
+        """Rates at which a dual holds stalled constraints, in the user's orientation; None without a dual."""
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.policy_steps = PolicySteps(
             policy, optimization, objective.policy_signals.values(), group_size, self.manual_optimization
@@ -339,7 +339,7 @@ class ConstrainedGRPO(RolloutModule):
         report = update_report(self.objective, sums, statistics, effective_JB, self.weights, taken, seconds)
         metrics = dict(report.metrics)
         metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
-        metrics |= {f"held/{name}": value for name, value in self.held.items()}
+        metrics |= {f"held/{name}": value for name, value in (self.held or {}).items()}
         if self.reference is None:
             metrics.pop("policy/kl", None)
         metrics |= self.estimator.metrics(self.objective.component_names, weights_J)

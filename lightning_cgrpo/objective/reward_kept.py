@@ -19,7 +19,7 @@ def advice(record: Record) -> list[str]:
 
     Args:
         record: a run's summary (`RunSummary`): ``constraints``, ``measured``, ``validations`` and ``held``, which
-            summaries of earlier versions lack.
+            is None without a dual, and missing in summaries of earlier versions.
     """
     return [*_held(record), *_lost(record)]
 
@@ -34,6 +34,8 @@ def _held(record: Record) -> Iterator[str]:
 
 
 def _lost(record: Record) -> Iterator[str]:
+    if record.get("held") is None:  # Fixed weights have thresholds that no one enforces.
+        return
     measured = record.get("measured") or {}
     before = (measured.get("before") or {}).get("reward") or {}
     after = _final(measured)
@@ -47,14 +49,27 @@ def _lost(record: Record) -> Iterator[str]:
     constraints = {name: weight for name, weight in weights.items() if name != "reward"}
     if not constraints:
         return
-    heaviest = max(constraints, key=lambda name: constraints[name])
-    line = f"The reward fell from {before['value']:.3g} to {reward['value']:.3g}, and "
-    line += f"{heaviest} {bound_of(record, heaviest)} took the most weight of the constraints, "
-    line += f"{constraints[heaviest]:.2f}; the reward had {weights['reward']:.2f}. Try "
-    kept = _kept(record, heaviest, before["value"] - SURE * error)
+    # The constraint that pulled furthest: its weight times the distance that its rate moved, in units of its bound.
+    pulls = {name: weight * _moved(record, name, after) for name, weight in constraints.items()}
+    dearest = max(pulls, key=lambda name: pulls[name])
+    line = f"The reward fell from {before['value']:.3g} to {reward['value']:.3g}. {dearest} "
+    line += f"{bound_of(record, dearest)} pulled furthest, with a weight of {constraints[dearest]:.2f} beside the "
+    line += f"reward's {weights['reward']:.2f}. Try "
+    kept = _kept(record, dearest, before["value"] - SURE * error)
     if kept is not None:
         line += f"{kept}, which was reached without this loss, "
-    yield line + f"a schedule ({_schedule(record, heaviest)}), or more updates."
+    yield line + f"a schedule ({_schedule(record, dearest)}), or more updates."
+
+
+def _moved(record: Record, name: str, after: Record) -> float:
+    """Distance of a constraint's value from its start, in units of its bound; 1 where one of both is unknown."""
+    from lightning_cgrpo.objective.units import unit  # with torch, which a report does without
+
+    first = record["measured"]["before"]["constraints"].get(name, {}).get("value")
+    last = after["constraints"].get(name, {}).get("value")
+    if first is None or last is None:
+        return 1.0
+    return float(abs(last - first) / unit(bound_of(record, name)))
 
 
 def _final(measured: Record) -> Record | None:

@@ -22,6 +22,7 @@ from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.tasks.task import Task
 
 TEMPERATURE, LONGEST = 0.7, 9
 PROMPTS = ("Tom has", "How many apples are left in the box?", "A")
@@ -177,12 +178,21 @@ def loss_of_theirs(trainer, inputs):
     return loss.item(), {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
 
 
+class Unscored(Task):
+    """Advantages are given."""
+
+    signals = {"x": "number"}  # noqa: RUF012
+
+    def score(self, prompts, rollouts):
+        raise NotImplementedError
+
+
 def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     policy = load(batch.folder)
     module = ConstrainedGRPO(
         policy,
         sampler=GenerationSampler(max_new_tokens=8),
-        task=SimpleNamespace(signals={"x": "number"}, max_completion_tokens=None),
+        task=Unscored(),
         objective=Objective("x"),
         optimizer=torch.optim.SGD,
         optimization=Optimization(**options),

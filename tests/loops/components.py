@@ -11,6 +11,7 @@ from tests.loops.counts import (
     Values,
     answers,
     applies,
+    counted,
     from_number,
     holds,
     is_mean,
@@ -76,14 +77,26 @@ def gains(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -> 
     if from_number(constraint):
         values, wanted = [float(violates(batch, constraint, b, value)) for value in values], False
     if over_chances:
+        # With a condition, over the batch's own rate.
+        rate = target(constraint) if constraint.given is None else batch_rate(batch, signal, constraint)
         excess = []
         for value, chance in zip(values, chances, strict=True):
             violation = value
             if wanted:
                 violation = -value if is_mean(constraint) else chance - value
-            excess.append(target(constraint) * chance - violation)
+            excess.append(rate * chance - violation)
         return excess
     return values if wanted else [-value for value in values]
+
+
+def batch_rate(batch: Batch, signal: str, constraint: Constraint) -> float:
+    """The rate of violation over all answers that count; the target if none does."""
+    violations, opportunities = 0.0, 0.0
+    for b, g in answers(batch):
+        count, chances = counted(batch, signal, constraint, b, g)
+        violations += count
+        opportunities += chances
+    return violations / opportunities if opportunities else target(constraint)
 
 
 def group(values: Values, b: int) -> dict[int, float]:

@@ -12,7 +12,8 @@ def measured(reward: float, long: float, error: float | None = 0.02) -> dict[str
     return {"reward": {"value": reward, "error": error}, "constraints": {"long": {"value": long}}}
 
 
-RECORD = {
+RECORD: dict[str, Any] = {
+    "held": {},
     "asked": 300,
     "constraints": {
         "long": {"kind": "rate", "direction": "at_most", "threshold": 0.05, "role": "constrain"},
@@ -29,9 +30,9 @@ RECORD = {
 
 def test_a_lost_reward_names_the_constraint_and_what_to_do() -> None:
     assert advice(RECORD) == [
-        "The reward fell from 0.7 to 0.05, and long <= 0.05 took the most weight of the constraints, 0.80; the "
-        "reward had 0.10. Try at_most: 0.32, which was reached without this loss, a schedule (start: 0.86, over: 200), "
-        "or more updates."
+        "The reward fell from 0.7 to 0.05. long <= 0.05 pulled furthest, with a weight of 0.80 beside the reward's "
+        "0.10. Try at_most: 0.32, which was reached without this loss, a schedule (start: 0.86, over: 200), or more "
+        "updates."
     ]
 
 
@@ -64,9 +65,18 @@ def test_a_lower_bound_is_loosened_downward() -> None:
     record["measured"]["end"]["weights"] = {"reward": 0.1, "long": 0.1, "format": 0.8}
     for measurement, rate in zip([record["measured"]["before"], *record["validations"]], RATES, strict=True):
         measurement["constraints"]["format"] = {"value": rate}
-    assert "format >= 0.99 took" in advice(record)[0]
+    # In units of the bounds, format moved from 0.8 to 1, two units, and long as far as before, 3.8.
+    assert "format >= 0.99 pulled furthest" in advice(record)[0]
     assert "Try at_least: 0.913, which was reached" in advice(record)[0]
     assert "start: 0.8, over" in advice(record)[0]
+
+
+def test_a_heavy_constraint_that_was_met_from_the_start_is_not_named() -> None:
+    record = copy.deepcopy(RECORD)
+    record["measured"]["end"]["weights"] = {"reward": 0.2, "long": 0.3, "format": 0.5}
+    for measurement in (record["measured"]["before"], record["measured"]["last"]):
+        measurement["constraints"]["format"] = {"value": 0.995}
+    assert "long <= 0.05 pulled furthest, with a weight of 0.30" in advice(record)[0]
 
 
 def test_a_held_constraint_is_told() -> None:
@@ -84,8 +94,5 @@ def test_summaries_of_little_tell_nothing(record: dict[str, Any]) -> None:
     assert advice(record) == []
 
 
-def test_fixed_weights_are_no_constraints_price() -> None:
-    """A run without multipliers has no constraint that took the weight."""
-    record = copy.deepcopy(RECORD)
-    record["measured"]["end"]["weights"] = {"reward": 1.0}
-    assert advice(record) == []
+def test_fixed_weights_enforce_no_threshold() -> None:
+    assert advice(RECORD | {"held": None}) == []
