@@ -63,6 +63,8 @@ class RunSummary(Callback):
         """Validations by the number that ranks checkpoints, with the monitored metric as their score."""
         self._validated: dict[int, Record] = {}
         """Validations by update: reward and constraints' values."""
+        self._rewards: dict[str, float] | None = None
+        """Weights of the reward's signals, by which a resumed run knows its reward."""
         self._before: Record = {}
         """The measurements of the run up to the checkpoint that it resumes from."""
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
@@ -75,6 +77,11 @@ class RunSummary(Callback):
         before, there = _resumed(trainer)
         if not getattr(trainer.checkpoint_callback, "best_model_path", ""):
             self._scored.clear()  # of another objective
+        rewards = pl_module.objective.rewards
+        if self._rewards not in (None, rewards):  # Another reward is not compared with this one.
+            self._validated.clear()
+            self._before = {}
+        self._rewards = rewards
         self._spent = {key: before.get(key) or 0 for key in SPENT}
         self._faults: Counter[str] = Counter(before.get("faults"))
         origin = pl_module.policy.origin
@@ -104,12 +111,14 @@ class RunSummary(Callback):
             "measured": {key: measured[key] for key in KEPT if key in measured},
             "scored": dict(self._scored),
             "validated": dict(self._validated),
+            "rewards": self._rewards,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = state_dict["measured"]
         self._scored = state_dict["scored"]
-        self._validated = state_dict["validated"]
+        self._validated = state_dict.get("validated", {})  # since November 28, 2026, as the rewards
+        self._rewards = state_dict.get("rewards")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int

@@ -123,7 +123,9 @@ class Grader:
     def _received(self) -> str:
         """The next answer; raises a ConnectionError if there is none."""
         assert self._process is not None and self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+        ready = select.poll()  # unlike `select`, for any number of open files
+        ready.register(self._process.stdout, select.POLLIN)
+        if not ready.poll(PATIENCE * 1000):
             raise ConnectionError("no answer")
         line: bytes = self._process.stdout.readline()
         if not line.endswith(b"\n"):

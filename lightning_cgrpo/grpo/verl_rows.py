@@ -69,6 +69,8 @@ class Method:
         self.rows: Rows | None = None
         """Rows of the batch whose advantages verl asks for next."""
         self._logged: list[dict[str, float]] = []
+        self._checked = False
+        """True once a batch, the first also of a resumed run, had all signals."""
 
     @property
     def columns(self) -> list[str]:
@@ -109,7 +111,7 @@ class Method:
             if name == SCORE:
                 measured[name] = scores.detach().cpu().float()[last]
                 continue
-            if name not in rows.values and self.advantages.updates == 0:
+            if name not in rows.values and not self._checked:
                 known = [SCORE, *rows.values]
                 raise UserError(
                     f"Expected verl's reward function to return '{name}', but got {', '.join(known)}, try returning "
@@ -117,6 +119,7 @@ class Method:
                 )
             values = rows.values.get(name, [None] * len(scores))
             measured[name] = torch.tensor([number(name, values[row]) for row in last], dtype=torch.float32)
+        self._checked = True
         return measured
 
     def first(self, rows: Rows, last: list[int], places: list[tuple[int, int]]) -> dict[str, list[Any]]:

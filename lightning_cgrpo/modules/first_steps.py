@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -20,6 +20,8 @@ PLACES = 1024
 """Numbers of a tensor that are compared, those with the largest gradients."""
 LEAST = 0.5
 """Share of the compared numbers that must move."""
+FULL = 0.5
+"""Share of the learning rate from which steps are looked at."""
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -69,7 +71,7 @@ class FirstSteps:
 
     def before(self, optimizer: Optimizer) -> _Before | None:
         """Keep the numbers with the largest gradients; None if this step is not looked at. Collective."""
-        if not self.steps_left or not any(float(group["lr"]) for group in optimizer.param_groups if "lr" in group):
+        if not self.steps_left or not any(_at_full_rate(group) for group in optimizer.param_groups if "lr" in group):
             return None
         trained = {name: weight for name, weight in self.policy.named_parameters() if weight.requires_grad}
         gradients = {name: _local(weight.grad) for name, weight in trained.items() if weight.grad is not None}
@@ -115,6 +117,12 @@ class FirstSteps:
                 "numbers with the largest gradients, and rounding swallowed the other steps, try a larger learning "
                 "rate."
             )
+
+
+def _at_full_rate(group: dict[str, Any]) -> bool:
+    """True once a schedule has reached half of the learning rate: the first steps of a warm-up may move nothing."""
+    rate = float(group["lr"])
+    return 0 < rate >= FULL * float(group.get("initial_lr", rate))
 
 
 def _some(names: Sequence[str], count: int) -> str:

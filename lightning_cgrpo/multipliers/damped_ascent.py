@@ -115,12 +115,15 @@ class DampedAscent(Controller):
         return torch.where(self.held, caps / 2, caps)
 
     def hold(self, k: int) -> bool:
+        # In new tensors, because a state may share the old ones.
+        self.held, self.integral = self.held.clone(), self.integral.clone()
         self.held[k] = True
         self.integral[k] = min(0.0, float(self.integral[k]))
-        self.total.fill_(TOTAL)
+        self.total = torch.full_like(self.total, TOTAL)
         return True
 
     def release(self, k: int) -> None:
+        self.held = self.held.clone()
         self.held[k] = False
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:

@@ -86,8 +86,9 @@ class Targets:
                 aims[k] = constraint.aim
                 has_aim[k] = True
         self.in_force = self._violations(thresholds)
+        self.wanted = self._violations(aims)
         # A held constraint is not asked for more than it reached.
-        self.aimed = torch.maximum(self._violations(aims), self.held)
+        self.aimed = torch.maximum(self.wanted, self.held)
         self.targets = self.aimed
         if margin:
             variance = self._variance(has_aim) * margin**2
@@ -117,22 +118,25 @@ class Targets:
         return [c.bound.shown(rate) for c, rate in zip(self.constraints, violations.tolist(), strict=True)]
 
     def hold(self, k: int, reached: float, unit: float) -> None:
-        """Hold a stalled constraint at the rate of violation that it reached, until the threshold itself is met."""
+        """Hold a stalled constraint at the rate of violation that it reached, until its threshold or aim is met."""
+        # In new tensors, because a state may share the old ones.
+        self.recent, self.held = self.recent.clone(), self.held.clone()
         self.recent[k] = reached
         self.held[k] = reached + EASIER * unit
 
     def release(self, rates: Tensor, observed: Tensor) -> list[int]:
-        """Let go of the held constraints whose mean rate meets the threshold in force; return their indices."""
+        """Let go of the held constraints whose mean rate meets the threshold or aim in force; return their indices."""
         recent = MEMORY * self.recent + (1 - MEMORY) * rates
         self.recent = torch.where(observed, recent, self.recent)
-        met = self.held.isfinite() & (self.recent <= self.in_force)
+        met = self.held.isfinite() & (self.recent <= self.wanted)
         self.held = torch.where(met, -torch.inf, self.held)
         return met.nonzero().flatten().tolist()
 
     def stalled(self, k: int, name: str, stall: StallDetector, reached: float) -> str:
         """The warning of a stalled constraint, with a threshold that the policy has reached."""
         bound = self.constraints[k].bound
-        holds = " Until the threshold is met, training holds what was reached." if self.held[k].isfinite() else ""
+        target = "threshold" if self.constraints[k].aim is None else "aim"
+        holds = f" Until the {target} is met, training holds what was reached." if self.held[k].isfinite() else ""
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "

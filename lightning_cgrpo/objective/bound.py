@@ -101,9 +101,13 @@ class Bound:
         Example:
             >>> Bound("rate", "at_most", 0.05).declared_at(0.312), Bound("rate", "at_least", 0.99).declared_at(0.918)
             ('at_most: 0.32', 'at_least: 0.918')
+            >>> Bound("mean", "at_most", 20.0).declared_at(128.4), Bound("mean", "at_least", 1.0).declared_at(0.7777)
+            ('mean_at_most: 129', 'mean_at_least: 0.777')
         """
         if self.of_mean:
-            return f"{self.key}: {shown:.3g}"
+            step = 10.0 ** (math.floor(math.log10(abs(shown))) - 2) if shown else 1.0
+            steps = math.floor(shown / step + DIGITS) if self.lower else math.ceil(shown / step - DIGITS)
+            return f"{self.key}: {steps * step:.12g}"
         return f"{self.key}: {self.shown(rounded_up(self.violation(shown))):g}"
 
     def met(self, shown: float) -> bool:

@@ -42,15 +42,17 @@ def _lost(record: Record) -> Iterator[str]:
     if before.get("value") is None or after is None:
         return
     reward = after["reward"]
-    error = math.hypot(before.get("error") or 0, reward.get("error") or 0)
-    if before["value"] - reward["value"] <= SURE * error:
+    errors = [of["error"] for of in (before, reward) if of.get("error") is not None]
+    error = math.hypot(*errors)
+    # Not sure, unknown, or not a number.
+    if not errors or not before["value"] - reward["value"] > SURE * error:
         return
     weights = (measured.get("end") or {}).get("weights") or {}
     constraints = {name: weight for name, weight in weights.items() if name != "reward"}
     if not constraints:
         return
-    # The constraint that pulled furthest: its weight times the distance that its rate moved, in units of its bound.
-    pulls = {name: weight * _moved(record, name, after) for name, weight in constraints.items()}
+    # The constraint that pulled furthest: its weight times its rate's move towards the bound, in units of the bound.
+    pulls = {name: (weight * _moved(record, name, after), weight) for name, weight in constraints.items()}
     dearest = max(pulls, key=lambda name: pulls[name])
     line = f"The reward fell from {before['value']:.3g} to {reward['value']:.3g}. {dearest} "
     line += f"{bound_of(record, dearest)} pulled furthest, with a weight of {constraints[dearest]:.2f} beside the "
@@ -58,18 +60,25 @@ def _lost(record: Record) -> Iterator[str]:
     kept = _kept(record, dearest, before["value"] - SURE * error)
     if kept is not None:
         line += f"{kept}, which was reached without this loss, "
-    yield line + f"a schedule ({_schedule(record, dearest)}), or more updates."
+    schedule = _schedule(record, dearest)
+    if schedule is not None:
+        line += f"a schedule ({schedule}), "
+    yield f"{line}or more updates." if line.endswith(", ") else f"{line}more updates."
 
 
 def _moved(record: Record, name: str, after: Record) -> float:
-    """Distance of a constraint's value from its start, in units of its bound; 1 where one of both is unknown."""
+    """Move of a constraint's value towards its bound since the start, in units of the bound; 0 if it moved away.
+
+    1 where one of both values is unknown.
+    """
     from lightning_cgrpo.objective.units import unit  # with torch, which a report does without
 
     first = record["measured"]["before"]["constraints"].get(name, {}).get("value")
     last = after["constraints"].get(name, {}).get("value")
     if first is None or last is None:
         return 1.0
-    return float(abs(last - first) / unit(bound_of(record, name)))
+    bound = bound_of(record, name)
+    return max(0.0, (bound.violation(first) - bound.violation(last)) / unit(bound))
 
 
 def _final(measured: Record) -> Record | None:
@@ -96,13 +105,14 @@ def _kept(record: Record, name: str, least: float) -> str | None:
     return bound.declared_at(tightest)
 
 
-def _schedule(record: Record, name: str) -> str:
-    """A schedule that starts at the first measured rate and takes two thirds of the run."""
+def _schedule(record: Record, name: str) -> str | None:
+    """A schedule from the first measured rate over two thirds of the run; None if that rate met the bound."""
+    bound = bound_of(record, name)
     first = record["measured"]["before"]["constraints"].get(name, {}).get("value")
+    if first is None or bound.met(first):
+        return None
     over = max(1, round(2 / 3 * (record.get("asked") or record.get("updates") or 300)))
-    if first is None:
-        return f"over: {over}"
-    start = bound_of(record, name).declared_at(first).partition(": ")[2]
+    start = bound.declared_at(first).partition(": ")[2]
     return f"start: {start}, over: {over}"
 
 

@@ -65,6 +65,16 @@ def test_a_stalled_constraint_is_held_at_what_it_reached() -> None:
     assert dual.targets.targets.tolist() == pytest.approx([0.1, 0.3])
 
 
+def test_a_hold_short_of_an_aim_ends_where_the_aim_is_met() -> None:
+    """The rate meets the threshold, not the aim, at which the constraint stalled."""
+    objective = Objective("goal", {"lava": Constraint(at_most=0.3, aim=0.1)})
+    running = DualRun(LagrangianCallback(DampedAscent(margin=0.0), StallDetector(updates=40)), objective).start()
+    with pytest.warns(UserWarning, match="Until the aim is met, training holds what was reached"):
+        for _ in range(100):
+            running.update([25], [100])
+    assert running.callback.held == pytest.approx({"lava": 0.25 + EASIER * math.sqrt(0.21)})
+
+
 def test_a_looser_threshold_replaces_what_was_held() -> None:
     running = run(DampedAscent(margin=0.0), stall=StallDetector(updates=50))
     with pytest.warns(UserWarning, match="training holds what was reached"):

@@ -1,6 +1,7 @@
 """The lines about a lost reward and about held constraints."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -77,6 +78,32 @@ def test_a_heavy_constraint_that_was_met_from_the_start_is_not_named() -> None:
     for measurement in (record["measured"]["before"], record["measured"]["last"]):
         measurement["constraints"]["format"] = {"value": 0.995}
     assert "long <= 0.05 pulled furthest, with a weight of 0.30" in advice(record)[0]
+
+
+def test_a_constraint_whose_rate_moved_away_is_not_named() -> None:
+    """Format got worse for the sake of the other."""
+    record = copy.deepcopy(RECORD)
+    record["measured"]["end"]["weights"] = {"reward": 0.1, "long": 0.3, "format": 0.6}
+    for measurement, rate in ((record["measured"]["before"], 0.9), (record["measured"]["last"], 0.2)):
+        measurement["constraints"]["format"] = {"value": rate}
+    assert "long <= 0.05 pulled furthest" in advice(record)[0]
+
+
+def test_a_schedule_from_a_rate_that_meets_the_bound_is_not_proposed() -> None:
+    record = copy.deepcopy(RECORD)
+    record["measured"]["end"]["weights"] = {"reward": 0.1, "long": 0.9}
+    record["measured"]["before"]["constraints"]["long"] = {"value": 0.04}
+    assert advice(record)[0].endswith("Try at_most: 0.32, which was reached without this loss, or more updates.")
+    record["validations"] = []
+    assert advice(record)[0].endswith("Try more updates.")
+
+
+@pytest.mark.parametrize("reward", [math.nan, None])
+def test_a_reward_that_is_no_number_tells_nothing(reward: float | None) -> None:
+    record = copy.deepcopy(RECORD)
+    del record["measured"]["end"]
+    record["measured"]["last"] = measured(0.0, 0.02) | {"reward": {"value": reward, "error": 0.02}}
+    assert advice(record) == []
 
 
 def test_a_held_constraint_is_told() -> None:
