@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.multipliers import DampedAscent, SoftmaxAdam, StallDetector
 from lightning_cgrpo.multipliers.targets import EASIER, MEMORY
 from lightning_cgrpo.objective.objective import Constraint, Objective
@@ -124,3 +125,12 @@ def test_progress_along_a_line_is_no_stall() -> None:
     with pytest.warns(UserWarning, match="has had at least 90%"):
         for _ in range(100):
             running.update([100], [1000])
+
+
+def test_multipliers_of_a_version_that_moved_them_otherwise_are_refused() -> None:
+    running = run(DampedAscent())
+    running.update([1, 1], [10, 10])
+    state = saved(running.callback)
+    del state["controller"]["total"]
+    with pytest.raises(UserError, match=r"state of this version's DampedAscent, .* has another \(total\)"):
+        DualRun(LagrangianCallback(DampedAscent()), done=1).start(state)
