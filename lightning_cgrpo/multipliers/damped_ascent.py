@@ -128,16 +128,20 @@ class DampedAscent(Controller):
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         low, high = math.log(self.min_multiplier), self.caps.log()
+        # Smooth the violations.
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
+        # Respond at once, to a violation twice as much as to slack.
         proportional = (self.gain * smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
+        # Move the integrals, unless that would push a multiplier further beyond its bounds.
         wanted = proportional + self.integral
         beyond = ((wanted >= high) & (smoothed > 0)) | ((wanted <= low) & (smoothed < 0))
         moved = torch.minimum(self.integral + self.gain / self.time * smoothed, high).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
 
+        # An unobserved constraint keeps its state.
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self.integral = torch.where(observed, integral, self.integral)
         self.smoothed = torch.where(observed, smoothed, self.smoothed)
