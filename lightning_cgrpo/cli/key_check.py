@@ -168,7 +168,8 @@ def _below(key: str, where: str, arguments: Mapping[str, Any], signature: Signat
         signature: of what takes the arguments.
     """
     declared = {} if signature is None else {name: part.type for name, part in signature.parameters.items()}
-    for name, path in (declared | dict.fromkeys(arguments.keys() - declared.keys())).items():
+    undeclared = [name for name in arguments if name not in declared]  # in the order of the settings
+    for name, path in (declared | dict.fromkeys(undeclared)).items():
         value = arguments.get(name)
         if isinstance(value, str):
             path = value
