@@ -14,6 +14,7 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.looks import error_share, looks_at, record
 from lightning_cgrpo.cli.policy_identity import identity
+from lightning_cgrpo.core.prompts.source import identities
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio
@@ -78,8 +79,7 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     expected = {0: ratio.upper_bound(violations, opportunities, 20, 0.02), 3: lava}.get(
         status, ratio.upper_bound(violations, opportunities, 20, 0.04)
     )
-    # The look bets on the prompts in the order of their identities, which moves a bound by less than 2 %.
-    assert found["low" if status == 3 else "high"] == pytest.approx(expected, rel=0.02)
+    assert found["low" if status == 3 else "high"] == pytest.approx(expected)
     out = " ".join(capsys.readouterr().out.split())
     assert (
         decision.upper() in out
@@ -106,7 +106,9 @@ def sampled():
     prompts = data.source("test").groups(torch.arange(5, 105))
     rollouts = module.sample(prompts, 1, Stream.TEST, 3)
     violations, opportunities = module.task.score(prompts, rollouts)["lava"].counts()
-    return violations.double().sum(-1).numpy(), opportunities.double().sum(-1).numpy()
+    # The look bets on the prompts in the order of their identities.
+    order = identities(prompts, rollouts).argsort()
+    return violations.double().sum(-1)[order].numpy(), opportunities.double().sum(-1)[order].numpy()
 
 
 def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatch, capsys):
