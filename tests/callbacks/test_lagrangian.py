@@ -38,10 +38,12 @@ class TestDualStep:
         # Targets p with p + sqrt(p (1 - p) / 10) = d.
         lava_target, safe_target = 0.0388744973, 0.1788208208
         lava, safe = (0.2 - lava_target) / 0.3, (0.3 - safe_target) / math.sqrt(0.21)
-        assert 5 * min(lava, safe) > 1 and math.exp(2) > 5  # both multipliers are at their cap of 5
-        # The bound of their sum has risen for one update, and leaves the reward a sixth.
-        total = 5 * 2 ** (1 / 60)
-        shares = [1 / (1 + total), total / (1 + total) / 2, total / (1 + total) / 2]
+        assert 5 * min(lava, safe) > 1 and math.exp(2) > 5  # both multipliers are at their caps
+        assert lava > 0.5 > safe
+        # Each uses up half of the bound of the sum, which has risen for one update. `lava` is far from its threshold.
+        half = 5 * 2 ** (1 / 60) / 2
+        relative = [1, half * 0.5 / lava, half]
+        shares = [weight / sum(relative) for weight in relative]
         assert running.update([2, 3], [10, 10]) == pytest.approx(shares)
         # Each rate is 0, far inside its threshold: the integrals have moved little, and the smoothed violations fall.
         for _ in range(9):

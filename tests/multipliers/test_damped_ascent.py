@@ -25,7 +25,8 @@ def test_steps_by_hand() -> None:
         made.total.fill_(9.0)  # beyond reach
         assert multiplier(made, violation) == pytest.approx(math.exp(part + max(part, 0) + integral))
     made.total.fill_(9.0)
-    assert multiplier(made, 9.0) == pytest.approx(9.0)
+    smoothed = 0.75 * smoothed + 0.25 * 9.0  # far from the threshold
+    assert multiplier(made, 9.0) == pytest.approx(9.0 * 0.5 / smoothed)
 
 
 def test_integral_stops_at_the_cap_and_leaves_it_at_once() -> None:
@@ -61,10 +62,10 @@ def test_waking_up_after_long_slack(least: float, times: int, updates: int) -> N
 
 
 def test_the_bound_of_the_sum_by_hand() -> None:
-    """One constraint far beyond its threshold, one with slack: S doubles in `time` updates, and falls more slowly."""
+    """One constraint beyond its threshold, one with slack: S doubles in `time` updates, and falls more slowly."""
     made = maker(DampedAscent, 2)(smoothing=0.0)
     for update in range(61):
-        step(made, 2.0, -0.1)
+        step(made, 0.5, -0.1)
         # The first multiplier is at its cap, S or 10; together they have at most S times the reward's weight.
         bound = 5 * 2 ** (update / 60)
         largest, slack = min(bound, 10), math.exp(-0.5 - 0.5 / 60 * (update + 1))
@@ -81,24 +82,44 @@ def test_the_bound_of_the_sum_by_hand() -> None:
         step(made, -1.0, -1.0)
     assert made.total.item() == 5
     for _ in range(600):
-        step(made, 2.0, 2.0)
+        step(made, 0.5, 0.5)
     assert made.multipliers.tolist() == pytest.approx([10, 10])  # the cap of each
-    assert made.total.item() == 20
+    assert made.total.item() == 100
     assert made.weights[0].item() == pytest.approx(1 / 21)
 
 
-def test_the_reward_keeps_a_sixth_at_first() -> None:
-    """Whatever the number of constraints, and however far their thresholds."""
+@pytest.mark.parametrize(("violation", "share"), [(0.3, 1.0), (0.5, 1.0), (1.0, 0.5), (2.0, 0.25), (30.0, 0.2)])
+def test_the_reward_keeps_more_the_farther_a_threshold_is(violation: float, share: float) -> None:
+    """Whatever the number of constraints, they have a share of S together, and S rises at this share of its speed."""
     for constraints in (1, 3, 30):
         made = maker(DampedAscent, constraints)()
-        step(made, *(constraints * [30.0]))
-        assert made.weights[0].item() == pytest.approx(1 / 6, abs=0.002)
+        step(made, *(constraints * [violation]))
+        assert made.weights[0].item() == pytest.approx(1 / (1 + share * made.total.item()), rel=0.01)
+        assert made.total.item() == pytest.approx(5 * 2 ** (share / 60))
+        assert made.multipliers.tolist() == pytest.approx(constraints * [5 * share])
+
+
+def test_a_near_constraint_keeps_its_weight_beside_a_far_one() -> None:
+    """By hand: with caps 5 and 1, which use up S alike, each has half of its cap."""
+    made = maker(DampedAscent, 2)(smoothing=0.0)
+    step(made, 0.5, 30.0)
+    bound = made.total.item()
+    assert bound == pytest.approx(5 * 2 ** (1 / 60))  # the near one decides
+    reward, near, far = made.weights.tolist()
+    assert [near / reward, far / reward] == pytest.approx([bound / 2, bound / 10])
+
+
+def test_a_far_constraint_reaches_the_cap_of_all_in_time() -> None:
+    made = controller()
+    for _ in range(1500):
+        step(made, 30.0)
+    assert made.multipliers.item() == pytest.approx(10)
 
 
 def test_a_held_constraint_begins_anew_with_half_of_its_cap() -> None:
     made = maker(DampedAscent, 2)()
     for _ in range(220):
-        step(made, 1.0, 2.0)
+        step(made, 0.4, 0.5)
     second = made.integral[1].item()
     assert made.hold(0)
     assert made.integral.tolist() == [0, second] and made.total.item() == 5
@@ -106,8 +127,8 @@ def test_a_held_constraint_begins_anew_with_half_of_its_cap() -> None:
     resumed = maker(DampedAscent, 2)()
     resumed.load_state_dict(made.state_dict())
     for _ in range(220):
-        step(made, 1.0, 2.0)
-        step(resumed, 1.0, 2.0)
+        step(made, 0.4, 0.5)
+        step(resumed, 0.4, 0.5)
     assert resumed.multipliers.tolist() == made.multipliers.tolist() == pytest.approx([5, 10])
     made.release(0)
     assert made.caps.tolist() == [10, 10]
