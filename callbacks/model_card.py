@@ -103,9 +103,7 @@ def _certificate(certificate: Record) -> list[str]:
         rows.append(
             [f"{name}, {word} {of[word]:g}{condition}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
         )
-    over = "all constraints together"
-    if "error" in certificate:  # those of before November 27, 2026 are a look for each policy
-        over = f"all constraints and all looks at the run, of which this is look {certificate['look']}"
+    over = f"all constraints and all looks at the run, of which this is look {certificate['look']}"
     return [
         f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
         f"trained nor selected the policy; confidence {question['confidence']:g} over {over}.",

@@ -159,7 +159,7 @@ def _device_name(device: torch.device) -> str:
 def _of_policy(manifest: Manifest) -> Manifest:
     """The part of a manifest on which an evaluation depends."""
     settings = None if manifest.settings is None else _evaluated(manifest.settings)
-    machine = {"precision": manifest.precision}
+    machine = {name: value for name, value in manifest.machine.items() if name == "precision"}
     return Manifest(
         settings,
         code=manifest.code,

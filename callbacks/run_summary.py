@@ -117,8 +117,8 @@ class RunSummary(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = state_dict["measured"]
         self._scored = state_dict["scored"]
-        self._validated = state_dict.get("validated", {})  # since November 28, 2026, as the rewards
-        self._rewards = state_dict.get("rewards")
+        self._validated = state_dict["validated"]
+        self._rewards = state_dict["rewards"]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
@@ -196,7 +196,7 @@ class RunSummary(Callback):
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:
             shown["best"] = dict(self._scored[float(score)])
-            score = shown["best"].pop("score", score)  # Versions before November 27, 2026 kept the rank alone.
+            score = shown["best"].pop("score")
             checkpoint = os.path.relpath(_found(callback.best_model_path, trainer.ckpt_path), self.path.parent)
             self.record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -19,7 +19,7 @@ def advice(record: Record) -> list[str]:
 
     Args:
         record: a run's summary (`RunSummary`): ``constraints``, ``measured``, ``validations`` and ``held``, which
-            is None without a dual, and missing in summaries of earlier versions.
+            is None without a dual, and missing in the oldest committed summaries.
     """
     return [*_held(record), *_lost(record)]
 

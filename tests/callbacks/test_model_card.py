@@ -22,6 +22,7 @@ LOOK = {"at_least": 0.8, "rate": 0.96, "low": 0.92, "high": 1.0, "decision": "ce
 CERTIFICATE = {
     "decision": "certified",
     "at": "2026-11-25T00:00:00",
+    "look": 2,
     "question": {"prompts": 500, "confidence": 0.95},
     "constraints": {"safe|[b]": LOOK},
 }
@@ -46,10 +47,8 @@ def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
 
 def test_a_certificate_is_shown(tmp_path):
     _, text = card(tmp_path, 20, certificates=[CERTIFICATE])
-    assert "certified, on 2026-11-25, with 500 prompts" in text and "over all constraints together." in text
-    second = CERTIFICATE | {"look": 2, "error": 0.005}
-    told = "confidence 0.95 over all constraints and all looks at the run, of which this is look 2."
-    assert told in card(tmp_path, 20, certificates=[second])[1]
+    assert "certified, on 2026-11-25, with 500 prompts" in text
+    assert "confidence 0.95 over all constraints and all looks at the run, of which this is look 2." in text
     assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 
 

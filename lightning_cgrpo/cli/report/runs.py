@@ -32,7 +32,7 @@ KEYS: dict[str, Any] = {
     "faults": dict,
 }
 SAVED = ("final", "tests", "distributions", "width", "steps", "series")
-"""Keys of a saved run, beside the keys of its summary; earlier versions saved distributions of weights, too."""
+"""Keys of a saved run, beside the keys of its summary; the oldest committed runs have distributions of weights, too."""
 
 Summary = Mapping[str, Any]
 

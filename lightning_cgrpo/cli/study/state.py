@@ -90,7 +90,7 @@ def trained(run: Run) -> bool:
 def changed_inputs(run: Run, summary: Summary) -> list[str]:
     """What differs today of the code and the prompts that a run trained with.
 
-    Summaries of before November 27, 2026 do not tell, and count as unchanged.
+    Committed summaries without inputs count as unchanged.
     """
     inputs = summary.get("inputs") or {}
     if not any(inputs.values()):

@@ -14,7 +14,7 @@ from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, only_shows
-from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences
+from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.manifest.settings import UNSET, differing, settings_of
 
 FILES = [
@@ -128,9 +128,6 @@ def test_the_range_of_a_mean_is_no_setting_and_a_column_of_that_name_is() -> Non
         return {"model": {"objective": {"constraints": {"c": {"range": span, "where": {"range": where}}}}}}
 
     assert settings_of(declared(1, [0, 1])) == settings_of(declared(1, None)) != settings_of(declared(2, None))
-    saved = {"model.objective.constraints.c.range": [0, 1], "model.objective.constraints.c.at_most": 0.1}
-    before = Manifest.of({KEY: {**Manifest(saved).state()}})
-    assert before is not None and before.settings == {"model.objective.constraints.c.at_most": 0.1}
 
 
 def test_what_only_shows_is_no_setting() -> None:
