@@ -33,7 +33,6 @@ CAPTIONS = {
     "front": "Reward against compliance, a point per run. Compliance is the share of the second half of training in "
     "which a threshold is met, for the constraint that is met least.",
     "curves": "Learning curves: mean over seeds, band ± 1 standard deviation; thresholds dashed.",
-    "sweep": "Fixed weights: final reward and rates over a weight.",
 }
 
 
