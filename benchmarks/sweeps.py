@@ -97,7 +97,7 @@ def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
 
 def weights_of(method: MethodRuns) -> dict[str, float] | None:
     """A method's fixed weights by component; None without `FixedWeights`."""
-    settings = method.runs[0].summary["method"]
+    settings = method.runs[0].record.method
     if get(settings, f"callbacks.{FIXED}") is None:
         return None
     weights = {"reward": 1.0}
@@ -141,14 +141,14 @@ def _sweep(component: str, others: Sequence[str], weighted: Sequence[Weighted]) 
 
 
 def _settings_without_weights(method: MethodRuns) -> str:
-    settings = method.runs[0].summary["method"]
+    settings = method.runs[0].record.method
     callbacks = {name: value for name, value in settings["callbacks"].items() if name != FIXED}
     return key_of({**settings, "callbacks": callbacks})
 
 
 def _new_name(method: MethodRuns, names: Sequence[str]) -> str:
     """The method's estimator, numbered if other lines have the same estimator."""
-    estimator = short_class(get(method.runs[0].summary["method"], "model.init_args.estimator")) or "fixed weights"
+    estimator = short_class(get(method.runs[0].record.method, "model.init_args.estimator")) or "fixed weights"
     same = sum(name.startswith(estimator) for name in names)
     return f"{estimator} #{same + 1}" if same else estimator
 

@@ -60,7 +60,7 @@ class SavePretrained(Callback):
         policy.save_pretrained(self.directory, weights=weights)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunSummary):
-                callback.write(trainer, pl_module, callback.record["status"])  # finished, if it came first
+                callback.write(trainer, pl_module, callback.record.status)  # finished, if it came first
                 method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
                 write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
         print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")

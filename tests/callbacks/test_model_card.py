@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from lightning_cgrpo.callbacks.model_card import write_card
+from lightning_cgrpo.run.record import RunRecord
 
 BOUND = {"kind": "rate", "direction": "at_least", "threshold": 0.9, "role": "constrain"}
 
@@ -29,7 +30,7 @@ CERTIFICATE = {
 
 
 def card(folder, update, base=None, certificates=()):
-    write_card(folder, base, "ConstrainedGRPO", SUMMARY, update, "brief", certificates)
+    write_card(folder, base, "ConstrainedGRPO", RunRecord.read(SUMMARY), update, "brief", certificates)
     text = (folder / "README.md").read_text()
     return yaml.safe_load(text.split("---")[1]), text
 
@@ -72,6 +73,6 @@ def test_names_with_markup_are_shown_as_they_are_written(name, shown, tmp_path):
     constraints = {name: {"value": 0.5}}
     before = {"update": 0, "constraints": constraints, "reward": {"value": 0.5}}
     summary = {"name": name, "constraints": {name: BOUND}, "measured": {"before": before}}
-    write_card(tmp_path, None, "ConstrainedGRPO", summary, 20, name)
+    write_card(tmp_path, None, "ConstrainedGRPO", RunRecord.read(summary), 20, name)
     text = (tmp_path / "README.md").read_text()
     assert f"| {shown} | 0.500 |" in text and name not in text

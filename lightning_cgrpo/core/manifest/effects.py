@@ -144,8 +144,8 @@ def class_name(class_path: str) -> str:
     """The name by which runs know a class: its last name, or its path if the last name is a shipped class's.
 
     Example:
-        >>> class_name("lightning_cgrpo.callbacks.Pictures"), class_name("mine.Task"), class_name("mine.Pictures")
-        ('Pictures', 'Task', 'mine.Pictures')
+        >>> class_name("lightning_cgrpo.callbacks.Pictures"), class_name("mine.Puzzle"), class_name("mine.Pictures")
+        ('Pictures', 'Puzzle', 'mine.Pictures')
     """
     name = class_path.rpartition(".")[2]
     shipped = class_path.partition(".")[0] in (*PACKAGES, name, *SHIPPED)

@@ -13,6 +13,7 @@ from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.runs import Run
 from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT
+from lightning_cgrpo.run.record import RunRecord
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,7 @@ def made(series=None, final=None, tests=None, width=10.0, **about):
     """A run in memory, with series ``[10]`` over 100 updates."""
     steps = np.arange(10) * 10 + 5.0
     known = {tag: Series(steps, np.array(values, float)) for tag, values in (series or {}).items()}
-    return Run(summary(**about), known, final or {}, tests or {}, width)
+    return Run(RunRecord.read(summary(**about)), known, final or {}, tests or {}, width)
 
 
 def method(label, *runs):

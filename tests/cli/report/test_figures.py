@@ -8,6 +8,7 @@ from lightning_cgrpo.cli.report.figures.style import save, style
 from lightning_cgrpo.cli.report.figures.timeline import front, timeline
 from lightning_cgrpo.cli.report.runs import Run
 from lightning_cgrpo.cli.report.series import Series
+from lightning_cgrpo.run.record import RunRecord
 from tests.cli.report.conftest import bounds, made, method, summary
 
 SMALL = bounds(lava="at_most 0.01")
@@ -49,7 +50,7 @@ def test_the_axis_of_rates_zooms_to_the_thresholds():
 def test_lines_break_where_values_are_missing():
     steps = np.array([5.0, 15.0, 25.0, 65.0, 75.0])
     series = {"reward/mean": Series(steps, np.ones(5))}
-    run = Run(summary(), series, {}, {}, 10.0)
+    run = Run(RunRecord.read(summary()), series, {}, {}, 10.0)
     [(_, figure)] = curves([method("a", run)])
     [drawn] = figure.axes[0].lines
     x, y = drawn.get_data()
