@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key

@@ -34,7 +34,7 @@ class Manifest:
     Args:
         settings: every setting with its default, by dotted key; None for a run from Python.
         sizes: number of prompts by split.
-        prompts: fingerprints ``[N, 2]`` of the prompts by split, see `prompt_fingerprints`; only splits whose prompts
+        prompts: fingerprints ``[N, 2]`` of the prompts by split, see `record_fingerprints`; only splits whose prompts
             are in memory.
         seen: fingerprints ``[M]`` of prompts that trained or validated before the run was resumed with other prompts.
         code: fingerprints of the user's own modules.
