@@ -29,7 +29,7 @@ from lightning_cgrpo.core.manifest.settings import Settings, differing, import_p
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.policies.pretrained import fingerprint
+from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
 from lightning_cgrpo.policies.text_policy import TextPolicy
 

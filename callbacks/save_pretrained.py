@@ -10,8 +10,8 @@ from lightning_cgrpo.callbacks.model_card import write_card
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.policies.adapters import ADAPTERS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import ADAPTERS
 from lightning_cgrpo.policies.sharding import full_weights
 
 

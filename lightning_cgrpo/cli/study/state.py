@@ -48,7 +48,7 @@ def weights(model: str) -> str:
     """
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    from lightning_cgrpo.policies.pretrained import origin
+    from lightning_cgrpo.policies.model_files import origin
 
     try:
         return origin(model).fingerprint

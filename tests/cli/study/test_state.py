@@ -16,7 +16,7 @@ from lightning_cgrpo.core.manifest.manifest import prompts_digest
 from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.policies.pretrained import origin
+from lightning_cgrpo.policies.model_files import origin
 from tests.cli.report.conftest import made, summary
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +94,7 @@ def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch
     assert identity(run) != first
     (folder / "mine/config.json").unlink()
     weights.cache_clear()
-    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
+    monkeypatch.setattr("lightning_cgrpo.policies.model_files.hub_answers", lambda: True)
     for model in ("mine", "nobody/nothing"):
         with pytest.raises(UserError, match="Expected a model to start from"):
             weights(model)

@@ -10,7 +10,7 @@ from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Obs
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
-from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
