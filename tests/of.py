@@ -54,7 +54,7 @@ def module_of(file: Path) -> str:
 
 @cache
 def _graph() -> grimp.ImportGraph:
-    return grimp.build_graph(*PACKAGES)
+    return grimp.build_graph(*PACKAGES, cache_dir=None)
 
 
 def _above(module: str) -> set[str]:
