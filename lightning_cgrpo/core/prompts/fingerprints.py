@@ -36,16 +36,25 @@ def prompt_fingerprint(columns: Mapping[str, Any]) -> int:
         >>> first == second, second == third
         (True, False)
     """
-    digest = EMPTY.copy()  # faster than a new one
     if "prompt" not in columns:
-        _add(columns, digest)
-    else:
-        prompt = columns["prompt"]
-        content = _letters(prompt) if isinstance(prompt, str) else plain_bytes(_read(prompt))
-        digest.update(content)
-        for name in READ:
-            if (value := columns.get(name)) is not None:
-                digest.update(plain_bytes([name, _read(value)]))
+        return number_of(columns)
+    prompt = columns["prompt"]
+    digest = EMPTY.copy()  # faster than a new one
+    digest.update(_letters(prompt) if isinstance(prompt, str) else plain_bytes(_read(prompt)))
+    for name in READ:
+        if (value := columns.get(name)) is not None:
+            digest.update(plain_bytes([name, _read(value)]))
+    return _number(digest)
+
+
+def number_of(value: Any) -> int:
+    """A number of `BITS` bits, of a value's whole content; the order of a mapping's keys does not count."""
+    digest = EMPTY.copy()
+    _add(value, digest)
+    return _number(digest)
+
+
+def _number(digest: hashlib.blake2b) -> int:
     return int.from_bytes(digest.digest()) >> (64 - BITS)
 
 
