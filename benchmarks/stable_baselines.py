@@ -39,7 +39,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.cli.loading import instantiate
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.cli.report.runs import read_summary
+from lightning_cgrpo.cli.report.runs import read_record
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
@@ -150,8 +150,8 @@ def play(model: PPO, environment: Gymnasium, prompts: PromptGroups) -> Rollouts:
 
 def study_steps(folder: Path) -> int:
     """Environment steps of a study's finished run, from its log."""
-    summaries = filter(None, map(read_summary, folder.glob(f"version_*/{SUMMARY}")))
-    finished = next((summary for summary in summaries if summary["status"] == "finished"), None)
+    records = filter(None, map(read_record, folder.glob(f"version_*/{SUMMARY}")))
+    finished = next((record for record in records if record.status == "finished"), None)
     if finished is None:
         raise UserError(f"Expected a finished run of a study in '{folder}', but got none, try the study, or --steps.")
     lengths: dict[int, float] = {}
@@ -159,9 +159,9 @@ def study_steps(folder: Path) -> int:
         events = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
         if "rollout/length" in events.Tags()["scalars"]:
             lengths |= {event.step: event.value for event in events.Scalars("rollout/length")}
-    if len(lengths) != finished["updates"]:
-        raise UserError(f"Expected {finished['updates']} logged updates in '{folder}', but got {len(lengths)}.")
-    return round(sum(lengths.values()) * finished["answers"] / finished["updates"])
+    if len(lengths) != finished.updates:
+        raise UserError(f"Expected {finished.updates} logged updates in '{folder}', but got {len(lengths)}.")
+    return round(sum(lengths.values()) * finished.answers / finished.updates)
 
 
 def table(runs: list[Run]) -> str:

@@ -35,7 +35,7 @@ from benchmarks.populations import (
 )
 from lightning_cgrpo.cli.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.measurement import clustered_rates, moments
+from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
 from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate

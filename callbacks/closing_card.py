@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from rich import get_console
 from rich.box import SIMPLE_HEAD
@@ -14,18 +13,15 @@ from rich.text import Text
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
-from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.objective.reward_kept import advice
 from lightning_cgrpo.objective.selection import too_few_to_rank
+from lightning_cgrpo.run.advice import advice
+from lightning_cgrpo.run.record import Measurement, RunRecord
 
-Record = dict[str, Any]
 
-
-def show_closing_card(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> None:
+def show_closing_card(record: RunRecord, folder: Path, test_prompts: str = "", exports: bool = True) -> None:
     """Print the card of the run in `folder`.
 
     Args:
-        record: the run's summary (`RunSummary`).
         test_prompts: the setting that names test prompts, if the configuration has none.
         exports: whether `export` knows the policy's kind.
     """
@@ -37,14 +33,14 @@ def show_closing_card(record: Record, folder: Path, test_prompts: str = "", expo
         console.print(line, markup=False, highlight=False, soft_wrap=whole)
 
 
-def closing_table(record: Record) -> Table:
+def closing_table(record: RunRecord) -> Table:
     """A row per constraint, and the reward's, with the measurements that the run has."""
-    measured = {key: record["measured"][key] for key in COLUMNS if key in record["measured"]}
+    measured = {key: record.measured[key] for key in COLUMNS if key in record.measured}
     if "best" in measured:
         measured.pop("last", None)
-    title = f"Run {record['status']}" + (f": {record['error']}" if record["error"] else "")
+    title = f"Run {record.status}" + (f": {record.error}" if record.error else "")
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    rows = measured_rows(record["constraints"], measured.values())
+    rows = measured_rows(record.constraints, measured.values())
     broken = [(" (monitored)", "\n(monitored)"), (") too few", ")\ntoo few")]
     for row in rows:
         for number, cell in enumerate(row):
@@ -61,45 +57,35 @@ def closing_table(record: Record) -> Table:
     return table
 
 
-def _why_best(record: Record) -> list[str]:
+def _why_best(best: Measurement) -> list[str]:
     """Why validation's rule (`Selection`) chose this checkpoint, and which thresholds it leaves open."""
-    best = record["measured"]["best"]
-    sides: dict[str, str] = {}
-    bounds: dict[str, Bound] = {}
-    met = True
-    for name, declared in record["constraints"].items():
-        measured = best["constraints"].get(name)
-        if declared["role"] == "constrain" and measured is not None:
-            bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
-            sides[name] = bound.side(measured["low"], measured["high"])
-            bounds[name] = bound
-            met = met and bound.met(measured["value"])
-    if unranked := too_few_to_rank(bounds, best["prompts"]):
-        prompts = f"{best['prompts']:,} validation prompts"
-        return [f"It is the last, because {prompts} can't rank policies by {', '.join(unranked)}."]
-    if not met:
+    enforced = [of for of in best.constraints.values() if of.enforced]
+    prompts = best.prompts or 0
+    if unranked := too_few_to_rank({of.name: of.bound for of in enforced}, prompts):
+        return [f"It is the last, because {prompts:,} validation prompts can't rank policies by {', '.join(unranked)}."]
+    if not all(of.met for of in enforced):
         return ["It is the last, because no policy of the last third of the validations met all thresholds."]
     lines = ["It is the latest whose estimates met all thresholds, with nearly the highest reward."]
-    undecided = [name for name, side in sides.items() if side != "met"]
+    undecided = [of.name for of in enforced if of.side != "met"]
     if undecided:
-        lines.append(f"{best['prompts']:,} validation prompts leave {', '.join(undecided)} undecided.")
+        lines.append(f"{prompts:,} validation prompts leave {', '.join(undecided)} undecided.")
     return lines
 
 
-def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
+def closing_lines(record: RunRecord, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
-    asked = f" of {record['asked']:,}" if record["asked"] else ""
-    answers = f", {record['answers']:,} answers" if record["answers"] else ""
-    lines = [f"{record['updates']:,}{asked} updates{answers}, {record['seconds'] / 60:.1f} min."]
-    if best := record["best"]:
-        at = record["measured"]["best"]["update"]
-        path = os.path.normpath(folder / best["checkpoint"])  # relative, as in the commands below
-        lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
-        if str(best["monitor"]).endswith("merit"):
-            lines.extend(_why_best(record))
+    asked = f" of {record.asked:,}" if record.asked else ""
+    answers = f", {record.answers:,} answers" if record.answers else ""
+    lines = [f"{record.updates:,}{asked} updates{answers}, {(record.seconds or 0) / 60:.1f} min."]
+    if best := record.best:
+        measured = record.measured["best"]
+        path = os.path.normpath(folder / best.checkpoint)  # relative, as in the commands below
+        lines.append(f"Best checkpoint: {path}, of update {measured.update:,}, by {best.monitor} {best.score:.4g}.")
+        if best.monitor.endswith("merit"):
+            lines.extend(_why_best(measured))
     lines.extend(advice(record))
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
-    if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.
+    if record.status == "failed" or not config.is_file():  # A run from Python has no configuration.
         return lines
     resume = folder / CHECKPOINTS / LAST
     return [
@@ -113,5 +99,5 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
     ]
 
 
-def _can_resume(record: Record, checkpoint: Path) -> bool:
-    return bool(record["status"] == "interrupted" and checkpoint.exists())
+def _can_resume(record: RunRecord, checkpoint: Path) -> bool:
+    return record.status == "interrupted" and checkpoint.exists()

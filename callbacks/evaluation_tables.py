@@ -12,6 +12,7 @@ from rich.text import Text
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 
@@ -46,7 +47,8 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     add_row(f"reward {', '.join(objective.rewards)}", [], (_measured(of, "reward/mean") for of in measured))
     for name, constraint in _worst_first(objective, evaluations):
         absent = "measured in training" if name in objective.policy_signals else "never observed"
-        add_row(name, _threshold(constraint), (_rate(of, name, constraint, absent) for of in measured))
+        threshold = _threshold(MeasuredConstraint.declared(name, constraint))
+        add_row(name, threshold, (_rate(of, name, constraint, absent) for of in measured))
     add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
     return table
 
@@ -71,13 +73,9 @@ def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) ->
     return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
 
 
-def _threshold(constraint: Constraint) -> Words:
-    return [
-        *(["mean"] if constraint.bound.of_mean else []),
-        *filter(None, [str(constraint.bound)]),
-        *([] if constraint.given is None else [f"given {constraint.given}"]),
-        *(["monitored"] if constraint.role == "monitor" else []),
-    ]
+def _threshold(declared: MeasuredConstraint) -> Words:
+    kind = "mean" if declared.bound.of_mean else ""
+    return [*filter(None, [kind, declared.condition, "" if declared.enforced else "monitored"])]
 
 
 def _measured(of: Evaluation, tag: str) -> Words:
@@ -92,13 +90,10 @@ def _measured(of: Evaluation, tag: str) -> Words:
 def _rate(of: Evaluation, name: str, constraint: Constraint, absent: str) -> Words:
     if name not in of.rates:
         return [absent] if of.metrics else []
-    bound, rate = constraint.bound, of.rates[name]
-    interval = bound.interval(rate)
-    side = bound.word(rate)
-    alarming = side == "missed" and constraint.role == "constrain"
-    value = f"{bound.shown(rate.rate):{'.4g' if bound.of_mean else '.4f'}}"
-    says = [Text(side, style="bold red" if alarming else "")] if side else []
-    return [value, bound.interval_text(*interval), *says]
+    measured = MeasuredConstraint.of(name, constraint, of.rates[name])
+    alarming = measured.side == "missed" and measured.enforced
+    says = [Text(measured.side, style="bold red" if alarming else "")] if measured.side else []
+    return [measured.value_text, measured.interval_text, *says]
 
 
 class EvaluationTable(Callback):

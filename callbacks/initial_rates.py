@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 from lightning.pytorch import Callback, Trainer
@@ -13,6 +14,7 @@ from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
+from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -71,9 +73,8 @@ class InitialRates(Callback):
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
         print_table(objective_table(objective, rows, "Before training"))
         if EVERY in best and size > 1:
-            bound, share = SOME_ANSWER.bound, best[EVERY]
-            text = f"{bound.shown(share.rate):.3f} ({bound.interval_text(*bound.interval(share))})"
-            print(f"Prompts with an answer that meets all thresholds: {text}.", flush=True)
+            share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
+            print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)
         for name, constraint in objective.constrained.items():
             bound = constraint.bound
             if name in best and bound.side(*bound.interval(best[name])) == "missed":
@@ -102,12 +103,11 @@ def met_by_far(name: str, constraint: Constraint, rate: ClusteredRate) -> bool:
 def does_it_bind(name: str, constraint: Constraint, rate: ClusteredRate, best: ClusteredRate | None, size: int) -> str:
     """The line on a threshold that is met before training by far."""
     bound = constraint.bound
-    digits = ".4g" if bound.of_mean else ".3f"
-    chosen = "" if best is None else f", best of {size} {bound.shown(best.rate):{digits}}"
+    chosen = "" if best is None else f", best of {size} {bound.number(bound.shown(best.rate))}"
     other = "at_most" if bound.lower else "at_least"
     swapped = f"mean_{other}" if bound.of_mean else other
     return (
-        f"{name} {bound} is met before training by far ({bound.shown(rate.rate):{digits}}{chosen}): does it bind? "
+        f"{name} {bound} is met before training by far ({bound.number(bound.shown(rate.rate))}{chosen}): does it bind? "
         f"Until the {bound.kind} comes near, it changes nothing. Did you mean {swapped}, or a tighter threshold?"
     )
 
@@ -115,10 +115,10 @@ def does_it_bind(name: str, constraint: Constraint, rate: ClusteredRate, best: C
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
     """The warning of a threshold that no choice among the answers reaches."""
     chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
-    bound = constraint.bound
-    value = f"{bound.shown(best.rate):{'.4g' if bound.of_mean else '.3f'}}"
+    measured = replace(MeasuredConstraint.of(name, constraint, best), side="")
+    bound = measured.bound
     return (
-        f"The threshold {name} {bound} is out of reach at the start: {chosen} has a {bound.kind} of {value} "
-        f"({bound.interval_text(*bound.interval(best))}). Training reweighs answers, so it must discover better "
+        f"The threshold {name} {bound} is out of reach at the start: {chosen} has a {bound.kind} of "
+        f"{measured.text}. Training reweighs answers, so it must discover better "
         "answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
     )

@@ -8,63 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import printable
-from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.constraint import BOUNDS
+from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
+from lightning_cgrpo.run.record import Measurement, RunRecord
 
 CARD = "README.md"
 COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}
 """Titles of the measurements in a run's summary."""
 CERTIFY = "No certificate: `lightning_cgrpo certify -c RUN/config.yaml` decides about the thresholds on new prompts."
 
-Record = dict[str, Any]
+Certificate = Mapping[str, Any]
 
 
-def measured_text(measured: Record | None, bound: Bound) -> str:
-    """A rate or mean with its interval and side of the threshold: ``0.941 (0.912-0.963) met``."""
-    if measured is None or measured["value"] is None:
-        return "-"
-    text = f"{measured['value']:.4g}" if bound.of_mean else f"{measured['value']:.3f}"
-    if "low" not in measured:
-        return text
-    interval = measured["low"], measured["high"]
-    side = measured["side"] if "side" in measured else bound.side(*interval)
-    return f"{text} ({bound.interval_text(*interval)}) {side}".rstrip()
-
-
-def reward_text(measured: Record) -> str:
-    """A reward with its standard error: ``0.81 ± 0.02``."""
-    if measured["value"] is None:
-        return "-"
-    return f"{measured['value']:.4g}" + (f" ± {measured['error']:.2g}" if measured.get("error") else "")
-
-
-def measured_rows(constraints: Mapping[str, Record], measured: Iterable[Record]) -> list[list[str]]:
+def measured_rows(constraints: Mapping[str, MeasuredConstraint], measured: Iterable[Measurement]) -> list[list[str]]:
     """A row per constraint, and the reward's: name with threshold, and a cell per measurement."""
     columns, rows = list(measured), []
     for name, declared in constraints.items():
-        bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
-        condition = f" given {declared['given']}" if "given" in declared else ""
-        role = " (monitored)" if declared["role"] == "monitor" else ""
-        cells = (measured_text(of["constraints"].get(name), bound) for of in columns)
-        rows.append([f"{name} {bound}{condition}{role}", *cells])
-    return [*rows, ["reward", *(reward_text(of["reward"]) for of in columns)]]
+        rows.append([declared.label, *(of.constraints.get(name, declared).text for of in columns)])
+    return [*rows, ["reward", *(of.reward.text for of in columns)]]
 
 
 def write_card(
     directory: Path,
     base: str | None,
     method: str,
-    summary: Record,
+    record: RunRecord,
     update: int,
     reward: str,
-    certificates: Sequence[Record] = (),
+    certificates: Sequence[Certificate] = (),
 ) -> None:
     """Write ``README.md`` beside a model's files.
 
     Args:
         base: the model that training started from; a directory on this machine is left out.
         method: class of the LightningModule.
-        summary: of the run (`RunSummary`): ``name``, ``constraints`` and ``measured``.
+        record: of the run.
         update: of the exported policy; other measurements than of this policy and of the start are left out.
         reward: names of the maximized signals.
         certificates: of the exported policy.
@@ -73,16 +51,16 @@ def write_card(
     lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
     if base is not None and ":" not in base and not Path(base).expanduser().exists():
         lines.append(f"base_model: {base}")
-    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {plain(summary['name'])}", ""]
+    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {plain(record.name)}", ""]
     lines += [
         f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {plain(reward)}."
     ]
-    shown = {key: of for key, of in summary["measured"].items() if key == "before" or of["update"] == update}
+    shown = {key: of for key, of in record.measured.items() if key == "before" or of.update == update}
     if "best" in shown:
         shown.pop("last", None)
     heads = ["behavior and threshold", *(COLUMNS[key] for key in COLUMNS if key in shown)]
-    rows = measured_rows(summary["constraints"], (shown[key] for key in COLUMNS if key in shown))
-    prompts = {COLUMNS[key]: of["prompts"] for key, of in shown.items() if of.get("prompts")}
+    rows = measured_rows(record.constraints, (shown[key] for key in COLUMNS if key in shown))
+    prompts = {COLUMNS[key]: of.prompts for key, of in shown.items() if of.prompts}
     lines += ["", *_table(heads, rows), "", "Parentheses: 95 % intervals over prompts"]
     lines[-1] += f" ({', '.join(f'{head}: {count:,}' for head, count in prompts.items())})." if prompts else "."
     lines += ["", "## Certificate"]
@@ -93,7 +71,7 @@ def write_card(
     (directory / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _certificate(certificate: Record) -> list[str]:
+def _certificate(certificate: Certificate) -> list[str]:
     question = certificate["question"]
     rows = []
     for name, of in certificate["constraints"].items():
@@ -103,9 +81,7 @@ def _certificate(certificate: Record) -> list[str]:
         rows.append(
             [f"{name}, {word} {of[word]:g}{condition}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
         )
-    over = "all constraints together"
-    if "error" in certificate:  # those of before November 27, 2026 are a look for each policy
-        over = f"all constraints and all looks at the run, of which this is look {certificate['look']}"
+    over = f"all constraints and all looks at the run, of which this is look {certificate['look']}"
     return [
         f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
         f"trained nor selected the policy; confidence {question['confidence']:g} over {over}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import RichProgressBar
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import unit
 
@@ -31,7 +31,7 @@ SILENCE = 60.0
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Shows ``2/3 met, worst NC 0.88 < 0.95, reward 0.91``, and every few updates a table of all constraints.
+    """Shows ``2/3 met, worst NC 0.880 < 0.95, reward 0.91``, and every few updates a table of all constraints.
 
     The last update's rates decide which constraints are met. The table adds intervals of 95 %, with prompts as
     clusters, and multipliers λ. Files and notebooks get a line beside each table, and at least every minute.
@@ -143,32 +143,28 @@ class ObjectiveProgressBar(RichProgressBar):
         return ", ".join(parts)
 
 
-class Measured(NamedTuple):
-    """A constraint's last rate or mean, its bound in force, and its excess in units of the bound."""
-
-    name: str
-    bound: Bound
-    value: float
-    excess: float
-    enforced: bool
-
-
-def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iterator[Measured]:
-    """The constraints that the last update measured, in the objective's order."""
+def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iterator[MeasuredConstraint]:
+    """The constraints that the last update measured, with the bounds in force, in the objective's order."""
     for name, constraint in objective.constraints.items():
-        if (tag := constraint.bound.tag(name)) in latest:
+        value = latest.get(constraint.bound.tag(name))
+        if value is not None:
             bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
-            excess = float("-inf")
-            if bound.threshold is not None:
-                excess = (bound.violation(latest[tag]) - bound.target) / unit(bound)
-            yield Measured(name, bound, latest[tag], excess, name in objective.constrained)
+            yield replace(MeasuredConstraint.declared(name, constraint), bound=bound, value=value)
 
 
-def furthest(objective: Objective, latest: dict[str, float]) -> list[Measured]:
+def excess(measured: MeasuredConstraint) -> float:
+    """How far a value lies beyond its bound, in units of the bound; minus infinity without a bound."""
+    bound = measured.bound
+    if bound.threshold is None or measured.value is None:
+        return float("-inf")
+    return (bound.violation(measured.value) - bound.target) / unit(bound)
+
+
+def furthest(objective: Objective, latest: dict[str, float]) -> list[MeasuredConstraint]:
     """The measured constraints in the objective's order; of many, the `ROWS` furthest beyond their thresholds."""
     measured = list(measured_constraints(objective, latest))
-    least = sorted((constraint.excess for constraint in measured), reverse=True)[:ROWS]
-    return [constraint for constraint in measured if constraint.excess >= least[-1]]
+    least = sorted(map(excess, measured), reverse=True)[:ROWS]
+    return [constraint for constraint in measured if excess(constraint) >= least[-1]]
 
 
 def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
@@ -176,10 +172,9 @@ def objective_status(objective: Objective, latest: dict[str, float]) -> list[str
     parts = []
     enforced = [measured for measured in measured_constraints(objective, latest) if measured.enforced]
     if enforced:
-        worst = max(enforced, key=lambda measured: measured.excess)
-        met = worst.bound.met(worst.value)
-        parts.append(f"{sum(m.bound.met(m.value) for m in enforced)}/{len(enforced)} met")
-        parts.append(f"{'closest' if met else 'worst'} {short_name(worst.name)} {compared(worst.bound, worst.value)}")
+        worst = max(enforced, key=excess)
+        parts.append(f"{sum(measured.met for measured in enforced)}/{len(enforced)} met")
+        parts.append(f"{'closest' if worst.met else 'worst'} {short_name(worst.name)} {worst.compared}")
     if "reward/mean" in latest:
         parts.append(f"reward {latest['reward/mean']:.3g}")
     for name in objective.constrained:
@@ -192,11 +187,13 @@ def progress_table(module: RolloutModule) -> Table:
     """The last update's rates with thresholds, intervals and multipliers."""
     objective, latest = module.objective, module.latest_metrics
     table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
-    for name, bound, value, _, _ in furthest(objective, latest):
-        interval = side = ""
-        if (rate := module.latest_rates.get(name)) is not None:
-            interval, side = bound.interval_text(*bound.interval(rate)), bound.word(rate)
-        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", interval, side, weight_text(latest, name))))
+    for measured in furthest(objective, latest):
+        name, rate = measured.name, module.latest_rates.get(measured.name)
+        if rate is not None:
+            bound = measured.bound
+            measured = measured.at(measured.value, bound.interval(rate), bound.word(rate))
+        cells = (name, measured.condition, measured.value_text, measured.interval_text, measured.side)
+        table.add_row(*map(Text, (*cells, weight_text(latest, name))))
     if "reward/mean" in latest:
         table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", weight_text(latest, "reward"))
     return table
@@ -213,12 +210,3 @@ def weight_text(latest: dict[str, float], name: str) -> str:
 def short_name(name: str) -> str:
     """The name in at most `LONGEST` characters."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-
-
-def compared(bound: Bound, value: float) -> str:
-    """``0.88 < 0.95``, with as many digits as tell the numbers apart."""
-    sign = bound.sign if bound.met(value) else {">=": "<", "<=": ">"}[bound.sign]
-    shown = f"{value:.4g}" if bound.of_mean else f"{value:.2f}"
-    if float(shown) == bound.threshold != value:
-        shown = f"{value:.5g}"
-    return f"{shown} {sign} {bound.threshold:g}"

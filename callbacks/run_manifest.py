@@ -29,7 +29,7 @@ from lightning_cgrpo.core.manifest.settings import Settings, differing, import_p
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.policies.pretrained import fingerprint
+from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
 from lightning_cgrpo.policies.text_policy import TextPolicy
 
@@ -159,7 +159,7 @@ def _device_name(device: torch.device) -> str:
 def _of_policy(manifest: Manifest) -> Manifest:
     """The part of a manifest on which an evaluation depends."""
     settings = None if manifest.settings is None else _evaluated(manifest.settings)
-    machine = {"precision": manifest.precision}
+    machine = {name: value for name, value in manifest.machine.items() if name == "precision"}
     return Manifest(
         settings,
         code=manifest.code,

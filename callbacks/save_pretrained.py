@@ -10,8 +10,8 @@ from lightning_cgrpo.callbacks.model_card import write_card
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.policies.adapters import ADAPTERS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import ADAPTERS
 from lightning_cgrpo.policies.sharding import full_weights
 
 
@@ -60,7 +60,7 @@ class SavePretrained(Callback):
         policy.save_pretrained(self.directory, weights=weights)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RunSummary):
-                callback.write(trainer, pl_module, callback.record["status"])  # finished, if it came first
+                callback.write(trainer, pl_module, callback.record.status)  # finished, if it came first
                 method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
                 write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
         print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")

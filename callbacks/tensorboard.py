@@ -55,7 +55,7 @@ def compared(module: RolloutModule) -> list[str]:
 def hyperparameters(trainer: Trainer, module: RolloutModule) -> dict[str, float | str | bool]:
     """The settings that change learning, by path; without a configuration those that every module has."""
     summaries = (callback for callback in trainer.callbacks if isinstance(callback, RunSummary))  # type: ignore[attr-defined]
-    method: dict[str, Any] = next((summary.record["method"] for summary in summaries), {})
+    method: dict[str, Any] = next((summary.record.method for summary in summaries), {})
     settings = {path.replace("init_args.", ""): value for path, value in _leaves(method, "")}
     return {"seed": module.seed, "model.group_size": module.group_size, **settings}
 

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich import get_console
 from rich.text import Text
 
-from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar, compared, furthest, short_name, weight_text
+from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar, furthest, short_name, weight_text
 from lightning_cgrpo.callbacks.run_summary import RunSummary, updates_asked
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
@@ -21,7 +21,7 @@ PAUSE = 1.0
 
 
 class UpdateLines(RunSummary):
-    """Prints ``Update 3 of 60: reward -0.79 λ 0.25, correct 0.59 < 0.8 λ 0.75``, at most once a second, and the card.
+    """Prints ``Update 3 of 60: reward -0.79 λ 0.25, correct 0.590 < 0.8 λ 0.75``, at most once a second, and the card.
 
     A callback for the weights adds it to a `Trainer` that has neither `ObjectiveProgressBar` nor `RunSummary`.
     ``enable_progress_bar=False`` silences it.
@@ -53,9 +53,8 @@ def update_line(objective: Objective, latest: dict[str, float]) -> str:
     parts = []
     if "reward/mean" in latest:
         parts.append(f"reward {latest['reward/mean']:.4g} {weight_text(latest, 'reward')}")
-    for name, bound, value, _, _ in furthest(objective, latest):
-        shown = f"{value:.4g}" if bound.threshold is None else compared(bound, value)
-        parts.append(f"{short_name(name)} {shown} {weight_text(latest, name)}")
+    for measured in furthest(objective, latest):
+        parts.append(f"{short_name(measured.name)} {measured.compared} {weight_text(latest, measured.name)}")
     return ", ".join(part.rstrip() for part in parts)
 
 

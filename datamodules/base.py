@@ -14,8 +14,9 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset, identities
+from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
 from lightning_cgrpo.core.user_code import UserCode
 
@@ -155,7 +156,7 @@ class GroupDataModule(LightningDataModule, ABC):
                 used_so = {*rows.tolist()} - seen
                 parts[use] = len(used_so)
                 seen |= used_so
-        others = self.seen_prompts(source) - seen
+        others = self._shared_prompts(source) - seen
         parts["that trained or validated"] = len(others)
         seen |= others
         unused = [index for index in range(total) if index not in seen]
@@ -190,9 +191,19 @@ class GroupDataModule(LightningDataModule, ABC):
             first.setdefault(self._identities[index], index)
         return first
 
-    def seen_prompts(self, source: PromptSource) -> set[int]:
-        """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""
-        return set()
+    def _shared_prompts(self, source: PromptSource) -> set[int]:
+        """Indices of test prompts that are training or validation prompts, too."""
+        here = source_fingerprints(source)
+        shared: set[int] = set()
+        for other in self.overlapping_sources():
+            there = source_fingerprints(other)
+            if here is not None and there is not None:
+                shared |= {*torch.isin(here[:, 1], there[:, 1]).nonzero().flatten().tolist()}
+        return shared
+
+    def overlapping_sources(self) -> Sequence[PromptSource]:
+        """Training and validation prompts that may be test prompts, too; none where splits are disjoint."""
+        return ()
 
     def _updates_done(self) -> int:
         return self.trainer.global_step if self.trainer is not None else 0

@@ -7,14 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.prompts.fingerprints import prompt_fingerprint
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records, records_in_memory
-from lightning_cgrpo.core.prompts.source import PromptSource, identities
-from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, evenly_spaced
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 
@@ -102,10 +101,8 @@ class PromptDataModule(GroupDataModule):
         train, val = self._train_and_val
         return Prompts(train if split == "train" else val)
 
-    def seen_prompts(self, source: PromptSource) -> set[int]:
-        train, val = self._train_and_val
-        seen = {*_keys(train), *_keys(val)}
-        return {index for index, key in enumerate(_keys(source.rows or ())) if key in seen}
+    def overlapping_sources(self) -> Sequence[PromptSource]:
+        return [Prompts(rows) for rows in self._train_and_val]
 
     @property
     def needs_test_path(self) -> bool:
@@ -194,8 +191,6 @@ def _name(path: Given) -> str:
     return f"the given {type(path).__name__}" if _in_memory(path) else str(path)
 
 
-def _keys(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The `identities` of the rows' prompts."""
-    asked = {"prompt": [row["prompt"] for row in rows]}
-    keys: list[float] = identities(PromptGroups(torch.arange(len(rows)), asked)).tolist()
-    return keys
+def _keys(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The fingerprints of the rows' prompts."""
+    return [prompt_fingerprint(row) for row in rows]

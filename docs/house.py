@@ -30,7 +30,7 @@ WINGS = {
 
 def rooms() -> tuple[nx.DiGraph, nx.DiGraph, dict[str, int]]:
     """Imports between rooms, imports between files, and the lines of every room."""
-    graph = grimp.build_graph(PACKAGE)
+    graph = grimp.build_graph(PACKAGE, cache_dir=None)
     files, house = nx.DiGraph(), nx.DiGraph()
     lines: dict[str, int] = {}
     for module in graph.modules - {PACKAGE}:

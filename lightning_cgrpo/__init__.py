@@ -6,10 +6,7 @@ Names are imported at first use, because Lightning takes seconds to import.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
-
-from lightning_cgrpo.core.moved import MovedModules
 
 __version__ = "0.2.0"
 
@@ -83,12 +80,7 @@ _EXPORTS = {
 __all__ = [*_EXPORTS, "__version__"]
 
 
-sys.meta_path.append(MovedModules())
-
-
 def __getattr__(name: str) -> Any:
-    if name in ("Argoverse2", "CoVLA"):
-        raise AttributeError(f"{name} has moved, try examples.scene_sources.{name.lower()} of the repository.")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'lightning_cgrpo' has no attribute '{name}'")
     return getattr(importlib.import_module(_EXPORTS[name]), name)

@@ -37,7 +37,6 @@ TOOLS = {
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
-MOVED = {"score": "python -m navsim_score score", "think": "python -m examples.driving_thoughts"}
 OUTPUT_CLOSED = 141
 """The exit status of a program whose output nobody reads any more: 128 + SIGPIPE."""
 ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
@@ -113,8 +112,6 @@ def main(arguments: list[str]) -> None:
         print(__version__)
         return
     command, rest = arguments[0], arguments[1:]
-    if command in MOVED:
-        raise ConfigError(f"Expected a command, but {command} has moved, try {MOVED[command]}.")
     if command not in commands:
         hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")

@@ -16,13 +16,16 @@ from navsim_score.scoring.comfort import extended_comfort
 from navsim_score.simulation.interpolation import in_scene
 from navsim_score.traffic.traffic import TrafficPolicy
 
+EPDMS, ADE, COMFORT = (list(SHORT).index(name) for name in ("EPDMS", "ADE@4s", "EC"))
+"""Places of columns in the order of `SHORT`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Drive:
     """G scored plans of a scene."""
 
     number: int  # of the scene
-    follows: int | None  # number of the first-stage scene; None in the first stage, or if that scene names this scene
+    follows: int | None  # number of the first-stage scene; None of the first stage, and before `_linked`
     name: str
     previous: str | None  # name of the scene 0.5 s before
     follow_ups: tuple[str, ...]  # names of second-stage scenes
@@ -110,40 +113,55 @@ def summary(drives: Sequence[Drive], dialect: Dialect, traffic: TrafficPolicy) -
     return summaries({"": drives}, dialect, traffic)[""]
 
 
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """A scene's plans with the values ``[G, C]`` that count, in the order of `SHORT`."""
+
+    drive: Drive
+    values: Tensor
+
+    @property
+    def epdms(self) -> Tensor:
+        """``[G]``."""
+        return self.values[:, EPDMS]
+
+
 def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool) -> Result:
-    values = _values(drives, dialect, both_frames=staged)
-    first = [row for row, drive in enumerate(drives) if drive.follows is None]
-    after: dict[int | None, list[int]] = {drives[row].number: [] for row in first}
-    for row, drive in enumerate(drives):
-        if drive.follows in after:
-            after[drive.follows].append(row)
-    one = _means([drives[row] for row in first], [values[row] for row in first])
-    score = list(SHORT).index("EPDMS")
-    seconds: list[Tensor] = []
-    products: list[Tensor] = []
+    # Part the scenes into the first stage, and the follow-ups of each first-stage scene.
+    first: list[_Scored] = []
+    follow_ups: dict[int | None, list[_Scored]] = {}
+    for drive, values in zip(drives, _values(drives, dialect, both_frames=staged), strict=True):
+        scored = _Scored(drive, values)
+        if drive.follows is None:
+            first.append(scored)
+        else:
+            follow_ups.setdefault(drive.follows, []).append(scored)
+    # The second stage has a value for each answer of the first; both stages' EPDMS are multiplied.
     by_scene: dict[str, tuple[float, float | None]] = {}
     followers: list[Drive] = []
-    for row in first:
-        rows = after[drives[row].number]
-        scene = drives[row].name
-        alone = float(values[row][:, score].nanmean())
-        by_scene[scene] = alone, None
-        if not rows:
-            continue
-        answers = len(products)
-        followers += [drives[other] for other in rows]
-        means = torch.stack([values[other].mean(0) for other in rows])
-        # Each answer weights the follow-ups by how near its plan ends to where they start.
-        weights = follow_up_weights(drives[row].ends, torch.stack([drives[other].start for other in rows]))
-        for answer, weight in zip(values[row], weights, strict=True):
-            seconds.append(weight @ means / weight.sum())
-            products.append(answer[score] * seconds[-1][score])
-        by_scene[scene] = alone, float(torch.stack(products[answers:]).mean())
+    seconds: list[Tensor] = []
+    products: list[Tensor] = []
+    for scene in first:
+        both = None
+        if later := follow_ups.get(scene.drive.number):
+            second = _second_stage(scene.drive, later)
+            product = scene.epdms * second[:, EPDMS]
+            followers += [of.drive for of in later]
+            seconds.append(second)
+            products.append(product)
+            both = float(product.mean())
+        by_scene[scene.drive.name] = float(scene.epdms.nanmean()), both
+    one = _means([of.drive for of in first], [of.values for of in first])
     if not seconds:
         return Result(name, one, by_scene=by_scene)
-    two = _means(followers, [torch.stack(seconds)])
-    both = float(torch.stack(products).mean())
-    return Result(name, one, two, sum(map(bool, after.values())), both, by_scene)
+    return Result(name, one, _means(followers, seconds), len(seconds), float(torch.cat(products).mean()), by_scene)
+
+
+def _second_stage(first: Drive, follow_ups: Sequence[_Scored]) -> Tensor:
+    """``[G, C]``: means over each follow-up's plans, weighted by how near each answer's plan ends to their starts."""
+    means = torch.stack([of.values.mean(0) for of in follow_ups])  # [J, C]
+    weights = follow_up_weights(first.ends, torch.stack([of.drive.start for of in follow_ups]))  # [G, J]
+    return torch.stack([weight @ means / weight.sum() for weight in weights])
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:
@@ -173,14 +191,16 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
                 comfort[before] = comfort[row]
     values = []
     for drive, extended in zip(drives, comfort, strict=True):
+        # Well-formed plans have the columns' values.
         columns = {**drive.columns, EXTENDED_COMFORT: extended}
         columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: extended})
         absent = torch.full(drive.valid.shape, torch.nan, dtype=torch.float64)
         table = torch.stack([columns.get(name, absent).double() for name in SHORT.values()], 1)
+        # Malformed plans have 0, but in unknown columns and in ADE.
         malformed = torch.full_like(table, torch.nan if dialect.drops_failed else 0.0)
         malformed[:, [name not in columns for name in SHORT.values()]] = torch.nan
-        malformed[:, list(SHORT).index("ADE@4s")] = torch.nan
-        malformed[:, list(SHORT).index("EC")] *= torch.where(extended.isnan(), torch.nan, 1.0)
+        malformed[:, ADE] = torch.nan
+        malformed[:, COMFORT] *= torch.where(extended.isnan(), torch.nan, 1.0)
         values.append(torch.where(drive.valid[:, None], table, malformed))
     return values
 

@@ -26,10 +26,10 @@ from lightning_cgrpo.objective.measurement import (
     RunningSums,
     behavior_metrics,
     behavior_sums,
-    clustered_rates,
     isolate_faults,
     prompt_sums,
 )
+from lightning_cgrpo.objective.moments import clustered_rates
 from tests.dual_run import DualRun, Recording
 from tests.generated import Batch, Run, examples, runs, units
 from tests.loops.advantages import gdpo, leave_one_out, pooled_advantages, scalarized_advantages, scalarized_rewards

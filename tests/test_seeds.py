@@ -5,7 +5,7 @@ import torch
 from lightning import seed_everything
 
 from lightning_cgrpo.datamodules import GridworldDataModule, NavsimDataModule, WordProblemsDataModule
-from lightning_cgrpo.policies.pretrained import LoRA, with_adapters
+from lightning_cgrpo.policies.adapters import LoRA, with_adapters
 from lightning_cgrpo.policies.tiny.text import build_model
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 from tests.grids import grid_module

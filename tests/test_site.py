@@ -36,7 +36,7 @@ def test_every_page_is_there_and_found_by_search(site):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("word", "location"), [("OOM", "one_gpu.html#out-of-memory-oom"), ("lr", "tuning.html#learning-rate")]
+    ("word", "location"), [("OOM", "one_gpu.html#out-of-memory-oom"), ("lr", "did_it_work.html#learning-rate")]
 )
 def test_search_finds_words_beside_punctuation(site, word, location):
     index = json.loads((site / "search" / "search_index.json").read_text())

@@ -16,7 +16,7 @@ from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.reward_kept import advice
+from lightning_cgrpo.run.advice import advice
 
 if TYPE_CHECKING:
     from lightning_cgrpo.core.manifest.manifest import Manifest
@@ -181,14 +181,14 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
 def _note(file: Path, objective: Objective) -> str:
     """The lines below a certificate, with those of the run's card about a lost reward."""
     from lightning_cgrpo.cli.certificate import decided
-    from lightning_cgrpo.cli.report.runs import read_summary
+    from lightning_cgrpo.cli.report.runs import read_record
 
     note = f"Recorded in {file}: looks at a run share its error, and no look sees another's prompts."
     not_certified = [name for name in objective.constrained if name not in decided(objective)]
     if not_certified:
         note += f" Not certified, because they have no range: {', '.join(not_certified)}."
-    summary = read_summary(file.parent.parent / SUMMARY)
-    return "\n".join([note, *advice(summary or {})])
+    record = read_record(file.parent.parent / SUMMARY)
+    return "\n".join([note, *([] if record is None else advice(record))])
 
 
 def _objective(config: Resolved) -> Objective:

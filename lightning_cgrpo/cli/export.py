@@ -68,14 +68,14 @@ def _write_card(config: Config, checkpoint: Path, update: int, policy: str, dire
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
     from lightning_cgrpo.cli.looks import certificates_of
-    from lightning_cgrpo.cli.report.runs import read_summary
+    from lightning_cgrpo.cli.report.runs import read_record
 
-    summary = read_summary(checkpoint.parent.parent / SUMMARY)
+    record = read_record(checkpoint.parent.parent / SUMMARY)
     (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
-    if summary is None:
+    if record is None:
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
     looks = certificates_of(checkpoint.parent, policy, objective)
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
-    write_card(directory, base, method, dict(summary), update, rewards, looks)
+    write_card(directory, base, method, record, update, rewards, looks)

@@ -7,20 +7,9 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
 from lightning_cgrpo.core.errors import did_you_mean
-from lightning_cgrpo.core.moved import new_path
 from lightning_cgrpo.core.signatures import Parameter, Signature, names_beside_missing, signature_of
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
-MOVED = {
-    "Argoverse2": "examples.scene_sources.argoverse2.Argoverse2",
-    "CoVLA": "examples.scene_sources.covla.CoVLA",
-    "ExponentiatedGradient": "examples.controllers.exponentiated_gradient.ExponentiatedGradient",
-    "NuPI": "examples.controllers.nupi.NuPI",
-    "ReferenceSync": "examples.callbacks.reference_sync.ReferenceSync",
-    "StepBudget": "examples.callbacks.step_budget.StepBudget",
-    "WeightBounds": "examples.controllers.bounded_weights.BoundedWeights",
-}
-"""Classes that are in `examples` since this version, by name, with their new path."""
 NAMES_OF_TRL = {
     "num_generations": "model.group_size",
     "num_generations_eval": "model.eval_group_size",
@@ -115,12 +104,6 @@ def _section_of(key: str, config: Config) -> str | None:
 
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
-    path = str(value.get("class_path") if isinstance(value, Mapping) else value)
-    if (new := new_path(path)) is not None:
-        raise ConfigError(f"Expected {where} to be a class, but {path} has moved, try {new}.")
-    if path in MOVED or (path.startswith("lightning_cgrpo.") and short_class(path) in MOVED):
-        moved = MOVED[short_class(path)]
-        raise ConfigError(f"Expected {where} to be {moved}, because {path} has moved there, try the new path.")
     if isinstance(value, Mapping) and "class_path" in value:
         class_path = str(value["class_path"])
         _check_class(where, class_path)

@@ -16,7 +16,7 @@ from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import Resolved
 from lightning_cgrpo.core.distributed import gathered_on_first
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.rollout import PromptGroups, Signals
 from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config, Resolved, get, is_class, short_class
-from lightning_cgrpo.core.manifest.effects import learning, only_shows
+from lightning_cgrpo.cli.configuration import Config, Resolved, get, is_class
+from lightning_cgrpo.core.manifest.effects import class_name, learning, only_shows
 
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
@@ -95,8 +95,8 @@ def _reduced(value: Any, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
     if key == "class_path":
-        return short_class(value)
+        return class_name(value)
     if "." in value and is_class(value):  # A class without arguments may stand for its name alone.
-        return {"class_path": short_class(value)}
+        return {"class_path": class_name(value)}
     # A prefix such as "packaged:" is a part of the place.
     return PurePath(value).name.rpartition(":")[2] if key in PLACES else value

@@ -15,8 +15,8 @@ from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_def
 from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
+from lightning_cgrpo.policies.model_files import located
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.pretrained import located
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
 

@@ -86,6 +86,11 @@ def _base(module: _Module, node: ast.ClassDef) -> Signature | None:
     return next((signature for signature in signatures if signature is not None), None)
 
 
+def is_there(class_path: str) -> bool:
+    """True for a class whose source is found."""
+    return _locate(class_path) is not None
+
+
 def constant_of(class_path: str, name: str) -> Any:
     """The value that the body of a class, or else of a base class, assigns to a name; None without."""
     located = _locate(class_path)
@@ -93,8 +98,10 @@ def constant_of(class_path: str, name: str) -> Any:
         return None
     module, node = located
     for item in node.body:
-        if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == name:
-            return ast.literal_eval(item.value)
+        if isinstance(item, (ast.Assign, ast.AnnAssign)) and isinstance(item.value, ast.Constant | ast.Tuple):
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            if ast.unparse(target) == name:
+                return ast.literal_eval(item.value)
     for base in node.bases:
         value = constant_of(module.names.get(ast.unparse(base), ""), name)
         if value is not None:

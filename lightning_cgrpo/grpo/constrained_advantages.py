@@ -158,7 +158,7 @@ class ConstrainedAdvantages:
         self.estimator.load_running_state(state["estimator"])
         self.updates = state["updates"]
         self.dual.enforce(self.updates)
-        for name, bound in state.get("bounds", {}).items():  # since November 28, 2026
+        for name, bound in state["bounds"].items():
             if bound != self._bounds[name]:
                 rank_zero_warn(
                     f"Constraint '{name}' continues with {self._bounds[name]}, but the checkpoint was trained with "

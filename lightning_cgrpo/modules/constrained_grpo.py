@@ -186,7 +186,7 @@ class ConstrainedGRPO(RolloutModule):
         """
         state: dict[str, Tensor] = checkpoint.get("estimator", {})
         names = list(self.objective.component_names)
-        before = checkpoint.get("components", names)  # versions before November 27, 2026 kept no names
+        before = checkpoint.get("components", names)  # none after supervised fine-tuning
         if before == names:
             return state
         if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":

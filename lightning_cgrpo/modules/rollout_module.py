@@ -21,14 +21,9 @@ from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
-from lightning_cgrpo.modules.manual_optimization import (
-    ManualOptimization,
-    check_finished,
-    check_fit,
-    check_precision,
-    check_trainer,
-)
+from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.modules.monitored import check_monitors
+from lightning_cgrpo.modules.trainer_checks import check_finished, check_fit, check_precision, check_trainer
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import MERIT, Standing

@@ -14,7 +14,8 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import all_sum_named, world
 from lightning_cgrpo.modules.policy_steps import POLICY_TERMS, StepsTaken
 from lightning_cgrpo.objective.group_statistics import GroupStatistics
-from lightning_cgrpo.objective.measurement import behavior_metrics, clustered_rates
+from lightning_cgrpo.objective.measurement import behavior_metrics
+from lightning_cgrpo.objective.moments import clustered_rates
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 

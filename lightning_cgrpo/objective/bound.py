@@ -137,13 +137,26 @@ class Bound:
         hopeless = side == "undecided" and rate.upper_if_clean(0.025) > self.target
         return "too few" if hopeless else side
 
+    def number(self, value: float, interval: tuple[float, float] | None = None) -> str:
+        """A rate or mean as text, with as many digits as its interval has.
+
+        Example:
+            >>> rate = Bound()
+            >>> rate.number(0.9375), rate.number(0.0004), rate.number(0.002, (0.001, 0.005)), rate.number(0.0)
+            ('0.938', '0.0004', '0.0020', '0.000')
+        """
+        if self.of_mean:
+            return f"{value:.4g}"
+        shown = f"{value:.{_digits(*interval) if interval else 3}f}"
+        # A rate that is neither 0 nor 1 does not look as if it were.
+        return shown if float(shown) not in (0, 1) or value in (0, 1) else f"{value:.4f}"
+
     def interval_text(self, low: float, high: float) -> str:
         """An interval in the user's orientation, as text: ``0.912-0.963``."""
         if self.of_mean:
             # Without any variation, the width of the interval is not known.
             return "all equal" if low == high else f"{low:.4g} to {high:.4g}"
-        # A rate near 0 or 1 needs more digits.
-        digits = 4 if min(high, 1 - low) < 0.01 else 3
+        digits = _digits(low, high)
         return f"{low:.{digits}f}-{high:.{digits}f}"
 
     def tag(self, name: str) -> str:
@@ -152,3 +165,8 @@ class Bound:
 
     def __str__(self) -> str:
         return "" if self.threshold is None else f"{self.sign} {self.threshold:g}"
+
+
+def _digits(low: float, high: float) -> int:
+    """Decimals of a rate's interval: one near 0 or 1 needs more."""
+    return 4 if min(high, 1 - low) < 0.01 else 3

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
+from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 EVERY = "every threshold"
 """Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""
@@ -130,80 +131,6 @@ def best_sums(objective: Objective, signals: Signals, longest: int | None = None
         every = torch.ones_like(none).double()
         rows |= {f"violations/{EVERY}": none.double(), f"opportunities/{EVERY}": every, f"most/{EVERY}": every}
     return rows
-
-
-def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Scalars for `clustered_rates`, from violations, opportunities and most opportunities of prompts ``[B]``."""
-    scalars = {}
-    for name in constraints:
-        violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
-        observed = opportunities > 0
-        scalars[f"observed/{name}"] = observed.sum()
-        scalars[f"most of observed/{name}"] = rows[f"most/{name}"].maximum(opportunities).where(observed, 0).sum()
-        for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
-            scalars[f"{kind}/{name}"] = prompts.sum()
-            scalars[f"opportunities of {kind}/{name}"] = opportunities.where(prompts, 0).sum()
-            squares = opportunities.where(prompts, 0).square()
-            scalars[f"opportunities squared of {kind}/{name}"] = squares.sum()
-            scalars[f"opportunities to the fourth of {kind}/{name}"] = squares.square().sum()
-        scalars[f"violations squared/{name}"] = violations.square().sum()
-        scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
-        scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
-    return scalars
-
-
-def clustered_rates(
-    constraints: Iterable[str], sums: Mapping[str, float], means: Container[str] = ()
-) -> dict[str, ClusteredRate]:
-    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints.
-
-    Args:
-        means: names of the constraints that bound means.
-    """
-    rates: dict[str, ClusteredRate] = {}
-    for name in constraints:
-        violations, opportunities = sums[f"violations/{name}"], sums[f"opportunities/{name}"]
-        prompts = int(sums[f"observed/{name}"])
-        if not opportunities:
-            continue
-        rate = violations / opportunities
-        squares = (
-            sums[f"violations squared/{name}"]
-            - 2 * rate * sums[f"violations by opportunities/{name}"]
-            + rate**2 * sums[f"opportunities squared/{name}"]
-        )
-        mean = name in means
-        scale = sums[f"{'violations' if mean else 'opportunities'} squared/{name}"]
-        # What rounding leaves of a sum of zeros is no spread.
-        spread = (mean or 0 < rate < 1) and prompts > 1 and squares > 1e-12 * scale
-        error = math.sqrt(prompts / (prompts - 1) * squares) / opportunities if spread else None
-        if mean:
-            rates[name] = ClusteredMean(rate, error, prompts, opportunities)
-        else:
-            counts = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
-            effective = _effective("violating", name, sums), _effective("clean", name, sums)
-            most = sums[f"most of observed/{name}"] / prompts
-            telling = _telling(name, rate, sums)
-            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *counts, *effective, most, telling)
-    return rates
-
-
-def _telling(name: str, rate: float, sums: Mapping[str, float]) -> float:
-    """The number of prompts with equal opportunities that would tell the standard error as well (Satterthwaite, 1946).
-
-    The squared error sums (violations - rate · opportunities)² of prompts, here as if each violated at all or at none.
-    """
-    squares = fourths = 0.0
-    for kind, distance in (("violating", 1 - rate), ("clean", rate)):
-        squares += distance**2 * sums[f"opportunities squared of {kind}/{name}"]
-        fourths += distance**4 * sums[f"opportunities to the fourth of {kind}/{name}"]
-    return squares**2 / fourths if fourths else 0.0
-
-
-def _effective(kind: str, name: str, sums: Mapping[str, float]) -> float:
-    """The number of prompts with equal opportunities that say as much as those of a kind (Kish, 1965)."""
-    squares = sums[f"opportunities squared of {kind}/{name}"]
-    return sums[f"opportunities of {kind}/{name}"] ** 2 / squares if squares else 0.0
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:

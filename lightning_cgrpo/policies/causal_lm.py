@@ -14,30 +14,23 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.rollout import NO_INPUTS, Examples, Rollouts
+from lightning_cgrpo.policies.adapters import LoRA, with_adapters
 from lightning_cgrpo.policies.comparison import check_causal, choose
 from lightning_cgrpo.policies.computations.computation import Computation
 from lightning_cgrpo.policies.computations.packed import packed_states
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.model_files import origin
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
-from lightning_cgrpo.policies.pretrained import (
-    SET_BY_POLICY,
-    LoRA,
-    check_unquantized,
-    load_pretrained,
-    origin,
-    recomputable_layers,
-    recompute_activations,
-    stop_tokens,
-    with_adapters,
-    write,
-)
+from lightning_cgrpo.policies.pretrained import SET_BY_POLICY, check_unquantized, load_pretrained, stop_tokens
+from lightning_cgrpo.policies.recomputing import recomputable_layers, recompute_activations
 from lightning_cgrpo.policies.rendering import end_of_turn
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.policies.shared_prefix.support import length_limit
 from lightning_cgrpo.policies.text_policy import TextPolicy
+from lightning_cgrpo.policies.written_models import write
 
 if TYPE_CHECKING:
     from transformers import DynamicCache

@@ -15,10 +15,11 @@ from torch.nn.utils.rnn import pad_sequence
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.rollout import NO_INPUTS
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.images import ImageError, read_image
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
-from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
+from lightning_cgrpo.policies.pretrained import load_pretrained
 from lightning_cgrpo.policies.rendering import Messages, Tools, Variables
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED

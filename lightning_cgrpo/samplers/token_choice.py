@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.samplers.engine import Sampling
 
 
@@ -37,7 +36,7 @@ class TokenChoice:
             seen: ``[R, V]`` bool, tokens to penalize.
         """
         longest, least = self.sampling.max_new_tokens, self.sampling.min_new_tokens
-        scaled = at_least_float32(logits)
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))  # half precision in float32
         if seen is not None:
             scaled = penalized(scaled, seen, self.sampling.repetition_penalty)
         if self.policy.temperature != 1:

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from lightning_cgrpo.callbacks.closing_card import closing_lines, closing_table, show_closing_card
+from lightning_cgrpo.run.record import RunRecord
 
 
 def measured(update, low, high, value, reward):
@@ -37,7 +38,7 @@ RECORD = {
 
 def text_of(record, width):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(closing_table(record), crop=False)
+    console.print(closing_table(RunRecord.read(record)), crop=False)
     return console.export_text()
 
 
@@ -69,7 +70,7 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
     (folder / "config.yaml").touch()
     screen = Console(width=80, force_terminal=True, record=True, file=io.StringIO())
     monkeypatch.setattr("lightning_cgrpo.callbacks.closing_card.get_console", lambda: screen)
-    show_closing_card({**RECORD, "best": {**RECORD["best"], "score": -1.125}}, folder)
+    show_closing_card(RunRecord.read({**RECORD, "best": {**RECORD["best"], "score": -1.125}}), folder)
     sentences, _, commands = screen.export_text().partition("Next:")
     assert max(map(len, sentences.splitlines())) <= 80
     assert "by val/merit -1.125. It is the latest whose estimates met" in " ".join(sentences.split())
@@ -77,23 +78,25 @@ def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
 
 
 def test_next_commands(tmp_path):
-    assert len(closing_lines(RECORD, tmp_path)) == 3, "a run from Python"
+    assert len(closing_lines(RunRecord.read(RECORD), tmp_path)) == 3, "a run from Python"
     (tmp_path / "config.yaml").touch()
-    lines = closing_lines(RECORD, tmp_path)
+    lines = closing_lines(RunRecord.read(RECORD), tmp_path)
     assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
     assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
     assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/last.ckpt").touch()
     resume = f"  python -m lightning_cgrpo fit -c {tmp_path}/config.yaml --ckpt_path={tmp_path}/checkpoints/last.ckpt"
-    assert resume in closing_lines(RECORD, tmp_path)
-    assert resume not in closing_lines({**RECORD, "status": "finished"}, tmp_path)
-    assert not any(" export " in line for line in closing_lines(RECORD, tmp_path, exports=False))
+    assert resume in closing_lines(RunRecord.read(RECORD), tmp_path)
+    assert resume not in closing_lines(RunRecord.read({**RECORD, "status": "finished"}), tmp_path)
+    assert not any(" export " in line for line in closing_lines(RunRecord.read(RECORD), tmp_path, exports=False))
     unbounded = {**RECORD, "asked": None}
-    assert closing_lines(unbounded, tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."
-    lines = closing_lines(RECORD, tmp_path, " --data.test_path=FILE")
+    assert closing_lines(RunRecord.read(unbounded), tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."
+    lines = closing_lines(RunRecord.read(RECORD), tmp_path, " --data.test_path=FILE")
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
-    assert len(closing_lines({**RECORD, "status": "failed"}, tmp_path)) == 3, "the error says what to do"
+    assert len(closing_lines(RunRecord.read({**RECORD, "status": "failed"}), tmp_path)) == 3, (
+        "the error says what to do"
+    )
 
 
 NONE = "It is the last, because no policy of the last third of the validations met all thresholds."
@@ -118,6 +121,6 @@ CHOSEN = "It is the latest whose estimates met all thresholds, with nearly the h
 def test_why_a_checkpoint_is_the_best(tmp_path, low, high, value, prompts, said):
     best = {**measured(20, low, high, value, 0.2), "prompts": prompts}
     record = {**RECORD, "measured": {"best": best}}
-    assert closing_lines(record, tmp_path)[2:] == said
+    assert closing_lines(RunRecord.read(record), tmp_path)[2:] == said
     ranked = {**record, "best": {**RECORD["best"], "monitor": "val/reward/mean"}}
-    assert len(closing_lines(ranked, tmp_path)) == 2, "by a metric that the user chose"
+    assert len(closing_lines(RunRecord.read(ranked), tmp_path)) == 2, "by a metric that the user chose"

@@ -53,9 +53,9 @@ def test_the_layout():
     assert [lines[1], *lines[3:]] == [
         "threshold train 1,319 x 4 test 500 x 1",
         "reward length -0.2083 ± 0.0021 -0.2083",
-        "correctness >= 0.75 0.7812 0.758-0.803 met 0.6923 0.650-0.733 missed",
-        "format >= 0.99 0.9931 0.987-0.997 undecided 1.0000 0.9926-1.0000 met",
-        "truncated <= 0.01 monitored 0.0012 0.0001-0.0050 met 0.0300 0.017-0.049 missed",
+        "correctness >= 0.75 0.781 0.758-0.803 met 0.692 0.650-0.733 missed",
+        "format >= 0.99 0.993 0.987-0.997 undecided 1.0000 0.9926-1.0000 met",
+        "truncated <= 0.01 monitored 0.0012 0.0001-0.0050 met 0.030 0.017-0.049 missed",
         "rare <= 0.5 never observed never observed",
         "answer length 213.3 ± 2.2 213.3",
         "prompts x answers to each; ± standard error and 95 % intervals over prompts",
@@ -123,4 +123,4 @@ def test_train_and_test_rates_side_by_side(capsys):
     assert "threshold train 5 x 2 test 7 x 2" in text and "± " in text
     for name in ("lava", "battery"):
         row = text[text.index(f" {name} <= ") :]
-        assert row.index(f"{of_train[f'rate/{name}']:.4f}") <= row.index(f"{alone[f'test/rate/{name}']:.4f}")
+        assert row.index(f"{of_train[f'rate/{name}']:.3f}") <= row.index(f"{alone[f'test/rate/{name}']:.3f}")

@@ -66,11 +66,11 @@ def test_the_worst_constraint_is_the_one_furthest_beyond_its_threshold():
     constraints = {"safe": Constraint(at_least=0.99), "brief": Constraint(mean_at_most=100.0)}
     objective = Objective("goal", {**constraints, "polite": Constraint(at_least=0.1, role="monitor")})
     latest = {"rate/safe": 0.9, "mean/brief": 120.0, "rate/polite": 0.0, "reward/mean": 0.5}
-    assert objective_status(objective, latest) == ["0/2 met", "worst safe 0.90 < 0.99", "reward 0.5"]
+    assert objective_status(objective, latest) == ["0/2 met", "worst safe 0.900 < 0.99", "reward 0.5"]
     latest |= {"rate/safe": 0.98996, "threshold/brief": 110.0}
     assert objective_status(objective, latest)[:2] == ["0/2 met", "worst brief 120 > 110"]
     latest |= {"mean/brief": 1.0}
     assert objective_status(objective, latest)[:2] == ["1/2 met", "worst safe 0.98996 < 0.99"]
     latest |= {"rate/safe": 1.0}
-    assert objective_status(objective, latest)[:2] == ["2/2 met", "closest safe 1.00 >= 0.99"]
+    assert objective_status(objective, latest)[:2] == ["2/2 met", "closest safe 1.000 >= 0.99"]
     assert objective_status(Objective("goal"), latest) == ["reward 0.5"]

@@ -75,13 +75,6 @@ def test_an_evaluation_tells_another_precision(capsys):
     assert told == ["not as in training: precision 32-true -> bf16-mixed"]
 
 
-def test_a_manifest_that_names_no_precision_is_of_float32():
-    before, now = (Manifest({}, machine={"device": "cpu", **more}) for more in ({}, {"precision": "32-true"}))
-    assert differences(before, now) == []
-    now = Manifest({}, machine={"device": "cpu", "precision": "bf16-mixed"})
-    assert differences(before, now) == ["precision 32-true -> bf16-mixed"]
-
-
 def test_settings_of_the_optimizer_apply_beside_a_schedule(capsys):
     schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--trainer.logger.name=scheduled"]
     main(["fit", *RUN, *schedule])

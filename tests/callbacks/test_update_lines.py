@@ -60,4 +60,4 @@ def test_of_many_constraints_those_furthest_beyond():
     objective = Objective("speed", {name: Constraint(at_most=0.1) for name in names})
     latest = {f"rate/{name}": number / 20 for number, name in enumerate(names)} | {"reward/mean": 1.0}
     line = update_line(objective, latest)
-    assert line.startswith("reward 1, signal08 0.40 > 0.1, ") and line.count(",") == progress.ROWS
+    assert line.startswith("reward 1, signal08 0.400 > 0.1, ") and line.count(",") == progress.ROWS

@@ -14,7 +14,7 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.looks import error_share, looks_at, record
 from lightning_cgrpo.cli.policy_identity import identity
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, file_layer, override
-from lightning_cgrpo.cli.key_check import MOVED, NAMES_OF_TRL, ROOT_KEYS, check_keys
+from lightning_cgrpo.cli.key_check import NAMES_OF_TRL, ROOT_KEYS, check_keys
 from lightning_cgrpo.core.signatures import signature_of
 
 
@@ -54,35 +54,6 @@ def test_typo(key: str, meant: str) -> None:
 )
 def test_classes_and_what_they_take(overrides: list[str], words: str) -> None:
     assert words in refused(*overrides)
-
-
-def test_the_paths_of_moved_classes_are_true() -> None:
-    for path in MOVED.values():
-        module, _, name = path.rpartition(".")
-        assert hasattr(importlib.import_module(module), name)
-
-
-@pytest.mark.parametrize(
-    "path", ["Argoverse2", "lightning_cgrpo.CoVLA", "NuPI", "lightning_cgrpo.callbacks.StepBudget"]
-)
-def test_moved_classes_name_their_new_path(path: str) -> None:
-    name = path.rpartition(".")[2]
-    with pytest.raises(ConfigError, match=f"to be examples.*.{name}, because {path} has moved there"):
-        check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
-
-
-@pytest.mark.parametrize(
-    ("path", "new"),
-    [
-        ("lightning_cgrpo.scenes.generator.GeneratedScenes", "driving_scenes.generator.GeneratedScenes"),
-        ("lightning_cgrpo.rollout.Signal", "lightning_cgrpo.core.rollout.Signal"),
-    ],
-)
-def test_paths_of_moved_modules_name_the_new_one(path: str, new: str) -> None:
-    with pytest.raises(ConfigError, match=f"{path} has moved, try {new}"):
-        check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
-    with pytest.raises(ImportError, match="has moved, try "):
-        importlib.import_module(path.rpartition(".")[0])
 
 
 @pytest.mark.parametrize(

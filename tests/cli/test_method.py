@@ -68,10 +68,11 @@ def test_callbacks_that_only_show_say_so_themselves():
     classes = set(callbacks.__all__) - {"default_callbacks"}
     assert {name for name in classes if not only_shows(f"lightning_cgrpo.callbacks.{name}")} == learning
     assert only_shows("SampleAnswers") and only_shows("lightning_cgrpo.callbacks.moved_since.SampleAnswers")
+    assert only_shows("lightning.pytorch.callbacks.ModelCheckpoint") and not only_shows("mine.ModelCheckpoint")
 
 
 def test_own_callbacks_count_unless_they_say_otherwise(tmp_path, monkeypatch):
-    text = "class Counts:\n    pass\n\nclass Shows:\n    changes_learning = False\n"
+    text = "class Counts:\n    changes_learning = True\n\nclass Shows:\n    changes_learning: bool = False\n"
     (tmp_path / "own_callbacks.py").write_text(text)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert key({"callbacks.own": {"class_path": "own_callbacks.Shows"}}) == key()
@@ -106,7 +107,7 @@ def test_a_saved_method_is_known_whatever_range_it_recorded():
 
 def test_an_identity_has_seed_and_length_too():
     assert seed_of(changed(seed=5)) == 5
-    assert seed_of(changed({"seed_everything": True}, seed=5)) == 5
+    assert seed_of(changed({"seed_everything": True, "model.init_args.seed": 5})) == 5
     assert seed_of({"seed_everything": None}) is None
     same = identity_of(changed(seed=5))
     assert (same["seed"], same["length"]) == (5, {"max_steps": 100}) and same["method"] == method_of(changed())
@@ -122,12 +123,24 @@ def test_validation_prompts_that_training_loses_change_learning(data, counts):
     assert (method_of(few) != method_of(many)) == counts
 
 
-def test_the_seed_of_scenes_says_which_and_others_follow_the_run():
-    def of(**seeds):
-        scenes = {"class_path": "lightning_cgrpo.GeneratedScenes", "init_args": {"seed": seeds.get("scenes", 0)}}
-        lora = {"rank": 4, "seed": seeds.get("lora", 0)}
-        policy = {"class_path": "CausalLMPolicy", "init_args": {"model": "m", "lora": lora}}
-        data = {"class_path": "NavsimDataModule", "init_args": {"scenes": scenes, "seed": seeds.get("data", 0)}}
-        return method_of({"model": {"class_path": "ConstrainedGRPO", "init_args": {"policy": policy}}, "data": data})
+@pytest.mark.parametrize("place", ["data", "data.init_args.scenes", "model", "model.init_args.policy.init_args.lora"])
+def test_a_seed_that_a_configuration_names_does_not_follow_the_runs(place):
+    def of(seed):
+        config = {"seed_everything": 0, "model": {"class_path": "ConstrainedGRPO"}, "data": {"class_path": "Data"}}
+        node = config
+        for key in place.split("."):
+            node = node.setdefault(key, {})
+        node.setdefault("init_args" if "class_path" in node else "arguments", {})["seed"] = seed
+        return identity_of(config)
 
-    assert of(lora=1, data=1) == of() != of(scenes=1)
+    assert of(1) != of(2)
+
+
+def test_an_own_class_of_a_shipped_ones_name_is_another_method():
+    def of(optimizer):
+        return key({"model.init_args.optimizer": {"class_path": optimizer, "init_args": {"lr": 0.001}}})
+
+    assert of("torch.optim.Adam") == of("torch.optim.adam.Adam") == of("Adam") != of("mine.Adam")
+    assert of("mine.Shampoo") == of("mine_moved.Shampoo") == of("Shampoo")
+    assert key({"callbacks.multipliers.class_path": "mine.LagrangianCallback"}) != key()
+    assert key({"callbacks.pictures.class_path": "mine.Pictures"}) != key()

@@ -8,7 +8,7 @@ import pytest
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.policy_identity import data_of, measuring
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.policies.model_files import PACKAGED
 
 REWARDS = '"""Rewards."""\n\ndef brief(completions):\n    return [0.0 for _ in completions]\n'
 ARGUMENTS = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import prompt_fingerprints
+from lightning_cgrpo.core.prompts.fingerprints import record_fingerprints
 from lightning_cgrpo.core.prompts.records import RecordError
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
@@ -163,7 +163,7 @@ class TestCertification:
     def test_what_each_was_used_for_is_told(self, tmp_path):
         """By the manifest, whatever the data's own files say now."""
         data = self.data(tmp_path, "qrstuv")
-        of = dict(zip("qrstuv", prompt_fingerprints(data.source("test").rows)[:, 1:], strict=True))
+        of = dict(zip("qrstuv", record_fingerprints(data.source("test").rows)[:, 1:], strict=True))
         run = {"that trained": torch.cat([of["q"], of["r"]]), "that validated": torch.cat([of["r"], of["s"]])}
         assert data.certification(None, Used(run)).words == (
             "the 3 test prompts without 2 that trained and without 1 that validated"

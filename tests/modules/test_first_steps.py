@@ -12,7 +12,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules import first_steps
 from lightning_cgrpo.modules.first_steps import FirstSteps
-from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.quiet import quiet_trainer
 

@@ -14,15 +14,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
-from lightning_cgrpo.objective.measurement import (
-    EVERY,
-    Evaluation,
-    RunningSums,
-    best_sums,
-    clustered_rates,
-    moments,
-    prompt_sums,
-)
+from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums, prompt_sums
+from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from tests.generated import CONSTRAINTS, PARTLY, make_batch

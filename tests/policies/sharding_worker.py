@@ -42,7 +42,7 @@ from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import sharding
-from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.vllm.server import VLLMServer

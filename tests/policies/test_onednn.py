@@ -18,8 +18,8 @@ from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import onednn
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.onednn import CLOSE, FEWEST, arranged_weights, faster_products
-from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine

@@ -20,8 +20,8 @@ from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies import pass_memory
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.pass_memory import bytes_per_token, fitting_tokens
-from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.quiet import quiet_trainer
 

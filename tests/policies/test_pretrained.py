@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lightning_cgrpo import VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
-from lightning_cgrpo.policies.pretrained import write, written_tensors
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.policies.written_models import write, written_tensors
 from tests.policies import tiny_families
 from tests.policies.small_policies import perturb, ragged, with_lora
 from tests.refusals import refused

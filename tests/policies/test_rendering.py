@@ -432,7 +432,3 @@ def test_a_template_that_writes_the_date_is_told(policy, monkeypatch, recwarn, t
     moved = dated and template is not COMPUTED  # whose text is the month's
     assert lines == ["a chat reads otherwise: its chat template writes the date, or differs"] * moved
     assert manifests[0].name == manifests[1].name  # a run's identity is what it was before
-
-
-def test_manifests_of_before_tell_nothing():
-    assert differences(Manifest({}), Manifest({}, rendered={"a chat": "1"})) == []

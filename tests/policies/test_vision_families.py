@@ -18,7 +18,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
-from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine

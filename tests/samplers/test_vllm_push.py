@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.vllm import ipc_push, server
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import get, short_class
 from lightning_cgrpo.cli.method import key_of
-from lightning_cgrpo.cli.report.runs import Run, Summary, earlier_folder, read_run, read_summary, saved_run
+from lightning_cgrpo.cli.report.runs import Run, earlier_folder, read_record, read_run, saved_run
 from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import learning
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.run.record import RunRecord
 
 TASK = "model.init_args.task"
 
@@ -28,11 +29,16 @@ class MethodRuns:
 
     @property
     def bounds(self) -> dict[str, Bound]:
-        return self.runs[0].bounds()
+        return self.runs[0].bounds
 
     @property
     def enforced(self) -> dict[str, Bound]:
-        return self.runs[0].bounds(["constrain"])
+        return self.runs[0].enforced
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The signals that conditions name, by constraint."""
+        return {name: of.given for name, of in self.runs[0].record.constraints.items() if of.given is not None}
 
     @property
     def tags(self) -> list[str]:
@@ -54,7 +60,7 @@ class MethodRuns:
         """Updates done, and asked of unfinished runs."""
         done = sorted({run.updates for run in self.runs})
         text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
-        asked = max((run.summary["asked"] or 0 for run in self.runs if not run.finished), default=0)
+        asked = max((run.record.asked or 0 for run in self.runs if not run.finished), default=0)
         return f"{text} of {asked:,}" if asked else text
 
 
@@ -70,7 +76,7 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     methods: dict[str, MethodRuns] = {}
     for (key, _), (name, run) in _read(sources).items():
         if key not in methods:
-            label = name or re.sub(r",seed=\d+", "", run.summary["name"])
+            label = name or re.sub(r",seed=\d+", "", run.record.name)
             methods[key] = MethodRuns(_numbered(label, methods.values()), [])
         methods[key].runs.append(run)
     if not methods:
@@ -79,7 +85,7 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     tasks: dict[str, list[MethodRuns]] = {}
     for method in methods.values():
         method.runs.sort(key=lambda run: run.seed or 0)
-        task = short_class(get(method.runs[0].summary["method"], TASK)).removesuffix("Task") or "runs"
+        task = short_class(get(method.runs[0].record.method, TASK)).removesuffix("Task") or "runs"
         tasks.setdefault(task, []).append(method)
     return tasks
 
@@ -92,34 +98,34 @@ def _numbered(label: str, methods: Iterable[MethodRuns]) -> str:
 
 def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | None], tuple[str | None, Run]]:
     """Runs with the user's names, by method and seed."""
-    places: dict[Path, tuple[str | None, Summary]] = {}
+    places: dict[Path, tuple[str | None, RunRecord]] = {}
     for name, path in sources:
         if not path.exists():
             raise UserError(f"There is no '{path}' to read runs from.")
         files = sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]
         for file in files:
-            summary = read_summary(file)
-            if summary is not None:
-                places.setdefault(file.resolve(), (name, summary))
-    continued = {earlier_folder(file.parent, summary) for file, (_, summary) in places.items()}
+            record = read_record(file)
+            if record is not None:
+                places.setdefault(file.resolve(), (name, record))
+    continued = {earlier_folder(file.parent, record) for file, (_, record) in places.items()}
     runs: dict[tuple[str, int | None], tuple[str | None, Run]] = {}
-    for file, (name, summary) in places.items():
+    for file, (name, record) in places.items():
         if file.parent in continued:
             continue
-        run = saved_run(summary) if "series" in summary else read_run(file.parent, summary)
+        run = read_run(file.parent, record) if record.saved is None else saved_run(record)
         if run is None:
             continue
-        key = key_of({"name": name, **_identity(summary)}), summary["seed"]
+        key = key_of({"name": name, **_identity(record)}), record.seed
         # Of several starts of a method and seed, the start that went furthest counts, and the newest of equal starts.
         if key not in runs or runs[key][1].updates <= run.updates:
             runs[key] = name, run
     return runs
 
 
-def _identity(summary: Summary) -> Mapping[str, object]:
+def _identity(record: RunRecord) -> Mapping[str, object]:
     """Settings and starting weights; a run without settings, from Python, is known by its name."""
-    method = learning(summary["method"]) if summary["method"] else {"run": summary["name"]}
-    return {"method": method, "weights": summary.get("weights")}
+    method = learning(record.method) if record.method else {"run": record.name}
+    return {"method": method, "weights": record.weights}
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.tables import Table, grid, html_table, markdown, plain
-from lightning_cgrpo.objective.reward_kept import advice
+from lightning_cgrpo.run.advice import advice
 
 HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -33,7 +33,6 @@ CAPTIONS = {
     "front": "Reward against compliance, a point per run. Compliance is the share of the second half of training in "
     "which a threshold is met, for the constraint that is met least.",
     "curves": "Learning curves: mean over seeds, band ± 1 standard deviation; thresholds dashed.",
-    "sweep": "Fixed weights: final reward and rates over a weight.",
 }
 
 
@@ -80,12 +79,12 @@ def _answers(method: MethodRuns) -> Iterator[str]:
 def notes_of(method: MethodRuns) -> Iterator[str]:
     """Runs that did not finish, lost their reward or hold a constraint, and faults."""
     for run in method.runs:
-        what, summary = f"{method.label}, seed {run.seed}", run.summary
+        what, record = f"{method.label}, seed {run.seed}", run.record
         if not run.finished:
-            error = f": {summary['error']}" if summary.get("error") else ""
-            yield f"{what}: {summary['status']} at {run.updates:,} updates{error}."
-        for line in advice(summary):
+            error = f": {record.error}" if record.error else ""
+            yield f"{what}: {record.status} at {run.updates:,} updates{error}."
+        for line in advice(record):
             yield f"{what}: {line}"
-        for name, count in summary["faults"].items():
+        for name, count in record.faults.items():
             kind = "optimizer steps were skipped" if name == "skipped_steps" else f"logged updates had faults of {name}"
             yield f"{what}: {count:,} {kind}."

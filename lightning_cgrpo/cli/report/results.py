@@ -157,7 +157,10 @@ def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
     family, _, name = tag.partition("/")
     title = f"{family.replace('_', ' ')} {name}"
     thresholds = _thresholds(name, methods) if tag.startswith(MEASURED) else set()
-    return f"{title} {thresholds.pop()}" if len(thresholds) == 1 else title
+    title = f"{title} {thresholds.pop()}" if len(thresholds) == 1 else title
+    conditions = _conditions(name, methods) if tag.startswith(MEASURED) else set()
+    given = conditions.pop() if len(conditions) == 1 else None
+    return title if given is None else f"{title} given {given}"
 
 
 def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
@@ -168,11 +171,17 @@ def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
         return ""
     if name not in method.enforced:
         return "monitored"
-    return _threshold(method.enforced[name]) if len(thresholds) > 1 else ""
+    given = f"given {method.given[name]}" if len(_conditions(name, methods)) > 1 and name in method.given else ""
+    threshold = _threshold(method.enforced[name]) if len(thresholds) > 1 else ""
+    return f"{threshold} {given}".strip()
 
 
 def _thresholds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
     return {_threshold(method.enforced[name]) for method in methods if name in method.enforced}
+
+
+def _conditions(name: str, methods: Sequence[MethodRuns]) -> set[str | None]:
+    return {method.given.get(name) for method in methods if name in method.bounds}
 
 
 def _threshold(bound: Bound) -> str:

@@ -1,12 +1,11 @@
-"""Runs: what a run's summary says, with its binned series, values at its end, and tests."""
+"""Runs: what a run's record says, with its binned series, values at its end, and tests."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,25 +15,14 @@ from lightning_cgrpo.cli.report.series import FLOAT_DIGITS, Series, bin_width, b
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.run.record import RunRecord
 
 LAST = 1 / 8
 """Share of a run's updates averaged in final values."""
 DIGITS = 4
 """Significant digits of series."""
-NUMBERS = (int, NoneType)
-KEYS: dict[str, Any] = {
-    "name": str,
-    "status": str,
-    "seed": NUMBERS,
-    "method": dict,
-    "updates": int,
-    "asked": NUMBERS,
-    "faults": dict,
-}
-SAVED = ("final", "tests", "distributions", "width", "steps", "series")
-"""Keys of a saved run, beside the keys of its summary; earlier versions saved distributions of weights, too."""
-
-Summary = Mapping[str, Any]
+REQUIRED = ("name", "status", "seed", "method", "updates", "asked", "faults", "constraints")
+"""Keys of every summary."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +36,7 @@ class Run:
         samples: sampled answers as Markdown, by update.
     """
 
-    summary: Summary
+    record: RunRecord
     series: dict[str, Series]
     final: dict[str, float]
     tests: dict[str, float]
@@ -57,25 +45,29 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        return self.summary["seed"]
+        return self.record.seed
 
     @property
     def updates(self) -> int:
-        return int(self.summary["updates"])
+        return self.record.updates
 
     @property
     def finished(self) -> bool:
-        return bool(self.summary["status"] == "finished")
+        return self.record.status == "finished"
 
-    def bounds(self, roles: Sequence[str] = ("constrain", "monitor")) -> dict[str, Bound]:
-        """The bounds of the constraints of some roles."""
-        declared = self.summary["constraints"]
-        keys = ("kind", "direction", "threshold")
-        return {name: Bound(*(one[k] for k in keys)) for name, one in declared.items() if one["role"] in roles}
+    @property
+    def bounds(self) -> dict[str, Bound]:
+        """The bounds of all constraints."""
+        return {name: of.bound for name, of in self.record.constraints.items()}
+
+    @property
+    def enforced(self) -> dict[str, Bound]:
+        """The bounds of the enforced constraints."""
+        return {name: of.bound for name, of in self.record.constraints.items() if of.enforced}
 
 
-def read_summary(path: Path) -> Summary | None:
-    """A summary or a saved run; None for other files.
+def read_record(path: Path) -> RunRecord | None:
+    """The record in a summary or in a saved run; None for other files.
 
     Raises:
         UserError: the file is damaged.
@@ -87,11 +79,12 @@ def read_summary(path: Path) -> Summary | None:
     if SUMMARY_FORMAT not in text[:100]:
         return None
     try:
-        record = json.loads(text)
-        wrong = [key for key, kind in KEYS.items() if not isinstance(record[key], kind)]
-        if wrong:
-            raise ValueError(f"its {wrong[0]} is {str(record[wrong[0]])[:40]!r}")
-        (saved_run(record) if "series" in record else Run(record, {}, {}, {}, 1.0)).bounds()
+        content = json.loads(text)
+        for key in REQUIRED:
+            content[key]
+        record = RunRecord.read(content)
+        if record.saved is not None:
+            saved_run(record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"Expected '{path}' to be the summary of a run, but got a damaged file ({type(error).__name__}: {error})."
@@ -99,33 +92,32 @@ def read_summary(path: Path) -> Summary | None:
     return record
 
 
-def earlier_folder(folder: Path, summary: Summary) -> Path | None:
+def earlier_folder(folder: Path, record: RunRecord) -> Path | None:
     """The folder from which a run resumed."""
-    resumed = summary.get("resumed")
-    return None if resumed is None else (folder / resumed).resolve()
+    return None if record.resumed is None else (folder / record.resumed).resolve()
 
 
-def read_run(folder: Path, summary: Summary) -> Run | None:
-    """A run from its summary, its logs, and the logs of the folders from which it resumed; None without updates."""
-    folders, before = [folder.resolve()], summary
+def read_run(folder: Path, record: RunRecord) -> Run | None:
+    """A run from its record, its logs, and the logs of the folders from which it resumed; None without updates."""
+    folders, before = [folder.resolve()], record
     while (earlier := earlier_folder(folders[0], before)) is not None and earlier not in folders:
         folders.insert(0, earlier)
-        before = read_summary(earlier / SUMMARY) or {}
+        before = read_record(earlier / SUMMARY) or RunRecord()
     log = Log()
     for place in folders:
         log.add(place)
-    updates = int(summary["updates"])
+    updates = record.updates
     scalars = {tag: _series(rows, updates) for tag, rows in log.scalars.items()}
     scalars = {tag: series for tag, series in scalars.items() if len(series)}
     if not scalars:
         return None
     spacing = interval(max(scalars.values(), key=len).steps)
     # A running run already has its final bins, unless it has only begun.
-    width = bin_width(min(summary["asked"] or updates, 10 * updates), spacing)
+    width = bin_width(min(record.asked or updates, 10 * updates), spacing)
     start = min(updates * (1 - LAST), max(series.steps[-1] for series in scalars.values()))
     last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
     return Run(
-        summary,
+        record,
         {tag: binned(series, width).rounded(DIGITS) for tag, series in scalars.items()},
         {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)},
         {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
@@ -134,15 +126,17 @@ def read_run(folder: Path, summary: Summary) -> Run | None:
     )
 
 
-def saved_run(record: Summary) -> Run:
+def saved_run(record: RunRecord) -> Run:
     """The run that `save` wrote."""
-    steps = np.array(record["steps"], float)
+    saved = record.saved
+    assert saved is not None
+    steps = np.array(saved.steps, float)
     series = {}
-    for tag, row in record["series"].items():
+    for tag, row in saved.series.items():
         values = np.array(row if isinstance(row, list) else [row] * len(steps), float)
         known = ~np.isnan(values)
         series[tag] = Series(steps[known], values[known])
-    return Run(record, series, record["final"], record["tests"], record["width"])
+    return Run(record, series, saved.final, saved.tests, saved.width)
 
 
 def save(run: Run, path: Path) -> None:
@@ -152,9 +146,8 @@ def save(run: Run, path: Path) -> None:
         known = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
         row = [known.get(step) for step in steps.tolist()]
         rows[tag] = row[0] if len(set(row)) == 1 else row
-    kept = {key: value for key, value in run.summary.items() if key not in SAVED}
     values = {"final": run.final, "tests": run.tests, "width": run.width, "steps": steps.tolist()}
-    lines = [_line(key, value) for key, value in {**kept, **values}.items()]
+    lines = [_line(key, value) for key, value in {**run.record.as_json(), **values}.items()]
     lines.append('"series":{\n' + ",\n".join(_line(tag, row) for tag, row in rows.items()) + "}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "{" + ",\n".join(lines) + "}\n")

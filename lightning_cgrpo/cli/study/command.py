@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
 from lightning_cgrpo.cli.report.runs import save
-from lightning_cgrpo.cli.study.state import Results, check_distinct, identity, progress, state, summary_of
+from lightning_cgrpo.cli.study.state import Results, check_distinct, identity, progress, record_of, state
 from lightning_cgrpo.cli.study.study import Run, Study, read_study
 from lightning_cgrpo.core.errors import UserError
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     failed: list[str] = []
     if todo and not given.report:
         for run in todo:
-            summary_of(run)  # A folder with another run is told before anything is trained.
+            record_of(run)  # A folder with another run is told before anything is trained.
         try:
             failed = train(study, todo)
         except KeyboardInterrupt:

@@ -90,7 +90,7 @@ def _costs(methods: Sequence[MethodRuns]) -> str:
         rewards = [run.final[REWARD] for run in method.runs if REWARD in run.final]
         row = [plain(method.label), str(len(method.runs)), f"{fmean(rewards):.3f}" if rewards else "-"]
         for key in COSTS:
-            spent = [run.summary[key] for run in method.runs if run.summary.get(key) is not None]
+            spent = [getattr(run.record, key) for run in method.runs if getattr(run.record, key) is not None]
             some = f" ({len(spent)}/{len(method.runs)})" if 0 < len(spent) < len(method.runs) else ""
             row.append(f"{fmean(spent):,.0f}{some}" if spent else "-")
         rows.append(row)

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.run_folders import last_checkpoint
-from lightning_cgrpo.cli.study.state import changed_inputs, note, progress, summary_of, trained, version
+from lightning_cgrpo.cli.study.state import changed_inputs, note, progress, record_of, trained, version
 from lightning_cgrpo.cli.study.study import Run, configuration
 
 OUTPUT = "output.txt"
@@ -126,9 +126,9 @@ def _execute(run: Run, after: After, children: Children) -> str | None:
     note(run)
     if not trained(run):
         resume: list[str] = []
-        summary = summary_of(run)
+        record = record_of(run)
         # A run with other prompts or code is trained anew.
-        if version(run) is not None and not (summary and changed_inputs(run, summary)):
+        if version(run) is not None and not (record and changed_inputs(run, record)):
             with contextlib.suppress(ConfigError):  # The run was interrupted before its first checkpoint.
                 resume = [f"--ckpt_path={last_checkpoint(configuration(run))}"]
         error = _call(run, children, _command(("fit", *run.arguments, *resume)), environment)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from lightning_cgrpo.cli.configuration import get
 from lightning_cgrpo.cli.method import identity_of, key_of
 from lightning_cgrpo.cli.report import runs as reporting
-from lightning_cgrpo.cli.report.runs import Summary, read_summary, saved_run
+from lightning_cgrpo.cli.report.runs import read_record, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import learning
 from lightning_cgrpo.core.output import SUMMARY, write_whole
+from lightning_cgrpo.run.record import RunRecord
 
 if TYPE_CHECKING:
     from lightning_cgrpo.datamodules.base import Split
@@ -32,10 +33,10 @@ def identity(run: Run) -> str:
     return key_of({**identity_of(config), "weights": None if model is None else weights(model)})
 
 
-def identity_in(summary: Summary) -> str:
+def identity_in(record: RunRecord) -> str:
     """The identity that a run wrote itself."""
-    kept = {key: summary.get(key) for key in ("method", "seed", "length", "weights")}
-    return key_of({**kept, "method": learning(summary.get("method") or {})})
+    method = learning(record.method)
+    return key_of({"method": method, "seed": record.seed, "length": record.length, "weights": record.weights})
 
 
 @cache
@@ -47,7 +48,7 @@ def weights(model: str) -> str:
     """
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    from lightning_cgrpo.policies.pretrained import origin
+    from lightning_cgrpo.policies.model_files import origin
 
     try:
         return origin(model).fingerprint
@@ -65,43 +66,42 @@ def version(run: Run) -> Path | None:
     return max(folders, key=lambda folder: int(folder.name.rpartition("_")[2]), default=None)
 
 
-def summary_of(run: Run) -> Summary | None:
-    """The summary of a begun run.
+def record_of(run: Run) -> RunRecord | None:
+    """The record of a begun run.
 
     Raises:
         UserError: if the folder holds another configuration's run, from which this run would resume.
     """
     folder = version(run)
-    summary = None if folder is None else read_summary(folder / SUMMARY)
-    if folder is not None and (summary is None or identity_in(summary) != identity(run)):
+    record = None if folder is None else read_record(folder / SUMMARY)
+    if folder is not None and (record is None or identity_in(record) != identity(run)):
         raise UserError(
             f"Expected '{run.folder}' to hold the run of the same configuration, but its run had another one, try "
             "removing the folder, or another name for the study or the variant."
         )
-    return summary
+    return record
 
 
 def trained(run: Run) -> bool:
     """True if training is over. An exit status proves nothing: a function of the user may end the process."""
-    summary = summary_of(run)
-    return summary is not None and summary["status"] == "finished" and not changed_inputs(run, summary)
+    record = record_of(run)
+    return record is not None and record.status == "finished" and not changed_inputs(run, record)
 
 
-def changed_inputs(run: Run, summary: Summary) -> list[str]:
+def changed_inputs(run: Run, record: RunRecord) -> list[str]:
     """What differs today of the code and the prompts that a run trained with.
 
-    Summaries of before November 27, 2026 do not tell, and count as unchanged.
+    Committed summaries without inputs count as unchanged.
     """
-    inputs = summary.get("inputs") or {}
-    if not any(inputs.values()):
+    inputs = record.inputs
+    if not inputs.code and not inputs.prompts:
         return []
     # Imported here, because --list must not wait for torch.
     from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
 
-    trained_code = inputs.get("code", {})
-    code_now = code_fingerprints(trained_code)
-    changed = [f"code of {name}" for name in trained_code if code_now.get(name) != trained_code[name]]
-    for split, digest in inputs.get("prompts", {}).items():
+    code_now = code_fingerprints(inputs.code)
+    changed = [f"code of {name}" for name in inputs.code if code_now.get(name) != inputs.code[name]]
+    for split, digest in inputs.prompts.items():
         if digest_now(run, split) != digest:
             changed.append(f"{split} prompts")
     return changed
@@ -123,8 +123,8 @@ def digest_now(run: Run, split: Split) -> str | None:
 def progress(run: Run) -> tuple[int, int | None]:
     """Updates done and asked, as far as known."""
     folder = version(run)
-    summary = None if folder is None else read_summary(folder / SUMMARY)
-    return (0, None) if summary is None else (summary["updates"], summary["asked"])
+    record = None if folder is None else read_record(folder / SUMMARY)
+    return (0, None) if record is None else (record.updates, record.asked)
 
 
 def notes(run: Run) -> dict[str, Any]:
@@ -140,14 +140,14 @@ def note(run: Run, **values: Any) -> None:
 
 def state(run: Run) -> str:
     """Describe an unfinished run."""
-    summary, error = summary_of(run), notes(run).get("error")
-    if summary is None:
+    record, error = record_of(run), notes(run).get("error")
+    if record is None:
         return f"failed: {error}" if error else "open"
-    if changed := changed_inputs(run, summary):
+    if changed := changed_inputs(run, record):
         return f"trained with other inputs ({', '.join(changed)})"
-    if summary["status"] == "finished":
+    if record.status == "finished":
         return f"trained, but failed afterwards: {error}" if error else "trained, but not tested"
-    done = f"{summary['updates']:,} of {summary['asked']:,}" if summary["asked"] else f"{summary['updates']:,}"
+    done = f"{record.updates:,} of {record.asked:,}" if record.asked else f"{record.updates:,}"
     return f"failed at {done}: {error}" if error else f"interrupted at {done}"
 
 
@@ -160,12 +160,12 @@ class Results:
     """
 
     def __init__(self, results: Path, report: Path) -> None:
-        self.saved: dict[str, Summary] = {}
+        self.saved: dict[str, RunRecord] = {}
         self.files: dict[str, Path] = {}
         # The report's own runs come first: another report may hold the same variant with an older default of a class.
         for path in [*sorted(report.glob("runs/*.json")), *sorted(results.glob("**/runs/*.json"))]:
-            record = read_summary(path)
-            if record is not None and "series" in record and record["status"] == "finished":
+            record = read_record(path)
+            if record is not None and record.saved is not None and record.status == "finished":
                 self.saved.setdefault(identity_in(record), record)
                 self.files.setdefault(identity_in(record), path)
 
@@ -179,11 +179,11 @@ class Results:
         return bool(notes(run).get("done")) and trained(run)
 
     def read(self, run: Run) -> reporting.Run:
-        """A finished run's summary, series and tests."""
+        """A finished run's record, series and tests."""
         folder = version(run)
         if not self.in_folder(run) or folder is None:
             return saved_run(self.saved[identity(run)])
-        read = reporting.read_run(folder, read_summary(folder / SUMMARY) or {})
+        read = reporting.read_run(folder, read_record(folder / SUMMARY) or RunRecord())
         if read is None:
             raise UserError(f"Expected a log in '{folder}', but got none, try removing '{run.folder}'.")
         return read

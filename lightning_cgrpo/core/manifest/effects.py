@@ -10,7 +10,7 @@ from enum import Enum, auto
 from functools import cache
 from typing import Any
 
-from lightning_cgrpo.core.signatures import constant_of
+from lightning_cgrpo.core.signatures import NAMESPACES, PACKAGES, constant_of, is_there
 
 
 class Effect(Enum):
@@ -25,6 +25,7 @@ class Effect(Enum):
     LENGTH = auto()
     """The number of updates."""
     SEED = auto()
+    """The seed of the run, which a run records apart."""
     EVALUATION = auto()
     """Validations, and learning by the dual's margin alone."""
     TEST = auto()
@@ -68,11 +69,12 @@ EFFECTS = {
     "data.test_path": Effect.TEST,
     "data.test_prompts": Effect.TEST,
     "data.test_train_prompts": Effect.TEST,
-    "data.scenes.seed": Effect.LEARNING,  # says which scenes, and does not follow the run's seed
 }
-"""Effects by dotted key, of the key and all keys below it. What has no row changes learning."""
+"""Effects by dotted key, of the key and all keys below it. What has no row changes learning.
+
+So does every other seed, because a seed that a configuration names doesn't follow the run's.
+"""
 ANYWHERE = {
-    "seed": Effect.SEED,  # by default the run's seed
     "foreach": Effect.COMPUTATION,
     "fused": Effect.COMPUTATION,
     "micro_batch_size": Effect.COMPUTATION,
@@ -100,6 +102,8 @@ LIGHTNINGS = {
     "ThroughputMonitor",
 }
 """Lightning's callbacks that only show or save."""
+SHIPPED = ("lightning", "torch")
+"""Packages beside this distribution's whose classes are known by their last names."""
 
 
 def effect_of(key: str, class_path: str = "") -> Effect:
@@ -129,12 +133,24 @@ def effect_of(key: str, class_path: str = "") -> Effect:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`.
+    """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`."""
+    known_as = class_name(class_path)
+    # A shipped class is found by its name, because its module may have moved; any other class by its path.
+    return known_as in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (known_as, class_path))
 
-    Names come before paths, because modules may have moved.
+
+@cache
+def class_name(class_path: str) -> str:
+    """The name by which runs know a class: its last name, or its path if the last name is a shipped class's.
+
+    Example:
+        >>> class_name("lightning_cgrpo.callbacks.Pictures"), class_name("mine.Puzzle"), class_name("mine.Pictures")
+        ('Pictures', 'Puzzle', 'mine.Pictures')
     """
     name = class_path.rpartition(".")[2]
-    return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
+    shipped = class_path.partition(".")[0] in (*PACKAGES, name, *SHIPPED)
+    is_namesake = not shipped and any(is_there(f"{module}.{name}") for module in (*NAMESPACES, "torch.optim"))
+    return class_path if is_namesake else name
 
 
 def learning(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,15 +14,13 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import Effect, effect_of
-from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing, is_numberless
+from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing
 
 KEY = "manifest"
 """The manifest's key in a checkpoint."""
 ELSEWHERE = (Effect.LENGTH, Effect.PLACE)
 """Effects with which a longer run, or the same run on other machines, is the same run."""
 PRECISION = "trainer.precision"
-FULL_PRECISION = "32-true"
-"""Lightning's precision of a run that names none."""
 SHOWN = 60
 """Characters of a value in a line."""
 NAMES = {"train": "training prompts", "val": "validation prompts"}
@@ -36,7 +34,7 @@ class Manifest:
     Args:
         settings: every setting with its default, by dotted key; None for a run from Python.
         sizes: number of prompts by split.
-        prompts: fingerprints ``[N, 2]`` of the prompts by split, see `prompt_fingerprints`; only splits whose prompts
+        prompts: fingerprints ``[N, 2]`` of the prompts by split, see `record_fingerprints`; only splits whose prompts
             are in memory.
         seen: fingerprints ``[M]`` of prompts that trained or validated before the run was resumed with other prompts.
         code: fingerprints of the user's own modules.
@@ -71,12 +69,6 @@ class Manifest:
         return digest.hexdigest()
 
     @property
-    def precision(self) -> str:
-        """Of the trainer; manifests of version 0.2.0 have it among the settings alone."""
-        named = (self.settings or {}).get(PRECISION) or FULL_PRECISION
-        return self.machine.get("precision", str(named))
-
-    @property
     def used(self) -> Tensor:
         """Fingerprints ``[M]`` of the prompts that trained or validated, earlier parts of the run included."""
         prompts = [fingerprints[:, 1] for fingerprints in self.prompts.values()]
@@ -101,7 +93,7 @@ class Manifest:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> Self | None:
-        """The manifest in a checkpoint's content; None if it is of another origin or an earlier version.
+        """The manifest in a checkpoint's content; None if it is of another origin.
 
         Raises:
             UserError: a part has another type than a run writes.
@@ -116,9 +108,6 @@ class Manifest:
                     f"Expected the checkpoint's manifest to be one that a run wrote, but its {name} is "
                     f"{shown(value)}, try another checkpoint."
                 )
-        if known["settings"] is not None:
-            # Earlier versions recorded more settings that change no number.
-            known["settings"] = {key: value for key, value in known["settings"].items() if not is_numberless(key)}
         return cls(**{**known, "lineage": tuple(state["lineage"])})
 
     def readable(self) -> dict[str, Any]:
@@ -174,12 +163,10 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         for name, (old, new) in differing(old_values, new_values).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
     for name, (old, new) in differing(before.rendered, now.rendered).items():
-        if UNSET not in (old, new):  # manifests of before November 28, 2026 do not tell
+        if UNSET not in (old, new):  # a policy without chats reads no chat
             lines.append(f"{name} reads otherwise: its chat template writes the date, or differs")
-    if before.machine:  # manifests of before November 27, 2026 do not tell
-        old_machine = {**before.machine, "precision": before.precision}
-        new_machine = {**now.machine, "precision": now.precision}
-        lines += [f"{name} {old} -> {new}" for name, (old, new) in differing(old_machine, new_machine).items()]
+    for name, (old, new) in differing(before.machine, now.machine).items():
+        lines.append(f"{name} {old} -> {new}")
     return lines
 
 

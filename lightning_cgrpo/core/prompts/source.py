@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +14,7 @@ from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.worker import AVAILABLE, made_ahead
 from lightning_cgrpo.core.randomness import Stream, generator
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, prompt_tokens
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.core.user_code import UserCode
 
 COMPANION = 2**40
@@ -166,54 +163,3 @@ class PairLoader(PromptLoader):
             columns[name] = torch.cat(parts) if isinstance(column, Tensor) else [*parts[0], *parts[1]]
         numbers = torch.cat([prompts.index, beside.index + COMPANION])
         return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2))
-
-
-def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tensor:
-    """Equal numbers ``[B]`` for prompts that a policy can't tell apart, float64 on the CPU.
-
-    A policy sees the column ``prompt``, with its images. Without this column, as for worlds, the prompt is all columns;
-    prompts without columns differ by their index.
-
-    Args:
-        rollouts: answers to the prompts. Tokens of the prompts then replace their texts, because chat templates strip
-            spaces and skip fields.
-    """
-    if not prompts.columns:
-        return prompts.index.double().cpu()
-    columns: Mapping[str, Any] = prompts.columns
-    if "prompt" in columns:
-        columns = {"prompt": columns["prompt"]}
-        if rollouts is not None and "prompt_ids" in rollouts.inputs:
-            tokens = prompt_tokens(rollouts.inputs)
-            columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
-    numbers = []
-    for row in range(len(prompts)):
-        digest = hashlib.blake2b(digest_size=8)
-        _digest({name: values[row] for name, values in columns.items()}, digest)
-        numbers.append(int.from_bytes(digest.digest()) >> 11)  # exact in float64, which collectives sum
-    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
-
-
-def _images(prompt: Any) -> list[Any]:
-    """The parts of a chat that are no texts."""
-    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return [part for part in parts if not isinstance(part, Mapping) or part.get("type") != "text"]
-
-
-def _digest(value: Any, digest: hashlib.blake2b) -> None:
-    if isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            digest.update(repr(key).encode("utf-8", "surrogatepass"))
-            _digest(value[key], digest)
-    elif isinstance(value, (list, tuple)):
-        digest.update(f"{len(value)} items".encode())
-        for item in value:
-            _digest(item, digest)
-    elif isinstance(value, (str, int, float, bool, type(None))):
-        digest.update(repr(value).encode("utf-8", "surrogatepass"))
-    else:
-        array = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        known = array.dtype.kind != "O"
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data if known else pickle.dumps(value))

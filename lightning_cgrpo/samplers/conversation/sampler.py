@@ -14,10 +14,11 @@ from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, expect, valid
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
-from lightning_cgrpo.core.user_code import UserCode, called, imported
+from lightning_cgrpo.core.user_code import called, imported
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import VARIABLES
+from lightning_cgrpo.samplers.conversation.environments import Environments, tools_by_name
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
 from lightning_cgrpo.samplers.conversation.turns import converse
@@ -66,38 +67,46 @@ class ConversationSampler(GenerationSampler):
         super().__init__(max_new_tokens, **sampling)
         expect(max_turns is None or max_turns >= 1, "max_turns", "at least 1", max_turns)
         expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
-        self.max_turns, self.time_limit = max_turns, time_limit
+        self.max_turns = max_turns
+        self.time_limit = time_limit
+        # Tools are functions, and methods of the environments.
         self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
-        self._factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
-        self._pool: list[Any] = [] if self._factory is None else [self._made()]
-        every = self._functions + [tool for first in self._pool for tool in methods(first)]
-        self._names = [tool.__name__ for tool in every]
-        self._has_user = any(hasattr(first, "user_message") for first in self._pool)
-        if not every and not self._has_user:
+        factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
+        self._environments = Environments(factory)
+        self._names = self._checked_names()
+        # Their events are signals, and so is the environments' own reward.
+        reward = self._environments.reward
+        own: dict[str, SignalKind] = {} if reward is None else {reward: "any"}
+        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | own
+        self._template: ChatTemplate | None = None
+
+    def _checked_names(self) -> list[str]:
+        """The names of the tools.
+
+        Raises:
+            UserError: there is neither a tool nor a user, or two tools have one name.
+        """
+        every = self._functions + [tool for first in self._environments.example for tool in methods(first)]
+        names = [tool.__name__ for tool in every]
+        if not names and not self._environments.has_user:
             raise UserError(
                 "Expected tools, or an environment_factory with further methods or user_message, but got neither."
             )
-        if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"Expected tools of different names, but got '{twice[0]}' twice.")
-        self._reward = next((type(first).__name__ for first in self._pool if hasattr(first, "get_reward")), None)
-        reward: dict[str, SignalKind] = {} if self._reward is None else {self._reward: "any"}
-        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | reward
-        self._template: ChatTemplate | None = None
+        return names
 
     @cached_property
     def tools(self) -> Sequence[dict[str, Any]]:  # type: ignore[override]
-        return [schema(tool) for tool in self._tools(*self._pool[:1]).values()]
-
-    def _tools(self, *environment: Any) -> dict[str, Tool]:
-        every = self._functions + [tool for one in environment for tool in methods(one)]
-        return {tool.__name__: tool for tool in every}
+        return [schema(tool) for tool in tools_by_name(self._functions, self._environments.example).values()]
 
     def _conversation(self, environment: Sequence[Any]) -> Conversation:
-        return Conversation(self._tools(*environment), environment[0].user_message if self._has_user else None)
+        user = environment[0].user_message if self._environments.has_user else None
+        return Conversation(tools_by_name(self._functions, environment), user)
 
     def template(self, policy: CausalLMPolicy) -> ChatTemplate:
         if self._template is None or self._template.tokenizer is not policy.tokenizer:
-            self._template = ChatTemplate(policy, self.tools, self._has_user)
+            self._template = ChatTemplate(policy, self.tools, self._environments.has_user)
         return self._template
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
@@ -116,9 +125,11 @@ class ConversationSampler(GenerationSampler):
 
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         answers = len(prompts) * group_size
-        environments = self._environments(answers)
+        # The prompts, with what their environments say first.
+        environments = self._environments.take(answers)
         template = self.template(policy)
         prompts = self._observed(prompts, environments, group_size, template)
+        # One conversation for each answer.
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
         world = Conversations(template, talks, self.max_turns, self.time_limit)
         inputs = self._read(policy, prompts)
@@ -127,40 +138,27 @@ class ConversationSampler(GenerationSampler):
             rollouts = converse(self.engine, policy, inputs, group_size, self.sampling, draws, world)
         rollouts = self._with_texts(policy, rollouts)
         self._finish(world, rollouts)
-        info: dict[str, list[Any]] = {
-            "messages": [talk.messages for talk in talks],
-            "turns": [talk.turns for talk in talks],
-        }
+        # What the conversations tell, by group.
+        info = dict(rollouts.info)
+        info["messages"] = _grouped([talk.messages for talk in talks], group_size)
+        info["turns"] = _grouped([talk.turns for talk in talks], group_size)
         if environments:
-            info["environments"] = environments
-            self._pool = [env for env, talk in zip(environments, talks, strict=True) if not talk.hung] + self._pool[
-                answers:
-            ]
-        if self._reward is not None:
-            info["own_reward"] = [own_reward(environment) for environment in environments]
-        grouped = {
-            name: [rows[i : i + group_size] for i in range(0, answers, group_size)] for name, rows in info.items()
-        }
+            info["environments"] = _grouped(environments, group_size)
+            self._environments.drop([talk.hung for talk in talks])
+        if self._environments.reward is not None:
+            rewards = [own_reward(environment) for environment in environments]
+            info["own_reward"] = _grouped(rewards, group_size)
         cut = torch.tensor([talk.cut for talk in talks], dtype=torch.bool, device=rollouts.mask.device)
-        return replace(rollouts, info=rollouts.info | grouped | {"truncated": cut.view(len(prompts), group_size)})
+        info["truncated"] = cut.view(len(prompts), group_size)
+        return replace(rollouts, info=info)
 
     def measured(self, rollouts: Rollouts) -> dict[str, Signal]:
         signals = event_signals(rollouts.info["turns"], self._names, rollouts.mask)
-        if self._reward is not None:
+        name = self._environments.reward
+        if name is not None:
             rewards = [reward for row in rollouts.info["own_reward"] for reward in row]
-            signals[self._reward] = Signal.of(rewards, rollouts)
+            signals[name] = Signal.of(rewards, rollouts)
         return signals
-
-    def _environments(self, count: int) -> list[Any]:
-        if self._factory is None:
-            return []
-        self._pool += [self._made() for _ in range(count - len(self._pool))]
-        return self._pool[:count]
-
-    def _made(self) -> Any:
-        assert self._factory is not None
-        with UserCode("environment_factory"):
-            return self._factory()
 
     def _observed(
         self, prompts: PromptGroups, environments: Sequence[Any], group_size: int, template: ChatTemplate
@@ -196,6 +194,11 @@ class ConversationSampler(GenerationSampler):
         cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)
         for row in cut.nonzero()[:, 0].tolist():
             world.cut_off(row, actions[row][read(mask[row])].tolist())
+
+
+def _grouped(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
+    """The values of all answers, as B lists of G."""
+    return [values[first : first + group_size] for first in range(0, len(values), group_size)]
 
 
 def _start(environment: Any, row: Mapping[str, Any]) -> str | None:

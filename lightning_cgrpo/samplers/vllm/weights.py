@@ -18,8 +18,8 @@ from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.base_weights import fingerprint
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import written_tensors
 from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.written_models import written_tensors
 from lightning_cgrpo.samplers.vllm.requests import ROUNDING, Turn
 
 PROBE_TOKENS = 16

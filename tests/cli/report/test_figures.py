@@ -2,15 +2,14 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pytest
 
 from lightning_cgrpo.cli.report.figures.curves import curves
 from lightning_cgrpo.cli.report.figures.style import save, style
-from lightning_cgrpo.cli.report.figures.sweeps import find_sweeps, sweep_figures
 from lightning_cgrpo.cli.report.figures.timeline import front, timeline
 from lightning_cgrpo.cli.report.runs import Run
 from lightning_cgrpo.cli.report.series import Series
-from tests.cli.report.conftest import bounds, changed, fixed, made, method, summary
+from lightning_cgrpo.run.record import RunRecord
+from tests.cli.report.conftest import bounds, made, method, summary
 
 SMALL = bounds(lava="at_most 0.01")
 
@@ -51,7 +50,7 @@ def test_the_axis_of_rates_zooms_to_the_thresholds():
 def test_lines_break_where_values_are_missing():
     steps = np.array([5.0, 15.0, 25.0, 65.0, 75.0])
     series = {"reward/mean": Series(steps, np.ones(5))}
-    run = Run(summary(), series, {}, {}, 10.0)
+    run = Run(RunRecord.read(summary()), series, {}, {}, 10.0)
     [(_, figure)] = curves([method("a", run)])
     [drawn] = figure.axes[0].lines
     x, y = drawn.get_data()
@@ -100,27 +99,6 @@ def test_thresholds_are_drawn_as_they_were_in_force():
     [(_, figure)] = curves([method("a", made(series))])
     high, low = ([d.get_ydata() for d in axes.lines if d.get_linestyle() == "--"] for axes in figure.axes[:2])
     assert len(high) == len(low) == 1 and np.array_equal(low[0], line) and set(high[0]) == {0.8}
-
-
-@pytest.mark.parametrize(
-    ("rewards", "from_zero"),
-    [((0.1, 0.5, 0.9), True), ((-0.5, 0.5, 0.9), False), ((-3, -2, -1), False), ((0.8, 0.85, 0.9), False)],
-)
-def test_sweeps_show_all_rewards(rewards, from_zero):
-    methods = []
-    for n, reward in enumerate(rewards):
-        final = {"reward/mean": reward, "rate/lava": 0.5}
-        config = changed({"callbacks.multipliers": fixed(lava=n / 10)})
-        methods.append(method(f"m{n}", made({tag: [1.0] * 10 for tag in final}, final, config=config)))
-    [sweep] = find_sweeps([*methods, method("learned", made())])
-    [line] = sweep.rows[""]
-    assert (sweep.component, line.name) == ("lava", "ScalarizedAdvantages")
-    assert [point.weight("lava") for point in line.points] == [0, 0.1, 0.2]
-    [(name, figure)] = sweep_figures([sweep])
-    (low, high), rates = (axes.get_ylim() for axes in figure.axes[:2])
-    assert name == "sweep" and rates[0] == 0
-    assert (low == 0) == from_zero and low <= min(rewards) and high >= max(rewards)
-    assert find_sweeps(methods[:2]) == []
 
 
 def test_text_of_a_pdf_stays_text(shipped_fonts, tmp_path):

@@ -6,13 +6,13 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from lightning_cgrpo.cli.report.logs import METRICS, Log
-from lightning_cgrpo.cli.report.runs import read_run, read_summary
+from lightning_cgrpo.cli.report.runs import read_record, read_run
 from lightning_cgrpo.core.output import SUMMARY
 from tests.cli.report.conftest import summary
 
 
 def read(folder):
-    return read_run(folder, read_summary(folder / SUMMARY))
+    return read_run(folder, read_record(folder / SUMMARY))
 
 
 def test_a_resumed_run_has_the_series_of_its_earlier_folders(make_run):

@@ -7,7 +7,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
-from tests.cli.report.conftest import fixed
 
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
 
@@ -61,17 +60,6 @@ def test_the_first_and_the_last_answers_stand_side_by_side(make_run, tmp_path):
     html = (tmp_path / "out" / "report.html").read_text()
     first, last = (html.index(f"answer of &lt;b&gt;{update}") for update in (0, 30))
     assert first < last and "&gt;20&lt;" not in html and html.count("<b>Prompt</b>") == 2
-
-
-@pytest.mark.slow
-def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
-    for n, weight in enumerate((0, 0.1, 0.2)):
-        make_run(f"x/version_{n}", {"callbacks.multipliers": fixed(lava=weight)}, updates=3)
-    report(tmp_path / "x", "--out", tmp_path / "swept")
-    drawn(tmp_path / "swept", "sweep")
-    make_run("x/version_3", updates=3)
-    report(tmp_path / "x", "--out", tmp_path / "both")
-    drawn(tmp_path / "both", "sweep", "curves", "timeline")
 
 
 def test_errors_are_one_line(make_run, tmp_path):

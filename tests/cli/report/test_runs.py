@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.cli.report.methods import collect
-from lightning_cgrpo.cli.report.runs import read_run, read_summary, save, saved_run
+from lightning_cgrpo.cli.report.runs import read_record, read_run, save, saved_run
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from tests.cli.report.conftest import changed, summary
@@ -21,11 +21,11 @@ def collected(*sources):
 
 def test_a_saved_run_is_the_same_run(make_run, tmp_path):
     folder = make_run("x/version_0", tests={"test/reward/mean": 0.5}, faults={"goal": 3})
-    run = read_run(folder, read_summary(folder / SUMMARY))
+    run = read_run(folder, read_record(folder / SUMMARY))
     save(run, tmp_path / "a.json")
-    again = saved_run(read_summary(tmp_path / "a.json"))
+    again = saved_run(read_record(tmp_path / "a.json"))
     assert (again.final, again.tests, again.width) == (run.final, run.tests, run.width)
-    assert {k: again.summary[k] for k in run.summary} == run.summary and again.bounds() == run.bounds()
+    assert again.record.as_json() == run.record.as_json() and again.bounds == run.bounds
     for tag, series in run.series.items():
         assert np.array_equal(again.series[tag].steps, series.steps)
         assert np.array_equal(again.series[tag].values, series.values)
@@ -49,14 +49,14 @@ def test_a_damaged_file_is_told_in_one_line(tmp_path, damage):
     (tmp_path / SUMMARY).write_text(damage(text))
     assert damage(text) != text
     with pytest.raises(UserError, match=r"summary\.json' to be the summary of a run, but got a damaged file") as caught:
-        read_summary(tmp_path / SUMMARY)
+        read_record(tmp_path / SUMMARY)
     assert "\n" not in str(caught.value)
 
 
 def test_other_files_are_no_runs(tmp_path):
     (tmp_path / "scores.json").write_text('{"status": "finished"}')
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
-    assert read_summary(tmp_path / "scores.json") is None and read_summary(tmp_path / "binary.json") is None
+    assert read_record(tmp_path / "scores.json") is None and read_record(tmp_path / "binary.json") is None
     for path, complaint in ((tmp_path, "Found no run in"), (tmp_path / "none", "There is no")):
         with pytest.raises(UserError, match=complaint):
             collect([(None, path)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.report.runs import read_summary
+from lightning_cgrpo.cli.report.runs import read_record
 from lightning_cgrpo.cli.study import command
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
@@ -54,10 +54,10 @@ def test_from_the_file_to_the_report(study, tmp_path, capsys):
     assert process.returncode == 1 and "4 of 6 runs are finished, 2 failed." in out
     told = "failed: Expected argument `group_size` to be at least 2, but got 1. (all output: runs/mine/bad,seed="
     assert error.count(told) == 2
-    saved = {path.stem: read_summary(path) for path in (tmp_path / "runs/mine/report/runs").iterdir()}
+    saved = {path.stem: read_record(path) for path in (tmp_path / "runs/mine/report/runs").iterdir()}
     assert set(saved) == {f"{name}_seed{seed}" for name in ("advantages", "rewards") for seed in range(2)}
-    assert all(run["updates"] == 2 and 0.1 < run["cpu_seconds"] < 600 for run in saved.values())
-    assert all(run["answers"] == 128 and 50 < run["peak_mb"] < 50_000 for run in saved.values())
+    assert all(run.updates == 2 and 0.1 < run.cpu_seconds < 600 for run in saved.values())
+    assert all(run.answers == 128 and 50 < run.peak_mb < 50_000 for run in saved.values())
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert "Differences to advantages, end of training" in page and "Differences to advantages, test" in page
     assert "| rewards | 2 | " in page and "| advantages | 2 | " in page.partition("## Cost")[2]
@@ -89,11 +89,11 @@ def test_an_interrupted_run_is_resumed(study, tmp_path):
     out, error = (process := study("mine.yaml", "--only", "advantages")).communicate(timeout=600)
     assert process.returncode == 0 and "1 of 2 runs are finished." in out, (out, error)
     assert "Resuming from runs/mine/advantages,seed=0/version_0" in (folder / "output.txt").read_text()
-    first, second = (read_summary(folder / f"version_{n}" / SUMMARY) for n in range(2))
-    assert first["status"] == "interrupted" and (second["status"], second["resumed"]) == ("finished", "../version_0")
-    assert second["answers"] == 64 * UPDATES and second["cpu_seconds"] > first["cpu_seconds"]
-    record = read_summary(tmp_path / "runs/mine/report/runs/advantages_seed0.json")
-    assert record["updates"] == UPDATES and None not in record["series"]["reward/mean"]
+    first, second = (read_record(folder / f"version_{n}" / SUMMARY) for n in range(2))
+    assert first.status == "interrupted" and (second.status, second.resumed) == ("finished", "../version_0")
+    assert second.answers == 64 * UPDATES and second.cpu_seconds > first.cpu_seconds
+    record = read_record(tmp_path / "runs/mine/report/runs/advantages_seed0.json")
+    assert record.updates == UPDATES and None not in record.saved.series["reward/mean"]
 
 
 def test_errors_before_anything_is_trained(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from lightning_cgrpo.cli.study import execution
 from lightning_cgrpo.cli.study.execution import Children, execute, here
-from lightning_cgrpo.cli.study.state import identity, notes, state, summary_of
+from lightning_cgrpo.cli.study.state import identity, notes, record_of, state
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.output import SUMMARY
 from tests.cli.report.conftest import summary
@@ -98,7 +98,7 @@ def test_one_process_trains_a_run_at_a_time():
     run.folder.mkdir(parents=True)
     with FileLock(run.folder / ".lock"):
         assert execute(run, [], Children()) == "another process trains this run"
-    assert summary_of(run) is None
+    assert record_of(run) is None
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

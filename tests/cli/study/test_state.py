@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.cli.method import identity_of
-from lightning_cgrpo.cli.report.runs import read_summary, save
+from lightning_cgrpo.cli.report.runs import read_record, save
 from lightning_cgrpo.cli.study.command import report
 from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
@@ -16,7 +16,7 @@ from lightning_cgrpo.core.manifest.manifest import prompts_digest
 from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.policies.pretrained import origin
+from lightning_cgrpo.policies.model_files import origin
 from tests.cli.report.conftest import made, summary
 
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def begin(run, updates, status="running", version=0, **more):
 def unlike(run, there):
     """The settings in which the most similar saved run differs: of it, and of the configuration."""
     now = json.loads(identity(run))
-    methods = [saved["method"] for saved in there.saved.values()]
+    methods = [saved.method for saved in there.saved.values()]
     found = [list(differing(settings_of(method), settings_of(now["method"]))) for method in methods]
     return min(found, key=len) or "seed, length, weights, or settings that the configuration has no more"
 
@@ -78,7 +78,7 @@ def test_the_committed_results_are_finished_runs(folder):
         assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {}
         check_distinct(runs)
         known |= {identity(run) for run in runs}
-    assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
+    assert known == set(there.saved) and all(record.answers for record in there.saved.values())
     assert all((path.parents[1] / "report.md").is_file() for path in results.glob("**/runs/*.json"))
 
 
@@ -94,7 +94,7 @@ def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch
     assert identity(run) != first
     (folder / "mine/config.json").unlink()
     weights.cache_clear()
-    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
+    monkeypatch.setattr("lightning_cgrpo.policies.model_files.hub_answers", lambda: True)
     for model in ("mine", "nobody/nothing"):
         with pytest.raises(UserError, match="Expected a model to start from"):
             weights(model)
@@ -154,6 +154,6 @@ def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_pat
     assert there.finished(run) and there.finished(make(variant="renamed")) and not there.finished(make(updates=20))
     # The report's own runs come first: another study may have trained the variant with an older default.
     assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
-    assert identity_of(configuration(run))["method"] == read_summary(tmp_path / "late/runs/other_seed0.json")["method"]
+    assert identity_of(configuration(run))["method"] == read_record(tmp_path / "late/runs/other_seed0.json").method
     report([make(variant="renamed")], there, tmp_path / "late")  # Another variant may now take the file of `other`.
     assert len({(tmp_path / "late/runs" / f"{name}_seed0.json").read_bytes() for name in ("other", "renamed")}) == 1

@@ -14,7 +14,7 @@ from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, only_shows
-from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences
+from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.manifest.settings import UNSET, differing, settings_of
 
 FILES = [
@@ -128,25 +128,25 @@ def test_the_range_of_a_mean_is_no_setting_and_a_column_of_that_name_is() -> Non
         return {"model": {"objective": {"constraints": {"c": {"range": span, "where": {"range": where}}}}}}
 
     assert settings_of(declared(1, [0, 1])) == settings_of(declared(1, None)) != settings_of(declared(2, None))
-    saved = {"model.objective.constraints.c.range": [0, 1], "model.objective.constraints.c.at_most": 0.1}
-    before = Manifest.of({KEY: {**Manifest(saved).state()}})
-    assert before is not None and before.settings == {"model.objective.constraints.c.at_most": 0.1}
 
 
 def test_what_only_shows_is_no_setting() -> None:
     shown = {
         "trainer": {"logger": False, "enable_progress_bar": False},
-        "callbacks": {"a": {"class_path": "x.Pictures"}},
+        "callbacks": {"a": {"class_path": "lightning_cgrpo.callbacks.Pictures"}},
     }
     assert settings_of(shown) == {}
 
 
 def test_an_own_callback_that_only_shows_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As docs/callbacks.md marks one: the name of the run and a resume say the same of it."""
-    (tmp_path / "own_showing.py").write_text("class Shows:\n    changes_learning = False\n")
+    (tmp_path / "own_showing.py").write_text("class Shows:\n    changes_learning = False\n\nclass Pictures: ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Shows"}}}) == {}
     assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Counts"}}}) != {}
+    with_own = Manifest(settings_of({"callbacks": {"mine": {"class_path": "own_showing.Pictures"}}}))
+    told = differences(Manifest(settings_of({})), with_own)
+    assert told == ["callbacks.mine unset -> own_showing.Pictures"], "though a shipped class has its name"
 
 
 def test_arguments_of_another_class_are_not_listed() -> None:

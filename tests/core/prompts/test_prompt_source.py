@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lightning_cgrpo.grpo.critic.language_critic import LanguageCritic
+from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.policies.small_policies import ragged
 

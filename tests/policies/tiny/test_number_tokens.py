@@ -9,7 +9,7 @@ from lightning_cgrpo import GenerationSampler, GSM8KTask
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import WordProblemsDataModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 
 BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}

@@ -10,7 +10,7 @@ from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Obs
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
-from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
@@ -129,4 +129,4 @@ def test_the_driver_of_two_frames_names_the_agent_ahead():
     for scene, (answer,) in zip(prompts.columns["scene"], texts(answers), strict=True):
         said = re.search(r"Ahead: (.+?)\. In: .+?\. Light: ", answer)
         agrees += (said is not None) and (said[1] == "none") == ("Ahead: none" in observations(scene))
-    assert agrees >= 17  # 85 % on 400 scenes, by benchmarks.navsim.observed
+    assert agrees >= 17  # 85 % on 400 scenes, see docs/results/navsim/README.md

@@ -95,7 +95,7 @@ def front(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 def _met(run: Run) -> dict[str, Series]:
     """By enforced constraint: 1 where the logged rate meets the final threshold, and 0 elsewhere."""
     strips = {}
-    for name, bound in run.bounds(["constrain"]).items():
+    for name, bound in run.enforced.items():
         rate = run.series.get(bound.tag(name))
         if rate is not None:
             met = [bound.met(value) for value in rate.values.tolist()]
@@ -107,7 +107,7 @@ def _point(run: Run) -> tuple[float, float] | None:
     """Compliance and final reward; None if a constraint, or the reward, was not logged."""
     reward = run.final.get("reward/mean")
     strips = _met(run)
-    if reward is None or not strips or strips.keys() != run.bounds(["constrain"]).keys():
+    if reward is None or not strips or strips.keys() != run.enforced.keys():
         return None
     compliance = min(strip.between(run.updates / 2, np.inf).mean() for strip in strips.values())
     return compliance, reward

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from lightning_cgrpo.objective.reward_kept import advice
+from lightning_cgrpo.run import advice as lines
+from lightning_cgrpo.run.record import RunRecord
+
+
+def advice(record: dict[str, Any]) -> list[str]:
+    """The lines of a record as a file holds it."""
+    return lines.advice(RunRecord.read(record))
 
 
 def measured(reward: float, long: float, error: float | None = 0.02) -> dict[str, Any]:
@@ -115,7 +121,7 @@ def test_a_held_constraint_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize("record", [{}, {"measured": {}}, {"measured": {"before": measured(1.0, 0.5)}}])
+@pytest.mark.parametrize("record", [{}, {"measured": {}}, {"measured": {"before": measured(1.0, 0.5)}, "held": {}}])
 def test_summaries_of_little_tell_nothing(record: dict[str, Any]) -> None:
     """Runs of earlier versions, runs without a measurement at the start, and runs that have just begun."""
     assert advice(record) == []

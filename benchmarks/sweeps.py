@@ -1,10 +1,15 @@
-"""Sweeps: final reward and rates of methods that differ only in fixed weights."""
+"""The paper's figure of sweeps: final reward and rates of methods that differ in a fixed weight alone.
+
+python -m benchmarks.sweeps docs/results/gridworld/sweep     # draws sweep.png there, from its committed runs
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +17,9 @@ from matplotlib.figure import Figure
 
 from lightning_cgrpo.cli.configuration import get, short_class
 from lightning_cgrpo.cli.method import key_of
-from lightning_cgrpo.cli.report.figures.style import GRAY, METHODS, legend, line
+from lightning_cgrpo.cli.report.figures.style import GRAY, METHODS, legend, line, save, style
 from lightning_cgrpo.cli.report.measures import statistic
-from lightning_cgrpo.cli.report.methods import MethodRuns
+from lightning_cgrpo.cli.report.methods import MethodRuns, collect
 from lightning_cgrpo.cli.report.results import MEASURED, REWARD
 
 FIXED = "FixedWeights"
@@ -92,7 +97,7 @@ def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
 
 def weights_of(method: MethodRuns) -> dict[str, float] | None:
     """A method's fixed weights by component; None without `FixedWeights`."""
-    settings = method.runs[0].summary["method"]
+    settings = method.runs[0].record.method
     if get(settings, f"callbacks.{FIXED}") is None:
         return None
     weights = {"reward": 1.0}
@@ -136,14 +141,14 @@ def _sweep(component: str, others: Sequence[str], weighted: Sequence[Weighted]) 
 
 
 def _settings_without_weights(method: MethodRuns) -> str:
-    settings = method.runs[0].summary["method"]
+    settings = method.runs[0].record.method
     callbacks = {name: value for name, value in settings["callbacks"].items() if name != FIXED}
     return key_of({**settings, "callbacks": callbacks})
 
 
 def _new_name(method: MethodRuns, names: Sequence[str]) -> str:
     """The method's estimator, numbered if other lines have the same estimator."""
-    estimator = short_class(get(method.runs[0].summary["method"], "model.init_args.estimator")) or "fixed weights"
+    estimator = short_class(get(method.runs[0].record.method, "model.init_args.estimator")) or "fixed weights"
     same = sum(name.startswith(estimator) for name in names)
     return f"{estimator} #{same + 1}" if same else estimator
 
@@ -211,3 +216,15 @@ def _draw_line(axes: Axes, one: Line, component: str, tag: str, tested: bool, co
         deviations.append(found.std)  # NaN for one seed: no bar
     axes.errorbar(weights, means, deviations, color=color, marker="o", markersize=3, capsize=2, linewidth=1.2)
     return min(means, default=np.inf)
+
+
+def main(folder: str) -> None:
+    """Draw the sweeps of the runs in a folder."""
+    for methods in collect([(None, Path(folder))]).values():
+        with style():
+            for name, figure in sweep_figures(find_sweeps(methods)):
+                print(save(figure, Path(folder) / name))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

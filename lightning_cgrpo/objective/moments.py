@@ -1,0 +1,178 @@
+"""From sums over prompts to rates with clustered standard errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, fields
+
+from torch import Tensor
+
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
+
+
+@dataclass(frozen=True)
+class KindOfPrompts:
+    """Sums over the prompts of one kind: those with any violation, or those with any clean opportunity.
+
+    Args:
+        prompts: their number.
+        opportunities: Σ o.
+        squares: Σ o².
+        fourths: Σ o⁴.
+    """
+
+    prompts: float
+    opportunities: float
+    squares: float
+    fourths: float
+
+    @property
+    def effective(self) -> float:
+        """The number of prompts with equal opportunities that say as much, (Σ o)² / Σ o² (Kish, 1965)."""
+        return self.opportunities**2 / self.squares if self.squares else 0.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over prompts of a constraint's violations v and opportunities o.
+
+    Args:
+        violations: Σ v.
+        opportunities: Σ o.
+        observed: number of prompts with opportunities.
+        most: Σ of the most opportunities that these prompts can have.
+        violating: of prompts with any violation.
+        clean: of prompts with any opportunity without a violation.
+        violations_squared: Σ v².
+        products: Σ v o.
+        opportunities_squared: Σ o².
+    """
+
+    violations: float
+    opportunities: float
+    observed: float
+    most: float
+    violating: KindOfPrompts
+    clean: KindOfPrompts
+    violations_squared: float
+    products: float
+    opportunities_squared: float
+
+    def rate(self) -> ClusteredRate:
+        """The rate of violation with its clustered standard error."""
+        rate = self.violations / self.opportunities
+        prompts = int(self.observed)
+        return ClusteredRate(
+            rate,
+            self._error(rate, self.opportunities_squared) if 0 < rate < 1 else None,
+            prompts,
+            self.opportunities,
+            int(self.violating.prompts),
+            int(self.clean.prompts),
+            self.violating.effective,
+            self.clean.effective,
+            self.most / prompts,
+            self._telling(rate),
+        )
+
+    def mean(self) -> ClusteredMean:
+        """The mean of the violations with its clustered standard error."""
+        mean = self.violations / self.opportunities
+        error = self._error(mean, self.violations_squared)
+        return ClusteredMean(mean, error, int(self.observed), self.opportunities)
+
+    def _error(self, rate: float, scale: float) -> float | None:
+        """The clustered standard error; None if all prompts agree.
+
+        Args:
+            scale: beside which rounding leaves no spread.
+        """
+        prompts = int(self.observed)
+        squares = self.violations_squared - 2 * rate * self.products + rate**2 * self.opportunities_squared
+        # What rounding leaves of a sum of zeros is no spread.
+        if prompts < 2 or not squares > 1e-12 * scale:
+            return None
+        return math.sqrt(prompts / (prompts - 1) * squares) / self.opportunities
+
+    def _telling(self, rate: float) -> float:
+        """Degrees of freedom of the standard error, as a number of prompts with equal opportunities.
+
+        By Satterthwaite (1946). The squared error sums (v - rate · o)² of prompts, here as if each violated at all or
+        at none of its opportunities.
+        """
+        kinds = ((self.violating, 1 - rate), (self.clean, rate))
+        squares = sum(distance**2 * kind.squares for kind, distance in kinds)
+        fourths = sum(distance**4 * kind.fourths for kind, distance in kinds)
+        return squares**2 / fourths if fourths else 0.0
+
+
+def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scalars for `clustered_rates`, by name for a collective.
+
+    Args:
+        rows: violations, opportunities and most opportunities of prompts, ``[B]`` each, see `prompt_sums`.
+    """
+    scalars: dict[str, Tensor] = {}
+    for name in constraints:
+        violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
+        observed = opportunities > 0
+        parts = {
+            "observed": observed.sum(),
+            "most": rows[f"most/{name}"].maximum(opportunities).where(observed, 0).sum(),
+            "violations_squared": violations.square().sum(),
+            "products": (violations * opportunities).sum(),
+            "opportunities_squared": opportunities.square().sum(),
+        }
+        for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
+            of_kind = opportunities.where(prompts, 0)
+            squares = of_kind.square()
+            parts[f"{kind}.prompts"] = prompts.sum()
+            parts[f"{kind}.opportunities"] = of_kind.sum()
+            parts[f"{kind}.squares"] = squares.sum()
+            parts[f"{kind}.fourths"] = squares.square().sum()
+        scalars |= {_place(name, part): value for part, value in parts.items()}
+    return scalars
+
+
+def moments_of(name: str, sums: Mapping[str, float]) -> Moments:
+    """The moments of a constraint, from the scalars of `moments` and the sums of violations and opportunities."""
+
+    def moment(part: str) -> float:
+        return sums[_place(name, part)]
+
+    def kind(of: str) -> KindOfPrompts:
+        return KindOfPrompts(*(moment(f"{of}.{field.name}") for field in fields(KindOfPrompts)))
+
+    return Moments(
+        violations=sums[f"violations/{name}"],
+        opportunities=sums[f"opportunities/{name}"],
+        observed=moment("observed"),
+        most=moment("most"),
+        violating=kind("violating"),
+        clean=kind("clean"),
+        violations_squared=moment("violations_squared"),
+        products=moment("products"),
+        opportunities_squared=moment("opportunities_squared"),
+    )
+
+
+def clustered_rates(
+    constraints: Iterable[str], sums: Mapping[str, float], means: Container[str] = ()
+) -> dict[str, ClusteredRate]:
+    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints.
+
+    Args:
+        means: names of the constraints that bound means.
+    """
+    rates: dict[str, ClusteredRate] = {}
+    for name in constraints:
+        found = moments_of(name, sums)
+        if found.opportunities:
+            rates[name] = found.mean() if name in means else found.rate()
+    return rates
+
+
+def _place(name: str, part: str) -> str:
+    """The name of a moment among other sums."""
+    return f"moments.{part}/{name}"

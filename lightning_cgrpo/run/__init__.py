@@ -1,0 +1,1 @@
+"""A run: its record, and what the record advises."""

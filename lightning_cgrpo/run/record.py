@@ -1,0 +1,265 @@
+"""RunRecord: what ran, how it ended and what was measured, as ``summary.json`` holds it. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType
+from typing import Any, Self
+
+from lightning_cgrpo.core.output import SUMMARY_FORMAT
+from lightning_cgrpo.objective.bound import Bound, Side
+from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
+
+Json = Mapping[str, Any]
+"""A part of a file's content."""
+Constraints = dict[str, MeasuredConstraint]
+NUMBERS = (int, float, NoneType)
+KINDS: dict[str, Any] = {
+    "name": str,
+    "status": str,
+    "method": dict,
+    "seed": (int, NoneType),
+    "updates": int,
+    "asked": (int, NoneType),
+    "answers": NUMBERS,
+    "seconds": NUMBERS,
+    "cpu_seconds": NUMBERS,
+    "peak_mb": NUMBERS,
+    "faults": dict,
+}
+"""Types of plain values in a file."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A mean reward, and its standard error."""
+
+    value: float | None = None
+    error: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The mean and its error: ``0.81 ± 0.02``."""
+        if self.value is None:
+            return "-"
+        return f"{self.value:.4g}" + (f" ± {self.error:.2g}" if self.error else "")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The policy after some update.
+
+    Args:
+        constraints: with values; those that were never observed are missing.
+        prompts, answers: of an evaluation; None for means over updates.
+        weights: means of the components' weights over updates.
+    """
+
+    update: int
+    reward: Reward = Reward()
+    constraints: Constraints = field(default_factory=dict)
+    prompts: int | None = None
+    answers: int | None = None
+    weights: dict[str, float] | None = None
+
+    def value(self, name: str) -> float | None:
+        """The rate or mean of a constraint."""
+        return self.constraints[name].value if name in self.constraints else None
+
+    def as_json(self) -> dict[str, Any]:
+        constraints: dict[str, Any] = {}
+        for name, of in self.constraints.items():
+            constraints[name] = {"value": of.value}
+            if of.interval is not None:
+                constraints[name] |= {"low": of.interval[0], "high": of.interval[1], "side": of.side}
+        known = {"update": self.update, "prompts": self.prompts, "answers": self.answers}
+        content: dict[str, Any] = {key: count for key, count in known.items() if count is not None}
+        content["reward"] = _without_none({"value": self.reward.value, "error": self.reward.error}, "error")
+        content["constraints"] = constraints
+        return content if self.weights is None else content | {"weights": self.weights}
+
+    @classmethod
+    def read(cls, content: Json, declared: Constraints) -> Self:
+        """A measurement of the declared constraints, from `as_json`."""
+        constraints = {}
+        for name, of in content["constraints"].items():
+            if name not in declared:
+                continue  # of an earlier part of the run, with other constraints
+            interval: tuple[float, float] | None = None
+            side: Side = ""
+            if "low" in of:
+                interval = of["low"], of["high"]
+                side = of["side"] if "side" in of else declared[name].bound.side(*interval)
+            constraints[name] = declared[name].at(of["value"], interval, side)
+        reward = content.get("reward") or {}
+        return cls(
+            content.get("update", 0),
+            Reward(reward.get("value"), reward.get("error")),
+            constraints,
+            content.get("prompts"),
+            content.get("answers"),
+            content.get("weights"),
+        )
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best checkpoint, and the metric that says so."""
+
+    checkpoint: str
+    monitor: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run ran, and with which versions."""
+
+    cpu: str | None = None
+    cores: int | None = None
+    gpu: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    lightning: str | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Fingerprints of the user's code by module, and of the prompts by split."""
+
+    code: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The values of a run that `report` saves beside its record.
+
+    Args:
+        final: means over the last part of training, by tag.
+        tests: values of the last test, by tag.
+        width: of the bins of the series, in updates.
+        steps: middles of the bins.
+        series: by tag, a value for each of `steps`, or one for all.
+    """
+
+    final: dict[str, float]
+    tests: dict[str, float]
+    width: float
+    steps: list[float]
+    series: dict[str, list[float | None] | float | None]
+
+
+@dataclass
+class RunRecord:
+    """A run.
+
+    Args:
+        status: running, finished, interrupted or failed.
+        error: that ended the run.
+        method: the settings that change learning, see `identity_of`.
+        weights: fingerprint of the starting weights.
+        resumed: the folder from which the run resumed, relative to its own.
+        constraints: as declared.
+        measured: by ``before``, ``end`` (means over the last updates), ``last`` (validation) and ``best``.
+        validations: all of them.
+        held: rates at which stalled constraints are held, by name; None without a dual.
+        updates, asked: made, and to make; None if only time or a callback ends the run.
+        answers: sampled, in all parts of the run, as are `seconds`, `cpu_seconds` and `peak_mb`.
+        faults: counts by kind.
+    """
+
+    name: str = ""
+    status: str = "running"
+    error: str | None = None
+    method: dict[str, object] = field(default_factory=dict)
+    length: dict[str, float] = field(default_factory=dict)
+    seed: int | None = None
+    weights: str | None = None
+    inputs: Inputs = field(default_factory=Inputs)
+    resumed: str | None = None
+    constraints: Constraints = field(default_factory=dict)
+    machine: Machine = field(default_factory=Machine)
+    measured: dict[str, Measurement] = field(default_factory=dict)
+    best: Best | None = None
+    validations: list[Measurement] = field(default_factory=list)
+    held: dict[str, float] | None = None
+    updates: int = 0
+    asked: int | None = None
+    answers: int | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_mb: float | None = None
+    faults: dict[str, int] = field(default_factory=dict)
+    saved: Saved | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of ``summary.json``: without `saved`, which `report` writes in lines of its own."""
+        content: dict[str, Any] = {"format": SUMMARY_FORMAT}
+        # In this order, in which a reader looks for them.
+        content |= {key: getattr(self, key) for key in ("status", "error", "name", "method", "length", "seed")}
+        content |= {"weights": self.weights, "inputs": _parts(self.inputs), "resumed": self.resumed}
+        content["constraints"] = {name: _declaration(of) for name, of in self.constraints.items()}
+        content["machine"] = _parts(self.machine)
+        content["measured"] = {key: of.as_json() for key, of in self.measured.items()}
+        content["best"] = None if self.best is None else _parts(self.best)
+        if self.validations:
+            content["validations"] = [of.as_json() for of in self.validations]
+        content["held"] = self.held
+        counts = ("updates", "asked", "answers", "seconds", "cpu_seconds", "peak_mb", "faults")
+        return content | {key: getattr(self, key) for key in counts}
+
+    @classmethod
+    def read(cls, content: Json) -> Self:
+        """The record in the content of a summary or of a saved run; a key that an older run lacks has its default.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: the content is damaged.
+        """
+        for key, kind in KINDS.items():
+            if key in content and not isinstance(content[key], kind):
+                raise ValueError(f"its {key} is {str(content[key])[:40]!r}")
+        declared = {name: _declared(name, of) for name, of in content.get("constraints", {}).items()}
+        measured = content.get("measured") or {}
+        validations = content.get("validations") or []
+        best, inputs = content.get("best"), content.get("inputs") or {}
+        plain = ("name", "status", "error", "method", "length", "seed", "weights", "resumed", "held")
+        counts = ("updates", "asked", "answers", "seconds", "cpu_seconds", "peak_mb", "faults")
+        return cls(
+            **{key: content[key] for key in (*plain, *counts) if key in content},
+            constraints=declared,
+            measured={key: Measurement.read(of, declared) for key, of in measured.items()},
+            validations=[Measurement.read(of, declared) for of in validations],
+            best=None if best is None else Best(best["checkpoint"], best["monitor"], best["score"]),
+            inputs=Inputs(inputs.get("code", {}), inputs.get("prompts", {})),
+            machine=_machine(content.get("machine") or {}),
+            saved=Saved(**{key: content[key] for key in _names(Saved)}) if "series" in content else None,
+        )
+
+
+def _declaration(constraint: MeasuredConstraint) -> dict[str, Any]:
+    bound = constraint.bound
+    declared = {"kind": bound.kind, "direction": bound.direction, "threshold": bound.threshold, "role": constraint.role}
+    return declared if constraint.given is None else declared | {"given": constraint.given}
+
+
+def _declared(name: str, content: Json) -> MeasuredConstraint:
+    bound = Bound(content["kind"], content["direction"], content["threshold"])
+    return MeasuredConstraint(name, bound, given=content.get("given"), role=content["role"])
+
+
+def _machine(content: Json) -> Machine:
+    return Machine(**{key: content.get(key) for key in _names(Machine)})
+
+
+def _names(kind: type) -> list[str]:
+    return [part.name for part in fields(kind)]
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+def _without_none(content: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != key or value is not None}
