@@ -24,10 +24,12 @@ from lightning_cgrpo.core.manifest.fingerprints import (
     file_fingerprints,
     source_fingerprints,
 )
+from lightning_cgrpo.core.manifest.lineage import Ancestry, read_lineage
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
 from lightning_cgrpo.core.manifest.settings import Settings, differing, import_paths
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.register import project_of
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.pretrained import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
@@ -71,6 +73,9 @@ class RunManifest(Callback):
         self.settings = settings
         self.manifest: Manifest | None = None
 
+        self.told: list[str] = []
+        """Differences of the evaluated policy to its training."""
+
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         before = Manifest.of(checkpoint)
         if trainer.state.fn != "fit":
@@ -96,17 +101,20 @@ class RunManifest(Callback):
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=_named_files(_evaluated(settings)),
+            files=named_files(_evaluated(settings)),
             machine={"precision": str(trainer.precision)},
         )
-        for line in differences(_of_policy(before), _of_policy(now)):
+        self.told = differences(_of_policy(before), _of_policy(now))
+        for line in self.told:
             print(f"not as in training: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.manifest is None:
-            made = self._made(trainer, pl_module)
-            self.manifest = replace(made, lineage=(made.name,))
         folder = run_folder(trainer)
+        if self.manifest is None:
+            self.manifest = _with_ancestry(self._made(trainer, pl_module), pl_module)
+        if not Path(self.manifest.project or "nowhere").is_dir():  # a new run, or a run from another machine
+            runs = folder.parent.parent if trainer.loggers else folder
+            self.manifest = replace(self.manifest, project=str(project_of(runs)))
         if trainer.is_global_zero:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / FILE, json.dumps(self.manifest.readable(), indent=1) + "\n")
@@ -133,17 +141,26 @@ class RunManifest(Callback):
             code=code_fingerprints(import_paths(settings)),
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=_named_files(reading) if trainer.is_global_zero else {},
+            files=named_files(reading) if trainer.is_global_zero else {},
             machine={
                 "processes": str(trainer.world_size),
                 "device": _device_name(pl_module.device),
                 "precision": str(trainer.precision),
             },
-            versions={"lightning_cgrpo": __version__, **_versions()},
+            versions={"lightning_cgrpo": __version__, **library_versions()},
         )
 
 
-def _versions() -> dict[str, str]:
+def _with_ancestry(manifest: Manifest, module: LightningModule) -> Manifest:
+    """The manifest of a new run, with the runs and the prompts that made its starting model."""
+    origin = getattr(getattr(module, "policy", None), "origin", None)
+    ancestry = Ancestry() if origin is None else read_lineage(Path(origin.path), origin.fingerprint)
+    if ancestry.fault:
+        rank_zero_print(f"The prompts that trained the starting model are not known, because {ancestry.fault}.")
+    return manifest.starting(ancestry.lineage, ancestry.used, ancestry.known)
+
+
+def library_versions() -> dict[str, str]:
     """Versions of the installed `LIBRARIES`; which of them are imported by now differs between equal runs."""
     installed = {}
     for name in LIBRARIES:
@@ -194,7 +211,7 @@ def _rendered(module: LightningModule) -> dict[str, str]:
     return {} if fingerprint is None else {"a chat": fingerprint}
 
 
-def _named_files(settings: Settings) -> dict[str, str]:
+def named_files(settings: Settings) -> dict[str, str]:
     """Fingerprints of the files and models that settings name, by setting; the starting model's are elsewhere."""
     fingerprints = {}
     for key, value in settings.items():

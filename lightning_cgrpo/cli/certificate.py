@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.cli.looks import error_share
+from lightning_cgrpo.cli.looks import Asked
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
-from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
@@ -23,28 +22,6 @@ from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewe
 
 EDGE = 1e-6
 """Share of a declared range by which a value may lie outside, because of its rounding."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The question of a look.
-
-    Args:
-        prompts: number of prompts; None for as many as there are.
-        confidence: over all constraints and all looks at the run.
-        number: of the look, from 1, among the looks at the run.
-        used: prompts that the look must not see.
-    """
-
-    prompts: int | None
-    confidence: float
-    number: int
-    used: Used
-
-    @property
-    def level(self) -> float:
-        """The error that this look spends."""
-        return (1 - self.confidence) * error_share(self.number)
 
 
 @dataclass(frozen=True)
@@ -56,16 +33,12 @@ class Sample:
         source: words that say which prompts.
         longest: steps of the longest answer, as declared; None without a declaration.
         single: by constraint, whether an answer has at most one opportunity, by the kind of its signal.
-        identities: of all prompts that were shown, which later looks leave out.
-        new_until: index after the last new prompt of an endless source.
     """
 
     rows: dict[str, Tensor]
     source: str
     longest: int | None
     single: Mapping[str, bool] = field(default_factory=dict)
-    identities: list[float] = field(default_factory=list)
-    new_until: int = 0
 
 
 def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[str, Any]:
@@ -99,8 +72,6 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         "prompts": len(sample.rows["answers"]),
         "source": sample.source,
         "constraints": constraints,
-        "identities": sample.identities,
-        "new_until": sample.new_until,
     }
 
 
@@ -185,7 +156,7 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     if faults:
         raise UserError(
             f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
-            "without, try to mend the task's scores; this was no look."
+            "without, try to mend the task's scores; the look is spent."
         )
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
     least, width = _range(name, constraint, longest)
@@ -196,14 +167,14 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
         if ((violations < -rounding) | (violations > opportunities + rounding)).any():
             raise UserError(
                 f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a "
-                "wider range:; this was no look."
+                "wider range:; the look is spent."
             )
         violations = violations.clip(0, opportunities)
     most = 1.0 if whole else float(longest or 1)
     if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
         raise UserError(
             f"Expected at most {most:g} opportunities per answer for '{name}', the sampler's longest answer, but "
-            f"got {opportunities.max():g}, try a signal of whole answers; this was no look."
+            f"got {opportunities.max():g}, try a signal of whole answers; the look is spent."
         )
     threshold = (constraint.bound.target - least) / width
     return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)

@@ -1,34 +1,39 @@
-"""Looks at the policies of a run: certificates beside the checkpoints, and the error that each look may spend."""
+"""Looks at the policies of a lineage: which prompts they showed, and the error that each may spend."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS
-from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.output import write_whole
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.manifest import Manifest
+from lightning_cgrpo.core.register import Entry, Register, share_prompts
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.objective import Objective
 
-FILE = "certificates.json"
+BEFORE = "certificates.json"
+"""Looks of before November 28, 2026, beside their checkpoints."""
 FIRST = 0.8
-"""Share of the error that the first look at a run may spend."""
+"""Share of the error that the first look at a lineage may spend."""
 
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
 """Fields of a constraint that change its threshold or its training, and not what is counted."""
 
-Certificate = dict[str, Any]
+Look = dict[str, Any]
 
 
 def error_share(number: int) -> float:
-    """The share of the error that look `number` of a run may spend; the shares of all looks sum to 1.
+    """The share of the error that look `number` of a lineage may spend; the shares of all looks sum to 1.
 
     Example:
         >>> [round(error_share(number), 4) for number in (1, 2, 3)]
@@ -37,54 +42,140 @@ def error_share(number: int) -> float:
     return FIRST if number == 1 else (1 - FIRST) / (number * (number - 1))
 
 
-def looks_at(folders: Iterable[Path], lineage: Iterable[str]) -> list[Certificate]:
-    """All looks at a run's policies, and at those of the runs that it continues or that continue it, oldest first.
+@dataclass(frozen=True)
+class Asked:
+    """The question of a look.
 
     Args:
-        folders: of the run's checkpoints, and of copies.
-        lineage: of the run's manifest.
+        prompts: number of prompts; None for as many as there are.
+        confidence: over all constraints and all looks at the lineage.
+        number: of the look, from 1, among the looks at the lineage.
+        used: prompts that the look must not see.
     """
-    found: dict[tuple[str, ...], Certificate] = {}
-    names = set(lineage)
-    own = {folder.resolve() for folder in folders}
-    for folder in sorted(own):
-        # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
-        files = folder.parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{FILE}")
-        others = {file.parent.resolve() for file in files}
-        for place in sorted({folder, *others}):
-            for look in certificates(place).values():
-                if place in own or names & {*look.get("lineage", ())}:
-                    found[look["policy"], str(look["look"]), str(look["at"])] = look
-    return sorted(found.values(), key=lambda look: str(look["at"]))
+
+    prompts: int | None
+    confidence: float
+    number: int
+    used: Used
+
+    @property
+    def level(self) -> float:
+        """The error that this look spends."""
+        return (1 - self.confidence) * error_share(self.number)
 
 
-def recorded(looks: Sequence[Certificate], policy: str, question: Mapping[str, Any]) -> Certificate | None:
-    """The certificate of an earlier look that asked the same about the same policy, or None.
+@dataclass
+class Ledger:
+    """A lineage's looks in the project's register, and the look that is taken now.
+
+    Args:
+        register: of the project.
+        place: folder of the checkpoint, which stands for a lineage that no manifest tells.
+        origin: the folder that the run wrote the checkpoint into, if it is another one.
+        manifest: of the checkpoint.
+        about: what is asked of which policy: ``checkpoint``, ``update``, ``policy``, ``question``.
+    """
+
+    register: Register
+    place: Path
+    origin: Path | None
+    manifest: Manifest | None
+    about: Mapping[str, Any]
+    begun: Entry = field(default_factory=dict)
+
+    def looks(self) -> list[Look]:
+        """All looks at the lineage, oldest first; a look that did not end has no ``decision``."""
+        entries = self.register.entries()
+        names = {*self._lineage(entries)}
+        places = {self.place} if self.origin is None else {self.place, self.origin}
+        earlier = [look for folder in sorted(places) for look in _earlier_looks(folder, names)]
+        return [*earlier, *(look for look in looks_in(entries) if names & {*look["lineage"]})]
+
+    def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
+        """The runs that made the policy, also those that exported its starting model."""
+        named = () if self.manifest is None else self.manifest.lineage
+        start = None if self.manifest is None else self.manifest.start.get("weights")
+        exported = [name for entry in entries if entry.get("weights", "") == start for name in entry["lineage"]]
+        return tuple(dict.fromkeys([*exported, *(named or [f"in {(self.origin or self.place).resolve()}"])]))
+
+    @contextmanager
+    def turn(self, first: bool, told: Callable[[Any], Any]) -> Iterator[Asked]:
+        """Context in which one command after the other chooses its prompts, and writes them by `begin`. Collective.
+
+        Args:
+            first: whether this is the first process.
+            told: gives the first process's value to all.
+        """
+        with self.register.locked() if first else nullcontext():
+            asked = None
+            if first:
+                looks, question = self.looks(), self.about["question"]
+                run = {} if self.manifest is None else self.manifest.used_as
+                asked = Asked(question["prompts"], question["confidence"], len(looks) + 1, used_prompts(looks, run))
+            yield told(asked)
+
+    def begin(self, asked: Asked, shown: Mapping[str, Any]) -> None:
+        """Write the look before its prompts are shown; it is spent from now on, however it ends.
+
+        Args:
+            shown: its prompts, see `shown_by`.
+        """
+        self.begun = self.register.append(
+            {
+                "event": "began",
+                "id": uuid4().hex[:12],
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                **self.about,
+                "manifest": None if self.manifest is None else self.manifest.digest,
+                "lineage": list(self._lineage(self.register.entries())),
+                "look": asked.number,
+                "error": asked.level,
+                "shown": shown,
+            }
+        )
+
+    def end(self, certificate: Mapping[str, Any]) -> Look:
+        """Write the certificate of the look; returns the whole look."""
+        with self.register.locked():
+            company = company_of(self.register.entries(), self.begun)
+            ended = {"event": "ended", "id": self.begun["id"], "company": company, **certificate}
+            return self.register.append(ended) | self.begun
+
+
+def looks_in(entries: Iterable[Entry]) -> list[Look]:
+    """The looks of a register, each with its certificate if it ended."""
+    entries = [*entries]
+    ended = {entry["id"]: entry for entry in entries if entry["event"] == "ended"}
+    return [ended.get(entry["id"], {}) | entry for entry in entries if entry["event"] == "began"]
+
+
+def recorded(looks: Sequence[Look], policy: str, question: Mapping[str, Any]) -> Look | None:
+    """The ended look that asked the same about the same policy, or None.
 
     Args:
         policy: its identity.
-        question: settings of this look by name; None stands for any.
+        question: settings of this look by name.
     """
     for look in reversed(looks):
-        before = look["question"]
-        same = all(value is None or _given(value) == _given(before[name]) for name, value in question.items())
-        if same and look["policy"] == policy:
+        # Through JSON, as the register has it.
+        same = _given(look["question"]) == _given(json.loads(json.dumps(question)))
+        if same and look["policy"] == policy and "decision" in look:
             return look
     return None
 
 
-def certificates_of(folder: Path, policy: str, objective: Objective) -> list[Certificate]:
-    """The looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
+def certificates_of(looks: Iterable[Look], policy: str, objective: Objective) -> list[Look]:
+    """The ended looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
 
     Args:
         policy: its identity.
     """
     here = {name: _meaning(asdict(constraint)) for name, constraint in objective.constraints.items()}
     found = []
-    for look in certificates(folder).values():
+    for look in looks:
         asked = look["question"]["constraints"]
         same = all(here.get(name) == _meaning(constraint) for name, constraint in asked.items())
-        if same and look["policy"] == policy:
+        if same and look["policy"] == policy and "decision" in look:
             found.append(look)
     return found
 
@@ -101,7 +192,7 @@ def _given(settings: Any) -> Any:
     return settings
 
 
-def used_prompts(looks: Iterable[Certificate], run: Mapping[str, Tensor]) -> Used:
+def used_prompts(looks: Iterable[Look], run: Mapping[str, Tensor]) -> Used:
     """The prompts that a further look must not see.
 
     Args:
@@ -110,43 +201,41 @@ def used_prompts(looks: Iterable[Certificate], run: Mapping[str, Tensor]) -> Use
     looked: set[float] = set()
     new_until = 0
     for look in looks:
-        looked |= {*look.get("identities", ())}
-        new_until = max(new_until, look.get("new_until", 0))
+        looked.update(float(int(number, 16)) for number in look["shown"].get("prompts", ()))
+        new_until = max(new_until, look["shown"].get("until", 0))
     return Used(run, frozenset(looked), new_until)
 
 
-def check_writable(folder: Path) -> None:
-    """Refuse a folder in which a look can't be recorded, before anything is sampled."""
-    try:
-        if (folder / FILE).is_dir():
-            raise IsADirectoryError("a folder of this name")
-        write_whole(folder / f"{FILE}.try", "")
-        (folder / f"{FILE}.try").unlink()
-    except OSError as error:
-        raise UserError(
-            f"Expected to record the look in '{folder / FILE}', but got: {first_line(error)}, try a folder that "
-            "this user may write to, and a disk with space."
-        ) from error
+def company_of(entries: Sequence[Entry], look: Entry) -> dict[str, int]:
+    """How many policies of the project were measured at all, and how many by looks or tests at a look's prompts."""
+    policies: set[tuple[str, int]] = set()
+    here: set[tuple[str, int]] = set()
+    tested: set[tuple[str, int]] = set()
+    for entry in entries:
+        if "shown" not in entry:
+            continue
+        policy = entry["lineage"][-1], entry["update"]
+        policies.add(policy)
+        if share_prompts(entry["shown"], look["shown"]):
+            (tested if entry["event"] == "test" else here).add(policy)
+    return {"policies": len(policies), "here": len(here | tested), "tested": len(tested)}
 
 
-def record(folder: Path, certificate: Certificate) -> None:
-    """Write a certificate beside the others of a folder; the caller holds the folder's lock."""
-    key = f"{certificate['policy']}, look {certificate['look']}"
-    write_whole(folder / FILE, json.dumps(certificates(folder) | {key: certificate}, indent=1) + "\n")
-
-
-def certificates(folder: Path) -> dict[str, Certificate]:
-    """The certificates of a folder."""
-    file = folder / FILE
-    if not file.is_file():
-        return {}
-    try:
-        looks: dict[str, Certificate] = json.loads(file.read_text(encoding="utf-8"))
-        assert all({"question", "decision", "constraints"} <= look.keys() for look in looks.values())
-    except (ValueError, AttributeError, AssertionError) as error:
-        raise UserError(
-            f"Expected '{file}' to be the certificates of a folder, but it is damaged, try to restore the file; "
-            "without it, a policy may be looked at twice."
-        ) from error
-    # Certificates of earlier versions, a look for each policy, are called by the policy.
-    return {key: {"policy": key, "look": 1, **look} for key, look in looks.items()}
+def _earlier_looks(folder: Path, lineage: set[str]) -> Iterator[Look]:
+    """The looks of earlier versions, in a file beside each checkpoint: all of this folder, others of the lineage."""
+    # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
+    others = folder.resolve().parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{BEFORE}")
+    own = folder.resolve() / BEFORE
+    for file in dict.fromkeys([own, *others]):
+        try:
+            looks = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            for policy, look in looks.items():
+                if file == own or lineage & {*look.get("lineage", ())}:
+                    numbers = [f"{int(number):014x}" for number in look.get("identities", ())]
+                    shown = {"prompts": numbers, "until": look.get("new_until", 0)}
+                    yield {"policy": policy, "look": 1, "lineage": [], **look, "shown": shown}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"Expected '{file}' to be the certificates of a folder, but it is damaged, try to restore the file; "
+                "without it, a policy may be looked at twice."
+            ) from error
