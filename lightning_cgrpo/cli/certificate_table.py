@@ -21,9 +21,8 @@ def show(certificate: dict[str, Any], note: str) -> None:
     """Print the table of a certificate."""
     decision, confidence = certificate["decision"], certificate["question"]["confidence"]
     caption = f"{certificate['source']}, one answer to each; confidence {confidence} over all constraints (Holm)"
-    if "error" in certificate:
-        spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
-        caption += f" and all looks along the lineage: {spent}"
+    spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
+    caption += f" and all looks along the lineage: {spent}"
     title = Text.assemble(
         f"{Path(certificate['checkpoint']).name}, update {certificate['update']}: ",
         (decision.upper(), STYLES[decision]),

@@ -95,14 +95,14 @@ def _certificate(
         policy = identity(weights, measuring(config, base))
         about = {"checkpoint": str(checkpoint), "update": update, "policy": policy, "question": question}
         register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
-        ledger = Ledger(register, checkpoint.parent, written_in(checkpoint), manifest, about)
+        ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, about)
 
         # The same question to the same policy has its answer.
         earlier = recorded(ledger.looks(), policy, question)
         first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
         if earlier is not None:
             if first:
-                note = _note(register, ledger, checkpoint, objective, earlier)
+                note = _note(register, ledger, checkpoint, earlier)
                 show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
             return earlier if first else None
 
@@ -117,7 +117,7 @@ def _certificate(
                 "it, so the look is spent, try a copy of the file."
             )
         look = ledger.end(certificate_of(sample, objective, asked))
-    show(look, _note(register, ledger, checkpoint, objective, look))
+    show(look, _note(register, ledger, checkpoint, look))
     return look
 
 
@@ -150,13 +150,13 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         )
 
 
-def _note(register: Register, ledger: Ledger, checkpoint: Path, objective: Objective, look: Mapping[str, Any]) -> str:
+def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[str, Any]) -> str:
     """The lines below a certificate, with those of the run's card about a lost reward."""
-    from lightning_cgrpo.cli.certificate import decided
     from lightning_cgrpo.cli.report.runs import read_summary
     from lightning_cgrpo.core.register import EDITED
 
-    note = f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."
+    note = f"Assumes that {'; that '.join(look['assumptions'])}.\n"
+    note += f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."
     company = look["company"]
     if company["here"] > 1 or company["tested"]:
         note += f" {company['here']} of {company['policies']} policies of this project were measured on these prompts"
@@ -167,9 +167,9 @@ def _note(register: Register, ledger: Ledger, checkpoint: Path, objective: Objec
     manifest = ledger.manifest
     if manifest is not None and not manifest.prompts_known:
         note += " The prompts that trained the starting model are not known."
-    not_certified = [name for name in objective.constrained if name not in decided(objective)]
-    if not_certified:
-        note += f" Not certified, because they have no range: {', '.join(not_certified)}."
+    note += f" Not certified: {', '.join(look['not_certified'])}."
+    if look["not_as_in_training"]:
+        note += f" Not as in training: {'; '.join(look['not_as_in_training'])}."
     edited = [number for number, entry in enumerate(register.entries(), start=1) if EDITED in entry]
     if edited:
         note += f" Edited by hand, or after a removed line: {', '.join(f'line {number}' for number in edited)}."

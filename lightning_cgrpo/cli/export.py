@@ -88,7 +88,7 @@ def _write_card(
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
     register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
-    ledger = Ledger(register, checkpoint.parent, written_in(checkpoint), manifest, {})
+    ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, {})
     looks = certificates_of(ledger.looks(), policy, objective)
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor
 
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.cli.certificate import Sample, check_prompts, check_ranges, decided, planned_tests
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved
@@ -82,7 +83,12 @@ class _Look(CommandLine):
         if record.rows is None:  # not the first process
             return
         rows, source = _without_repeats(record.rows, self.prompts)
-        self.sample = Sample(rows, source, longest, record.single)
+        self.sample = Sample(rows, source, longest, record.single, self._told())
+
+    def _told(self) -> list[str]:
+        """Differences of the policy to its training."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [line for callback in callbacks if isinstance(callback, RunManifest) for line in callback.told]
 
     def _check_first(self, source: PromptSource, longest: int | None) -> None:
         """Refuse before weights are read what even a first look could not certify."""

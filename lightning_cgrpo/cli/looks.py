@@ -13,16 +13,12 @@ from uuid import uuid4
 
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS
-from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.manifest import Manifest
-from lightning_cgrpo.core.register import Entry, Register, share_prompts
+from lightning_cgrpo.core.register import Entry, Register, digest_of, share_prompts
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.objective import Objective
 
-BEFORE = "certificates.json"
-"""Looks of before November 28, 2026, beside their checkpoints."""
 FIRST = 0.8
 """Share of the error that the first look at a lineage may spend."""
 
@@ -70,15 +66,13 @@ class Ledger:
 
     Args:
         register: of the project.
-        place: folder of the checkpoint, which stands for a lineage that no manifest tells.
-        origin: the folder that the run wrote the checkpoint into, if it is another one.
+        place: folder of checkpoints, which stands for a lineage that no manifest tells.
         manifest: of the checkpoint.
         about: what is asked of which policy: ``checkpoint``, ``update``, ``policy``, ``question``.
     """
 
     register: Register
     place: Path
-    origin: Path | None
     manifest: Manifest | None
     about: Mapping[str, Any]
     begun: Entry = field(default_factory=dict)
@@ -87,16 +81,14 @@ class Ledger:
         """All looks at the lineage, oldest first; a look that did not end has no ``decision``."""
         entries = self.register.entries()
         names = {*self._lineage(entries)}
-        places = {self.place} if self.origin is None else {self.place, self.origin}
-        earlier = [look for folder in sorted(places) for look in _earlier_looks(folder, names)]
-        return [*earlier, *(look for look in looks_in(entries) if names & {*look["lineage"]})]
+        return [look for look in looks_in(entries) if names & {*look["lineage"]}]
 
     def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
         """The runs that made the policy, also those that exported its starting model."""
         named = () if self.manifest is None else self.manifest.lineage
         start = None if self.manifest is None else self.manifest.start.get("weights")
         exported = [name for entry in entries if entry.get("weights", "") == start for name in entry["lineage"]]
-        return tuple(dict.fromkeys([*exported, *(named or [f"in {(self.origin or self.place).resolve()}"])]))
+        return tuple(dict.fromkeys([*exported, *(named or [f"in {self.place.resolve()}"])]))
 
     @contextmanager
     def turn(self, first: bool, told: Callable[[Any], Any]) -> Iterator[Asked]:
@@ -131,6 +123,7 @@ class Ledger:
                 "look": asked.number,
                 "error": asked.level,
                 "shown": shown,
+                "prompts_fingerprint": digest_of(shown),
             }
         )
 
@@ -139,14 +132,14 @@ class Ledger:
         with self.register.locked():
             company = company_of(self.register.entries(), self.begun)
             ended = {"event": "ended", "id": self.begun["id"], "company": company, **certificate}
-            return self.register.append(ended) | self.begun
+            return self.begun | self.register.append(ended)
 
 
 def looks_in(entries: Iterable[Entry]) -> list[Look]:
     """The looks of a register, each with its certificate if it ended."""
     entries = [*entries]
     ended = {entry["id"]: entry for entry in entries if entry["event"] == "ended"}
-    return [ended.get(entry["id"], {}) | entry for entry in entries if entry["event"] == "began"]
+    return [entry | ended.get(entry["id"], {}) for entry in entries if entry["event"] == "began"]
 
 
 def recorded(looks: Sequence[Look], policy: str, question: Mapping[str, Any]) -> Look | None:
@@ -219,23 +212,3 @@ def company_of(entries: Sequence[Entry], look: Entry) -> dict[str, int]:
         if share_prompts(entry["shown"], look["shown"]):
             (tested if entry["event"] == "test" else here).add(policy)
     return {"policies": len(policies), "here": len(here | tested), "tested": len(tested)}
-
-
-def _earlier_looks(folder: Path, lineage: set[str]) -> Iterator[Look]:
-    """The looks of earlier versions, in a file beside each checkpoint: all of this folder, others of the lineage."""
-    # Versions and names of a run lie beside each other: SAVE_DIR/NAME/VERSION/checkpoints.
-    others = folder.resolve().parent.parent.parent.glob(f"*/*/{CHECKPOINTS}/{BEFORE}")
-    own = folder.resolve() / BEFORE
-    for file in dict.fromkeys([own, *others]):
-        try:
-            looks = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            for policy, look in looks.items():
-                if file == own or lineage & {*look.get("lineage", ())}:
-                    numbers = [f"{int(number):014x}" for number in look.get("identities", ())]
-                    shown = {"prompts": numbers, "until": look.get("new_until", 0)}
-                    yield {"policy": policy, "look": 1, "lineage": [], **look, "shown": shown}
-        except (ValueError, AttributeError, TypeError) as error:
-            raise UserError(
-                f"Expected '{file}' to be the certificates of a folder, but it is damaged, try to restore the file; "
-                "without it, a policy may be looked at twice."
-            ) from error

@@ -15,7 +15,6 @@ from lightning_cgrpo.callbacks.run_manifest import named_files
 from lightning_cgrpo.cli.configuration import Config, Resolved, get
 from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
 from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints
-from lightning_cgrpo.core.manifest.manifest import FULL_PRECISION
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.policy import Policy
@@ -67,7 +66,7 @@ def precision_of(config: Config) -> str:
     if named not in (None, "auto"):
         return str(named)
     on_gpu = get(config, "trainer.accelerator") in ("auto", "cuda", "gpu") and torch.cuda.is_available()
-    return "of a GPU" if on_gpu else FULL_PRECISION
+    return "of a GPU" if on_gpu else "32-true"
 
 
 def data_of(config: Resolved) -> tuple[Settings, str | None]:
