@@ -26,7 +26,8 @@ from lightning_cgrpo.core.manifest.fingerprints import (
 )
 from lightning_cgrpo.core.manifest.lineage import Ancestry, read_lineage
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
-from lightning_cgrpo.core.manifest.settings import Settings, differing, import_paths
+from lightning_cgrpo.core.manifest.objects import described, described_optimizer
+from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, import_paths, settings_of
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.register import project_of
@@ -54,6 +55,21 @@ LIBRARIES = (
 )
 """Libraries that compute."""
 
+TRAINER = (
+    "max_steps",
+    "max_epochs",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "limit_train_batches",
+    "limit_val_batches",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "overfit_batches",
+    "precision",
+)
+"""Arguments of Lightning's trainer that it keeps, and that change numbers."""
+
 rank_zero_print = rank_zero_only(print)
 
 
@@ -64,7 +80,8 @@ class RunManifest(Callback):
     continue from: another optimizer, another schedule of the learning rate, another callback of the multipliers.
 
     Args:
-        settings: of the configuration, from `settings_of`; None for a run from Python.
+        settings: of the configuration, from `settings_of`; None for a run from Python, whose settings are the
+            arguments that its objects were made with.
     """
 
     changes_learning = False
@@ -78,6 +95,7 @@ class RunManifest(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         before = Manifest.of(checkpoint)
+        self._read_settings(trainer, pl_module)
         if trainer.state.fn != "fit":
             self._tell_evaluation(trainer, pl_module, before)
             return
@@ -90,6 +108,10 @@ class RunManifest(Callback):
         self.manifest = self.manifest.continuing(before)
         for line in differences(before, self.manifest):
             rank_zero_print(f"from update {checkpoint['global_step']:,}: {line}")
+
+    def _read_settings(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.settings is None:
+            self.settings = _settings_of_objects(trainer, pl_module)
 
     def _tell_evaluation(self, trainer: Trainer, pl_module: LightningModule, before: Manifest | None) -> None:
         """Print what differs of the evaluated policy from what trained it."""
@@ -110,6 +132,7 @@ class RunManifest(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = run_folder(trainer)
+        self._read_settings(trainer, pl_module)
         if self.manifest is None:
             self.manifest = _with_ancestry(self._made(trainer, pl_module), pl_module)
         if not Path(self.manifest.project or "nowhere").is_dir():  # a new run, or a run from another machine
@@ -149,6 +172,25 @@ class RunManifest(Callback):
             },
             versions={"lightning_cgrpo": __version__, **library_versions()},
         )
+
+
+def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
+    """The settings of a run from Python, as far as possible by the keys of a configuration."""
+    model = described(module)
+    optimization = getattr(module, "manual_optimization", None)
+    if optimization is not None:
+        model["init_args"] |= described_optimizer(optimization.make_optimizer, optimization.make_scheduler)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    config = {
+        MADE: "in Python",
+        "model": model,
+        "callbacks": {type(callback).__name__: described(callback) for callback in callbacks},
+        "trainer": {name: getattr(trainer, name, None) for name in TRAINER},
+    }
+    data = getattr(trainer, "datamodule", None)
+    if data is not None:
+        config["data"] = described(data)
+    return settings_of(config)
 
 
 def _with_ancestry(manifest: Manifest, module: LightningModule) -> Manifest:

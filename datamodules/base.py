@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
@@ -67,7 +68,7 @@ class Certification:
         return PairLoader(self.source, self.companions, max(batch_size // 2, 1))
 
 
-class GroupDataModule(LightningDataModule, ABC):
+class GroupDataModule(Stated, LightningDataModule, ABC):
     """Prompt groups for training and evaluation.
 
     Args:

@@ -131,9 +131,9 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
 
     from lightning_cgrpo.cli.policy_identity import FREE, PLACES
     from lightning_cgrpo.core.manifest.manifest import shown
-    from lightning_cgrpo.core.manifest.settings import differing
+    from lightning_cgrpo.core.manifest.settings import MADE, differing
 
-    if manifest is None or manifest.settings is None:
+    if manifest is None or manifest.settings is None or MADE in manifest.settings:
         rank_zero_only(print)(
             "The checkpoint does not tell the data of its run, so this configuration says which prompts trained and "
             "selected the policy."
