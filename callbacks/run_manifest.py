@@ -19,7 +19,6 @@ from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import (
-    code_fingerprints,
     file_fingerprint,
     file_fingerprints,
     source_fingerprints,
@@ -27,7 +26,8 @@ from lightning_cgrpo.core.manifest.fingerprints import (
 from lightning_cgrpo.core.manifest.lineage import Ancestry, read_lineage
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
 from lightning_cgrpo.core.manifest.objects import described, described_optimizer
-from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, import_paths, settings_of
+from lightning_cgrpo.core.manifest.reads import reads_in
+from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, settings_of
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.register import project_of
@@ -39,6 +39,8 @@ from lightning_cgrpo.policies.text_policy import TextPolicy
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
 """Beginnings of the keys that an evaluation depends on."""
+UNEVALUATED = ("data.", "model.estimator.", "model.optim")
+"""Beginnings of the keys of files that only training reads."""
 START = "model.policy.model"
 ADAPTING = "LagrangianCallback"
 LIBRARIES = (
@@ -118,12 +120,14 @@ class RunManifest(Callback):
         if before is None or not trainer.is_global_zero:
             return
         settings = self.settings or {}
+        reads = reads_in(settings)
         now = Manifest(
             self.settings,
-            code=code_fingerprints(import_paths(settings)),
+            code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=named_files(_evaluated(settings)),
+            files=named_files(_evaluated(settings)) | reads.files,
+            variables=reads.variables,
             machine={"precision": str(trainer.precision)},
         )
         self.told = differences(_of_policy(before), _of_policy(now))
@@ -154,6 +158,7 @@ class RunManifest(Callback):
             fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
             if fingerprints is not None:
                 prompts[split] = fingerprints
+        reads = reads_in(settings)
         # Prompts tell more than their files. Callbacks name files that they write.
         read = ("model.",) if prompts else ("model.", "data.")
         reading = {key: value for key, value in settings.items() if key.startswith(read)}
@@ -161,16 +166,17 @@ class RunManifest(Callback):
             settings=self.settings,
             sizes=sizes,
             prompts=prompts,
-            code=code_fingerprints(import_paths(settings)),
+            code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=named_files(reading) if trainer.is_global_zero else {},
+            files=named_files(reading) | reads.files if trainer.is_global_zero else {},
+            variables=reads.variables,
             machine={
                 "processes": str(trainer.world_size),
                 "device": _device_name(pl_module.device),
                 "precision": str(trainer.precision),
             },
-            versions={"lightning_cgrpo": __version__, **library_versions()},
+            versions={"lightning_cgrpo": __version__, **reads.versions, **library_versions()},
         )
 
 
@@ -224,7 +230,8 @@ def _of_policy(manifest: Manifest) -> Manifest:
         code=manifest.code,
         start=manifest.start,
         rendered=manifest.rendered,
-        files=_evaluated(manifest.files),
+        files={key: value for key, value in manifest.files.items() if not key.startswith(UNEVALUATED)},
+        variables=manifest.variables,
         machine=machine,
     )
 

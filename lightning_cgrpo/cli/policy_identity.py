@@ -14,8 +14,9 @@ from torch import Tensor, uint8
 from lightning_cgrpo.callbacks.run_manifest import named_files
 from lightning_cgrpo.cli.configuration import Config, Resolved, get
 from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints
-from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
+from lightning_cgrpo.core.manifest.fingerprints import file_fingerprints
+from lightning_cgrpo.core.manifest.reads import reads_in
+from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.pretrained import located
@@ -54,10 +55,12 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     given = get(config, "model.init_args") or {}
     settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
     model = settings.pop(MODEL, None)
-    files = named_files(settings)
+    reads = reads_in(settings)
+    files = named_files(settings) | reads.files
     if isinstance(model, str) and (folder := located(model)) is not None:
         files |= file_fingerprints(folder)
-    return {"settings": settings, "code": code_fingerprints(import_paths(settings)), "files": files, "base": base}
+    code = {"code": reads.code, "variables": reads.variables, "versions": reads.versions}
+    return {"settings": settings, **code, "files": files, "base": base}
 
 
 def precision_of(config: Config) -> str:

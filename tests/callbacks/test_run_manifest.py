@@ -203,3 +203,34 @@ def test_a_nan_in_a_checkpoint_is_refused_by_name(part, name):
         checkpoint = Path("weight.ckpt")
         with pytest.raises(UserError, match=r"to hold numbers, but the weight net\.0\.weight has a NaN"):
             put_weights(load("runs/mine/version_0").policy, *read_checkpoint(checkpoint)[1:], checkpoint)
+
+
+OWN_TASK = """
+import json
+import os
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+
+SIGN = json.load(open("sign_of_manifest.json")) * int(os.environ.get("SIGN_OF_MANIFEST", 1))
+
+class Mine(GridworldTask):
+    def score(self, prompts, rollouts):
+        signals = super().score(prompts, rollouts)
+        signals["goal"].value *= SIGN
+        return signals
+"""
+
+
+def test_what_a_reward_reads_is_told(capsys, monkeypatch):
+    Path("task_of_manifest.py").write_text(OWN_TASK)
+    Path("sign_of_manifest.json").write_text("1")
+    monkeypatch.setenv("SIGN_OF_MANIFEST", "1")
+    monkeypatch.syspath_prepend("")
+    run = [*GRIDWORLD, "--trainer.logger.name=own", "--model.task=task_of_manifest.Mine"]
+    main(["fit", *run, "--trainer.max_steps=1"])
+    Path("sign_of_manifest.json").write_text("-1")
+    monkeypatch.setenv("SIGN_OF_MANIFEST", "-1")
+    capsys.readouterr()
+    main(["fit", *run, "--ckpt_path=runs/own/version_0/checkpoints/last.ckpt", "--trainer.max_steps=2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "from update 1: the file of task_of_manifest, sign_of_manifest.json differs" in lines
+    assert "from update 1: the environment's SIGN_OF_MANIFEST differs" in lines

@@ -96,7 +96,7 @@ def changed_inputs(run: Run, summary: Summary) -> list[str]:
     if not any(inputs.values()):
         return []
     # Imported here, because --list must not wait for torch.
-    from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
+    from lightning_cgrpo.core.manifest.reads import code_fingerprints
 
     trained_code = inputs.get("code", {})
     code_now = code_fingerprints(trained_code)

@@ -43,7 +43,8 @@ class Manifest:
         start: fingerprints of the starting model's weights and files.
         rendered: fingerprint of a chat as the policy's template writes it, which may depend on the day.
         files: fingerprints of other files and models that settings name, by setting.
-        versions: of the libraries that compute.
+        versions: of the libraries that compute, and of those that the user's code imports.
+        variables: fingerprints of the variables of the environment that the user's code reads.
         machine: number of processes, kind of device and precision, which rounding depends on.
         lineage: the runs that this run continues or starts from, oldest first, and itself; equal runs have one name.
         start_known: whether all prompts that trained the starting model are among those of the manifest.
@@ -59,6 +60,7 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
     rendered: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
     start_known: bool = False
@@ -194,6 +196,7 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         ("code of", before.code, now.code),
         ("the starting model's", before.start, now.start),
         ("the file of", before.files, now.files),
+        ("the environment's", before.variables, now.variables),
         ("version of", before.versions, now.versions),
     ):
         for name, (old, new) in differing(old_values, new_values).items():

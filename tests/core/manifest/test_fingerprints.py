@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, prompt_fingerprints
+from lightning_cgrpo.core.manifest.fingerprints import prompt_fingerprints
+from lightning_cgrpo.core.manifest.reads import code_fingerprints
 
 CODE = '"""Rewards."""\n\ndef brief(texts):\n    """Short."""\n    return [-len(t) for t in texts]  # a comment\n'
 
