@@ -165,7 +165,7 @@ def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[st
     if unended:
         note += f" {unended} {'look' if unended == 1 else 'looks'} began without an end, and counted."
     manifest = ledger.manifest
-    if manifest is not None and not manifest.prompts_known:
+    if manifest is not None and not manifest.start_known:
         note += " The prompts that trained the starting model are not known."
     note += f" Not certified: {', '.join(look['not_certified'])}."
     if look["not_as_in_training"]:

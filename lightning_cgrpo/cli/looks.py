@@ -14,7 +14,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from lightning_cgrpo.core.manifest.manifest import Manifest
-from lightning_cgrpo.core.register import Entry, Register, digest_of, share_prompts
+from lightning_cgrpo.core.register import Entry, Register, digest_of, share_prompts, with_exports
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.objective import Objective
@@ -85,10 +85,9 @@ class Ledger:
 
     def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
         """The runs that made the policy, also those that exported its starting model."""
-        named = () if self.manifest is None else self.manifest.lineage
-        start = None if self.manifest is None else self.manifest.start.get("weights")
-        exported = [name for entry in entries if entry.get("weights", "") == start for name in entry["lineage"]]
-        return tuple(dict.fromkeys([*exported, *(named or [f"in {self.place.resolve()}"])]))
+        if self.manifest is None or not self.manifest.lineage:
+            return (f"in {self.place.resolve()}",)
+        return with_exports(entries, self.manifest.lineage, self.manifest.start.get("weights"))
 
     @contextmanager
     def turn(self, first: bool, told: Callable[[Any], Any]) -> Iterator[Asked]:

@@ -134,6 +134,21 @@ class Register:
         )
 
 
+def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | None) -> tuple[str, ...]:
+    """A lineage with the runs that exported its starting model, whose own record may be lost.
+
+    Args:
+        start: fingerprint of the starting model's weights; None without.
+    """
+    exported = [
+        name
+        for entry in entries
+        if entry["event"] == "export" and entry["weights"] == start
+        for name in entry["lineage"]
+    ]
+    return tuple(dict.fromkeys([*exported, *lineage]))
+
+
 def shown_by(identities: Iterable[float] = (), stream: str = "", first: int = 0, until: int = 0) -> dict[str, Any]:
     """Prompts of a look or a test, as the register has them.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.output import write_whole
-from lightning_cgrpo.core.register import DIGEST, Register, digest_of
+from lightning_cgrpo.core.register import DIGEST, Register, digest_of, with_exports
 
 FILE = "lineage.json"
 
@@ -46,18 +46,19 @@ def write_lineage(folder: Path, manifest: Manifest | None, weights: str, policy:
     """
     if manifest is None:
         return
+    register = Register.of(manifest.project, folder)
+    with register.locked():
+        lineage = with_exports(register.entries(), manifest.lineage, manifest.start.get("weights"))
+        register.append({"event": "export", "weights": weights, "lineage": lineage, "to": str(folder)})
     content: dict[str, Any] = {
-        "lineage": list(manifest.lineage),
-        "prompts known": manifest.prompts_known,
+        "lineage": list(lineage),
+        "prompts known": manifest.start_known,
         "prompts": b64encode(manifest.used.numpy().tobytes()).decode(),
         "manifest": manifest.digest,
         "weights": weights,
         "policy": policy,
     }
     write_whole(folder / FILE, json.dumps(content | {DIGEST: digest_of(content)}, indent=1) + "\n")
-    register = Register.of(manifest.project, folder)
-    with register.locked():
-        register.append({"event": "export", "weights": weights, "lineage": content["lineage"], "to": str(folder)})
 
 
 def read_lineage(folder: Path, weights: str) -> Ancestry:

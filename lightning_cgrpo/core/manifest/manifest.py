@@ -100,16 +100,12 @@ class Manifest:
         now = {USES[split]: fingerprints[:, 1] for split, fingerprints in self.prompts.items() if split in USES}
         return now | {"that trained or validated before": self.seen}
 
-    @property
-    def prompts_known(self) -> bool:
-        """Whether `used` has all prompts that trained: weights that were drawn from the seed have seen none."""
-        return self.start_known or not self.start
-
     def starting(self, lineage: Iterable[str], used: Tensor, known: bool) -> Manifest:
         """This manifest, of a new run whose starting model was made by the runs `lineage` with the prompts `used`."""
         names = [run for run in lineage if run != self.name]
         seen = used[~torch.isin(used, self.used)]
-        return replace(self, lineage=(*names, self.name), seen=seen, start_known=known)
+        # Weights that were drawn from the seed have seen no prompt.
+        return replace(self, lineage=(*names, self.name), seen=seen, start_known=known or not self.start)
 
     def continuing(self, before: Manifest) -> Manifest:
         """This manifest, of a run that resumes from a checkpoint of the run `before`."""
@@ -118,7 +114,7 @@ class Manifest:
         earlier = before.used
         seen = earlier[~torch.isin(earlier, self.used)]
         project = before.project or self.project
-        return replace(self, lineage=lineage, seen=seen, start_known=before.prompts_known, project=project)
+        return replace(self, lineage=lineage, seen=seen, start_known=before.start_known, project=project)
 
     def state(self) -> dict[str, Any]:
         """Plain containers and tensors, for a checkpoint."""
