@@ -12,8 +12,12 @@ from typing import Any, Self
 
 import torch
 
+from lightning_cgrpo.core.signatures import PACKAGES
+
 GIVEN = "_given_arguments"
 UNTOLD = object()
+DEEPEST = 20
+"""Objects within objects, because two may hold each other."""
 LONGEST = 1_000
 """Items of a container that is a setting; longer containers are data, whose prompts have fingerprints."""
 
@@ -28,29 +32,32 @@ class Stated:
         return made
 
 
-def described(value: Any) -> Any:
+def described(value: Any, depth: int = 0) -> Any:
     """A value as a configuration states it: plain, or the path of a class with the arguments of its object.
 
-    Arguments of an object that is not `Stated` are read from the attributes of their names. What can't be told is
-    `UNTOLD`.
+    Arguments of an object that is not `Stated` are read from the attributes of their names, but for objects of
+    libraries. What can't be told is `UNTOLD`.
     """
+    depth += 1
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
     if isinstance(value, Mapping):
-        return _told(value.items()) if len(value) <= LONGEST else UNTOLD
+        return _told(value.items(), depth) if len(value) <= LONGEST else UNTOLD
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [*_told(enumerate(value)).values()] if len(value) <= LONGEST else UNTOLD
+        return [*_told(enumerate(value), depth).values()] if len(value) <= LONGEST else UNTOLD
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value).removeprefix("torch.")
     if isinstance(value, (torch.Tensor, torch.nn.Parameter)):
         return UNTOLD
     if isinstance(value, partial):
-        return {"class_path": import_path(value.func), "init_args": described(value.keywords)}
+        return {"class_path": import_path(value.func), "init_args": described(value.keywords, depth)}
     if isinstance(value, type) or inspect.isroutine(value):
         return import_path(value)
     kept = getattr(value, GIVEN, None)
     if not isinstance(kept, dict):
-        kept = _told((name, _attribute(value, name)) for name in _parameters(type(value)))
+        if depth > DEEPEST or not _is_walked(type(value)):
+            return import_path(type(value))
+        kept = _told(((name, _attribute(value, name)) for name in _parameters(type(value))), depth)
     # A configuration names no classes of data, such as an objective's.
     return kept if is_dataclass(value) else {"class_path": import_path(type(value)), "init_args": kept}
 
@@ -69,8 +76,16 @@ def described_optimizer(make_optimizer: Any, make_scheduler: Any) -> dict[str, A
     return told
 
 
-def _told(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    parts = ((str(name), UNTOLD if part is UNTOLD else described(part)) for name, part in items)
+def _is_walked(kind: type) -> bool:
+    """True for classes of the user's own, of this distribution, and of Lightning and PyTorch."""
+    package = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    installed = file is not None and "site-packages" in file
+    return package in (*PACKAGES, "lightning", "torch") or not installed
+
+
+def _told(items: Iterable[tuple[Any, Any]], depth: int = 0) -> dict[str, Any]:
+    parts = ((str(name), UNTOLD if part is UNTOLD else described(part, depth)) for name, part in items)
     return {name: part for name, part in parts if part is not UNTOLD}
 
 
