@@ -11,7 +11,7 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.looks import looks_in
+from lightning_cgrpo.cli.certify.looks import looks_in
 from lightning_cgrpo.cli.study.study import read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import COMPANION

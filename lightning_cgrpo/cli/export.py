@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     # Imported here, because --help and misspelled keys must not wait for torch.
+    from lightning_cgrpo.cli.certify.policy_identity import identity, measuring
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint, read_manifest
-    from lightning_cgrpo.cli.policy_identity import identity, measuring
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.core.manifest.lineage import write_lineage
     from lightning_cgrpo.policies.policy import Policy
@@ -78,7 +78,7 @@ def _write_card(
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
     from lightning_cgrpo.checkpoints.files import written_in
-    from lightning_cgrpo.cli.looks import Ledger, certificates_of
+    from lightning_cgrpo.cli.certify.looks import Ledger, certificates_of
     from lightning_cgrpo.cli.report.runs import read_summary
     from lightning_cgrpo.core.register import Register
 

@@ -12,9 +12,9 @@ import torch
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.certify.looks import error_share, looks_in
+from lightning_cgrpo.cli.certify.policy_identity import identity
 from lightning_cgrpo.cli.loading import held, stamp
-from lightning_cgrpo.cli.looks import error_share, looks_in
-from lightning_cgrpo.cli.policy_identity import identity
 from lightning_cgrpo.core.prompts.source import identities
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.core.register import Register
@@ -126,7 +126,7 @@ def test_the_same_question_gives_the_recorded_verdict_and_samples_nothing(monkey
         raise AssertionError("a second look")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lightning_cgrpo.cli.look.sample_of", never)
+        patch.setattr("lightning_cgrpo.cli.certify.look.sample_of", never)
         for arguments in ("", "--confidence=0.95", f"--ckpt_path={FOLDER}/other.ckpt"):
             capsys.readouterr()
             assert certify(f"--prompts=100 {arguments}", 0.06) == 3
@@ -222,7 +222,7 @@ def test_other_data_than_the_runs_own_is_refused():
 
 
 def test_a_folder_in_the_registers_place_is_refused_before_sampling(monkeypatch):
-    monkeypatch.setattr("lightning_cgrpo.cli.look.sample_of", None)
+    monkeypatch.setattr("lightning_cgrpo.cli.certify.look.sample_of", None)
     REGISTER.mkdir()
     assert "is damaged" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.cli.certificate import Sample, _beyond_range, _counts, _range, certificate_of
+from lightning_cgrpo.cli.certify.certificate import Sample, _beyond_range, _counts, _range, certificate_of
+from lightning_cgrpo.cli.certify.looks import Asked
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.cli.looks import Asked
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts

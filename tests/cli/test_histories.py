@@ -18,8 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from lightning_cgrpo.cli.look import _shown
-from lightning_cgrpo.cli.looks import Ledger, recorded
+from lightning_cgrpo.cli.certify.look import _shown
+from lightning_cgrpo.cli.certify.looks import Ledger, recorded
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.manifest.lineage import read_lineage, write_lineage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.looks import looks_in
+from lightning_cgrpo.cli.certify.looks import looks_in
 from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.forked import run_script

@@ -12,10 +12,10 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
-from lightning_cgrpo.cli.certificate import Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.cli.certify.certificate import Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.cli.certify.looks import Asked, Ledger
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved
-from lightning_cgrpo.cli.looks import Asked, Ledger
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, identities
 from lightning_cgrpo.core.register import shown_by

@@ -17,7 +17,7 @@ from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.reward_kept import advice
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.cli.looks import Ledger
+    from lightning_cgrpo.cli.certify.looks import Ledger
     from lightning_cgrpo.core.manifest.manifest import Manifest
     from lightning_cgrpo.core.register import Register
 
@@ -63,12 +63,12 @@ def _certificate(
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.callbacks.run_manifest import library_versions
-    from lightning_cgrpo.cli.certificate import certificate_of, decided
-    from lightning_cgrpo.cli.certificate_table import show
+    from lightning_cgrpo.cli.certify.certificate import certificate_of, decided
+    from lightning_cgrpo.cli.certify.certificate_table import show
+    from lightning_cgrpo.cli.certify.look import sample_of
+    from lightning_cgrpo.cli.certify.looks import Ledger, recorded
+    from lightning_cgrpo.cli.certify.policy_identity import data_of, identity, measuring, precision_of
     from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest, stamp
-    from lightning_cgrpo.cli.look import sample_of
-    from lightning_cgrpo.cli.looks import Ledger, recorded
-    from lightning_cgrpo.cli.policy_identity import data_of, identity, measuring, precision_of
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.core.register import Register
 
@@ -129,7 +129,7 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
     """
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.policy_identity import FREE, PLACES
+    from lightning_cgrpo.cli.certify.policy_identity import FREE, PLACES
     from lightning_cgrpo.core.manifest.manifest import shown
     from lightning_cgrpo.core.manifest.settings import MADE, differing
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.cli.certify.looks import Asked
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.cli.looks import Asked
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
