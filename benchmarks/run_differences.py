@@ -37,6 +37,7 @@ def final(run: Path) -> dict[str, Any]:
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
+    checkpoint.get(KEY, {}).pop("project", None)
     settings = checkpoint.get(KEY, {}).get("settings") or {}  # none of runs from Python
     for key in [key for key in settings if effect_of(key) == Effect.PLACE]:  # other numbers of nodes are compared, too
         settings.pop(key)

@@ -33,7 +33,7 @@ from benchmarks.populations import (
     long_answers,
     some_long,
 )
-from lightning_cgrpo.cli.looks import error_share
+from lightning_cgrpo.cli.certify.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import printable
+from lightning_cgrpo.core.register import DIGEST, EDITED
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.run.record import Measurement, RunRecord
@@ -81,13 +82,27 @@ def _certificate(certificate: Certificate) -> list[str]:
         rows.append(
             [f"{name}, {word} {of[word]:g}{condition}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
         )
-    over = f"all constraints and all looks at the run, of which this is look {certificate['look']}"
-    return [
-        f"{certificate['decision']}, on {certificate['at'][:10]}, with {question['prompts']:,} prompts that neither "
+    over = f"all constraints and all looks along the lineage, of which this is look {certificate['look']}"
+    lines = [
+        f"{certificate['decision']}, on {certificate['at'][:10]}, with {certificate['prompts']:,} prompts that neither "
         f"trained nor selected the policy; confidence {question['confidence']:g} over {over}.",
         "",
         *_table(["behavior, certified threshold", "rate", "bounds", "verdict"], rows),
+        "",
+        f"Assumes that {'; that '.join(certificate['assumptions'])}.",
     ]
+    lines.append(f"Not certified: {', '.join(map(plain, certificate['not_certified']))}.")
+    if certificate["not_as_in_training"]:
+        lines.append(f"Not as in training: {plain('; '.join(certificate['not_as_in_training']))}.")
+    digests = {"prompts": certificate["prompts_fingerprint"], "manifest": certificate["manifest"]}
+    digests |= {"policy": certificate["policy"], "record": certificate[DIGEST]}
+    tested = certificate["question"]["data"].get("test prompts")
+    if tested is not None:
+        digests["test file"] = tested
+    lines.append(f"Fingerprints: {', '.join(f'{name} `{digest}`' for name, digest in digests.items())}.")
+    if EDITED in certificate:
+        lines.append("**The record of this certificate was edited by hand, or a record before it was removed.**")
+    return lines
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> list[str]:

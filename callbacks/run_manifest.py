@@ -19,15 +19,18 @@ from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import (
-    code_fingerprints,
     file_fingerprint,
     file_fingerprints,
     source_fingerprints,
 )
+from lightning_cgrpo.core.manifest.lineage import Ancestry, read_lineage
 from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
-from lightning_cgrpo.core.manifest.settings import Settings, differing, import_paths
+from lightning_cgrpo.core.manifest.objects import described, described_optimizer
+from lightning_cgrpo.core.manifest.reads import reads_in
+from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, settings_of
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.register import project_of
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
@@ -36,6 +39,8 @@ from lightning_cgrpo.policies.text_policy import TextPolicy
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")
 """Beginnings of the keys that an evaluation depends on."""
+UNEVALUATED = ("data.", "model.estimator.", "model.optim")
+"""Beginnings of the keys of files that only training reads."""
 START = "model.policy.model"
 ADAPTING = "LagrangianCallback"
 LIBRARIES = (
@@ -52,6 +57,21 @@ LIBRARIES = (
 )
 """Libraries that compute."""
 
+TRAINER = (
+    "max_steps",
+    "max_epochs",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "limit_train_batches",
+    "limit_val_batches",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "overfit_batches",
+    "precision",
+)
+"""Arguments of Lightning's trainer that it keeps, and that change numbers."""
+
 rank_zero_print = rank_zero_only(print)
 
 
@@ -62,7 +82,8 @@ class RunManifest(Callback):
     continue from: another optimizer, another schedule of the learning rate, another callback of the multipliers.
 
     Args:
-        settings: of the configuration, from `settings_of`; None for a run from Python.
+        settings: of the configuration, from `settings_of`; None for a run from Python, whose settings are the
+            arguments that its objects were made with.
     """
 
     changes_learning = False
@@ -71,8 +92,12 @@ class RunManifest(Callback):
         self.settings = settings
         self.manifest: Manifest | None = None
 
+        self.told: list[str] = []
+        """Differences of the evaluated policy to its training."""
+
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         before = Manifest.of(checkpoint)
+        self._read_settings(trainer, pl_module)
         if trainer.state.fn != "fit":
             self._tell_evaluation(trainer, pl_module, before)
             return
@@ -86,27 +111,37 @@ class RunManifest(Callback):
         for line in differences(before, self.manifest):
             rank_zero_print(f"from update {checkpoint['global_step']:,}: {line}")
 
+    def _read_settings(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.settings is None:
+            self.settings = _settings_of_objects(trainer, pl_module)
+
     def _tell_evaluation(self, trainer: Trainer, pl_module: LightningModule, before: Manifest | None) -> None:
         """Print what differs of the evaluated policy from what trained it."""
         if before is None or not trainer.is_global_zero:
             return
         settings = self.settings or {}
+        reads = reads_in(settings)
         now = Manifest(
             self.settings,
-            code=code_fingerprints(import_paths(settings)),
+            code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=_named_files(_evaluated(settings)),
+            files=named_files(_evaluated(settings)) | reads.files,
+            variables=reads.variables,
             machine={"precision": str(trainer.precision)},
         )
-        for line in differences(_of_policy(before), _of_policy(now)):
+        self.told = differences(_of_policy(before), _of_policy(now))
+        for line in self.told:
             print(f"not as in training: {line}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.manifest is None:
-            made = self._made(trainer, pl_module)
-            self.manifest = replace(made, lineage=(made.name,))
         folder = run_folder(trainer)
+        self._read_settings(trainer, pl_module)
+        if self.manifest is None:
+            self.manifest = _with_ancestry(self._made(trainer, pl_module), pl_module)
+        if not Path(self.manifest.project or "nowhere").is_dir():  # a new run, or a run from another machine
+            runs = folder.parent.parent if trainer.loggers else folder
+            self.manifest = replace(self.manifest, project=str(project_of(runs)))
         if trainer.is_global_zero:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / FILE, json.dumps(self.manifest.readable(), indent=1) + "\n")
@@ -123,6 +158,7 @@ class RunManifest(Callback):
             fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
             if fingerprints is not None:
                 prompts[split] = fingerprints
+        reads = reads_in(settings)
         # Prompts tell more than their files. Callbacks name files that they write.
         read = ("model.",) if prompts else ("model.", "data.")
         reading = {key: value for key, value in settings.items() if key.startswith(read)}
@@ -130,20 +166,49 @@ class RunManifest(Callback):
             settings=self.settings,
             sizes=sizes,
             prompts=prompts,
-            code=code_fingerprints(import_paths(settings)),
+            code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=_named_files(reading) if trainer.is_global_zero else {},
+            files=named_files(reading) | reads.files if trainer.is_global_zero else {},
+            variables=reads.variables,
             machine={
                 "processes": str(trainer.world_size),
                 "device": _device_name(pl_module.device),
                 "precision": str(trainer.precision),
             },
-            versions={"lightning_cgrpo": __version__, **_versions()},
+            versions={"lightning_cgrpo": __version__, **reads.versions, **library_versions()},
         )
 
 
-def _versions() -> dict[str, str]:
+def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
+    """The settings of a run from Python, as far as possible by the keys of a configuration."""
+    model = described(module)
+    optimization = getattr(module, "manual_optimization", None)
+    if optimization is not None:
+        model["init_args"] |= described_optimizer(optimization.make_optimizer, optimization.make_scheduler)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    config = {
+        MADE: "in Python",
+        "model": model,
+        "callbacks": {type(callback).__name__: described(callback) for callback in callbacks},
+        "trainer": {name: getattr(trainer, name, None) for name in TRAINER},
+    }
+    data = getattr(trainer, "datamodule", None)
+    if data is not None:
+        config["data"] = described(data)
+    return settings_of(config)
+
+
+def _with_ancestry(manifest: Manifest, module: LightningModule) -> Manifest:
+    """The manifest of a new run, with the runs and the prompts that made its starting model."""
+    origin = getattr(getattr(module, "policy", None), "origin", None)
+    ancestry = Ancestry() if origin is None else read_lineage(Path(origin.path), origin.fingerprint)
+    if ancestry.fault:
+        rank_zero_print(f"The prompts that trained the starting model are not known, because {ancestry.fault}.")
+    return manifest.starting(ancestry.lineage, ancestry.used, ancestry.known)
+
+
+def library_versions() -> dict[str, str]:
     """Versions of the installed `LIBRARIES`; which of them are imported by now differs between equal runs."""
     installed = {}
     for name in LIBRARIES:
@@ -165,7 +230,8 @@ def _of_policy(manifest: Manifest) -> Manifest:
         code=manifest.code,
         start=manifest.start,
         rendered=manifest.rendered,
-        files=_evaluated(manifest.files),
+        files={key: value for key, value in manifest.files.items() if not key.startswith(UNEVALUATED)},
+        variables=manifest.variables,
         machine=machine,
     )
 
@@ -194,7 +260,7 @@ def _rendered(module: LightningModule) -> dict[str, str]:
     return {} if fingerprint is None else {"a chat": fingerprint}
 
 
-def _named_files(settings: Settings) -> dict[str, str]:
+def named_files(settings: Settings) -> dict[str, str]:
     """Fingerprints of the files and models that settings name, by setting; the starting model's are elsewhere."""
     fingerprints = {}
     for key, value in settings.items():

@@ -7,11 +7,14 @@ from pathlib import Path
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.model_card import write_card
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.lineage import write_lineage
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.adapters import ADAPTERS
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.sharding import full_weights
 
 
@@ -59,6 +62,8 @@ class SavePretrained(Callback):
             return
         policy.save_pretrained(self.directory, weights=weights)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunManifest):
+                write_lineage(self.directory, callback.manifest, fingerprint(self.directory))
             if isinstance(callback, RunSummary):
                 callback.write(trainer, pl_module, callback.record.status)  # finished, if it came first
                 method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)

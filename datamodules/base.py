@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset
@@ -24,6 +25,8 @@ Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 """Splits in keys of randomness."""
+STREAM_PROMPTS = 2
+"""Prompts that tell one endless source from another."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Certification:
         return PairLoader(self.source, self.companions, max(batch_size // 2, 1))
 
 
-class GroupDataModule(LightningDataModule, ABC):
+class GroupDataModule(Stated, LightningDataModule, ABC):
     """Prompt groups for training and evaluation.
 
     Args:
@@ -179,6 +182,11 @@ class GroupDataModule(LightningDataModule, ABC):
             words = f"{count:,} of {total:,} test prompts{left_out}"
         chosen = PromptSubset(source, [left[identity] for identity in identities_left])
         return Certification(chosen, words, identities=identities_left)
+
+    def stream(self) -> str:
+        """The fingerprint of an endless source of test prompts, by its first prompts."""
+        first = self.source("test").groups(torch.arange(STREAM_PROMPTS))
+        return "".join(f"{int(number):014x}" for number in identities(first).tolist())
 
     def _distinct(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
         """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""

@@ -33,7 +33,10 @@ TOOLS = {
         "lightning_cgrpo.cli.report.command",
         "draw figures and tables of runs by configuration",
     ),
-    "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
+    "certify": (
+        "lightning_cgrpo.cli.certify.command",
+        "decide with 95 % confidence whether a policy meets its thresholds",
+    ),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""

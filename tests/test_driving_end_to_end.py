@@ -11,10 +11,12 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.certify.looks import looks_in
 from lightning_cgrpo.cli.study.study import read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import COMPANION
 from lightning_cgrpo.core.randomness import Stream
+from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.modules.rollout_module import TEST_SPLITS
@@ -70,8 +72,8 @@ def test_a_certificate_of_pairs_of_frames(folder, capsys):
         command("certify", declared, "--trainer.limit_val_batches=0", loose, f"--ckpt_path={last} --prompts=20")
     printed = " ".join(capsys.readouterr().out.split())
     assert "20 of 24 test prompts, each with its next frame, one answer to each;" in printed
-    (look,) = json.loads((last.parent / "certificates.json").read_text()).values()
-    assert look["prompts"] == 20 and len(look["identities"]) == 40
+    (look,) = looks_in(Register(folder).entries())
+    assert look["prompts"] == 20 and len(look["shown"]["prompts"]) == 40
 
     module, source = load(last), GeneratedScenes(1)
     data = NavsimDataModule(scenes=source, form=SMALL_FORM, test_prompts=24)

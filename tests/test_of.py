@@ -24,7 +24,7 @@ def test_every_file_has_tests():
     [
         ("lightning_cgrpo/grpo/advantages.py", "tests/grpo/test_advantages.py"),
         ("lightning_cgrpo/modules/policy_steps.py", "tests/modules/test_constrained_grpo.py"),
-        ("lightning_cgrpo/cli/certificate_table.py", "tests/cli/test_certify.py"),
+        ("lightning_cgrpo/cli/certify/certificate_table.py", "tests/cli/test_certify.py"),
         ("callbacks/progress.py", "tests/callbacks/test_progress.py"),
         ("navsim_score/two_stage.py", "tests/navsim_score/test_two_stage.py"),
     ],

@@ -55,6 +55,30 @@ def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Any], ch
                 f"{there} there and {here} here, try the configuration that the checkpoint was trained with "
                 "(config.yaml in the run's folder)."
             )
+        check_numbers(weights[name], f"the weight {name}", checkpoint)
+
+
+def check_numbers(parts: Any, name: str, checkpoint: str) -> None:
+    """Refuse a part of a run's state with a NaN, from which nothing is trained ever after.
+
+    Args:
+        parts: tensors and numbers, in containers.
+        name: of the part.
+
+    Raises:
+        UserError: names the tensor or number.
+    """
+    if isinstance(parts, Mapping):
+        for key, part in parts.items():
+            check_numbers(part, f"{name} {key}", checkpoint)
+    elif isinstance(parts, (list, tuple)):
+        for number, part in enumerate(parts):
+            check_numbers(part, f"{name} {number}", checkpoint)
+    elif (isinstance(parts, Tensor) and bool(parts.isnan().any())) or (isinstance(parts, float) and parts != parts):
+        raise UserError(
+            f"Expected '{checkpoint}' to hold numbers, but {name} has a NaN, from which no training recovers, try an "
+            "earlier checkpoint."
+        )
 
 
 def _shape(weight: Any) -> str:
@@ -90,6 +114,10 @@ def check_resumable(content: Mapping[str, Any], checkpoint: str) -> None:
                     f"Expected '{checkpoint}' to hold the whole state of a run, but optimizer {number} lacks {part}, "
                     "try another checkpoint."
                 )
+        check_numbers(optimizer["state"], f"the state of optimizer {number}: weight", checkpoint)
+    for callback, state in content.get("callbacks", {}).items():
+        if isinstance(state, Mapping) and "controller_class" in state:  # other callbacks may mean something by a NaN
+            check_numbers(state, f"{callback}:", checkpoint)
     if content.get("global_step") and _optimizers_are_empty(content.get("optimizer_states", [])):
         warnings.warn(f"'{checkpoint}' holds no state of the optimizer, which begins anew.", stacklevel=2)
 

@@ -24,6 +24,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest, rank_zero_print
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
+from lightning_cgrpo.callbacks.tested_prompts import TestedPrompts
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
@@ -45,6 +46,9 @@ class CommandLine(LightningCLI):
 
     ``callbacks`` maps names to callbacks or null.
     """
+
+    registers = True
+    """Whether a test is registered, so that a certificate on its prompts tells of it."""
 
     def __init__(self, subcommand: str, config: Resolved, flags: list[str]) -> None:
         self._chosen, self._given, self._flags = subcommand, config, flags
@@ -167,6 +171,8 @@ class CommandLine(LightningCLI):
         extra.append(RunManifest(self._settings()))
         if self._chosen == "fit":
             extra.append(RunSummary(self._identity))
+        if self._chosen == "test" and self.registers:
+            extra.append(TestedPrompts())
         self._set_precision(config)
         try:
             return self._instantiate_trainer(config, extra)

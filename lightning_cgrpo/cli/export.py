@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_cgrpo.cli.configuration import Config, get, short_class
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.core.manifest.manifest import Manifest
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -40,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     # Imported here, because --help and misspelled keys must not wait for torch.
-    from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
-    from lightning_cgrpo.cli.policy_identity import identity, measuring
+    from lightning_cgrpo.cli.certify.policy_identity import identity, measuring
+    from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint, read_manifest
     from lightning_cgrpo.cli.preparation import prepare
+    from lightning_cgrpo.core.manifest.lineage import write_lineage
+    from lightning_cgrpo.policies.model_files import fingerprint
     from lightning_cgrpo.policies.policy import Policy
 
     prepare("export", config, beginning)
@@ -55,27 +61,35 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
     exported = identity(weights, measuring(config, base))
     put_weights(policy, weights, base, checkpoint)
     save(directory, merge)
-    _write_card(config, checkpoint, update, exported, directory)
+    manifest = read_manifest(checkpoint)
+    write_lineage(directory, manifest, fingerprint(directory), exported)
+    _write_card(config, checkpoint, update, exported, directory, manifest)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     print(f"Wrote the policy after update {update}, of {checkpoint}, to {directory} ({size / 1e6:.1f} MB).")
 
 
-def _write_card(config: Config, checkpoint: Path, update: int, policy: str, directory: Path) -> None:
+def _write_card(
+    config: Config, checkpoint: Path, update: int, policy: str, directory: Path, manifest: Manifest | None
+) -> None:
     """A model card from the summary of the checkpoint's run, and the certificates of the exported policy.
 
     Args:
         policy: its `identity`, of weights and decoding.
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
-    from lightning_cgrpo.cli.looks import certificates_of
+    from lightning_cgrpo.checkpoints.files import written_in
+    from lightning_cgrpo.cli.certify.looks import Ledger, certificates_of
     from lightning_cgrpo.cli.report.runs import read_record
+    from lightning_cgrpo.core.register import Register
 
     record = read_record(checkpoint.parent.parent / SUMMARY)
     (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill
     if record is None:
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
-    looks = certificates_of(checkpoint.parent, policy, objective)
+    register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+    ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, {})
+    looks = certificates_of(ledger.looks(), policy, objective)
     base = get(config, "model.init_args.policy.init_args.model")
     method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
     write_card(directory, base, method, record, update, rewards, looks)

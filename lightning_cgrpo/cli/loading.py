@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from lightning_cgrpo.checkpoints.damage import check_checkpoint
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS, best_of, newest
+from lightning_cgrpo.checkpoints.replacement import remove_checkpoint
 from lightning_cgrpo.checkpoints.resumable import check_parts, check_weights
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
@@ -144,8 +148,19 @@ def read_manifest(path: Path) -> Manifest | None:
 
 @contextmanager
 def held(checkpoint: Path) -> Iterator[Path]:
-    """A second name for a checkpoint's files as they are now, removed afterwards: a running `fit` may replace them."""
-    name = checkpoint.with_name(f".{checkpoint.stem}.{os.getpid()}{checkpoint.suffix}")
+    """A second name for a checkpoint's files as they are now, removed afterwards: a running `fit` may replace them.
+
+    Names that killed commands of this machine left behind are removed first.
+
+    Raises:
+        UserError: an error within, under the checkpoint's own name.
+    """
+    for left in checkpoint.parent.glob(f".*.{_machine()}.*-*{checkpoint.suffix}"):
+        process = left.stem.rpartition(".")[2].partition("-")[0]
+        if process.isdigit() and not _runs(int(process)):
+            remove_checkpoint(left)
+    unique = f"{_machine()}.{os.getpid()}-{uuid4().hex[:8]}"
+    name = checkpoint.with_name(f".{checkpoint.stem}.{unique}{checkpoint.suffix}")
     try:
         try:
             if checkpoint.is_dir():
@@ -159,10 +174,28 @@ def held(checkpoint: Path) -> Iterator[Path]:
         # The user knows the file by its own name.
         raise type(error)(str(error).replace(str(name), str(checkpoint))) from error
     finally:
-        if name.is_dir():
-            shutil.rmtree(name, ignore_errors=True)
-        else:
-            name.unlink(missing_ok=True)
+        remove_checkpoint(name)
+
+
+def stamp(path: Path) -> list[tuple[str, int, int]]:
+    """Sizes and times of a checkpoint's files, which change if a program writes into them."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = [(str(file), file.stat()) for file in files]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def _machine() -> str:
+    return re.sub(r"\W", "_", platform.node())
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], base: str | None, checkpoint: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
 from lightning_cgrpo.objective.units import RunningDeviation
@@ -24,7 +25,7 @@ RELATIVE_ZERO = 1e-6
 """Standard deviations of a sum of components below this, relative to its terms, are residue."""
 
 
-class AdvantageEstimator(ABC):
+class AdvantageEstimator(Stated, ABC):
     """Computes advantages from the statistics of groups, and weights."""
 
     @abstractmethod
@@ -58,7 +59,7 @@ class AdvantageEstimator(ABC):
         """The state that an estimator carries from update to update, for checkpoints."""
         return {}
 
-    def load_running_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most estimators carry nothing)
+    def load_running_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `running_state`."""
 
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.manifest.objects import Stated
 
 
-class Surrogate(ABC):
+class Surrogate(Stated, ABC):
     """Surrogate objective of a step, maximized. Its gradient at ratio 1 is the policy gradient."""
 
     @abstractmethod

@@ -16,6 +16,7 @@ from lightning_cgrpo.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.core.copies import copied, handed
 from lightning_cgrpo.core.distributed import means
 from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
@@ -52,7 +53,7 @@ class ScoredPrompts(TypedDict):
     signals: dict[str, Signal]
 
 
-class RolloutModule(LightningModule):
+class RolloutModule(Stated, LightningModule):
     """Samples answers, scores them, and evaluates a policy with ``validate``, ``test`` and ``predict``.
 
     Evaluation samples answers, because greedy answers hide violations, with the same randomness every time. The rate of

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.manifest.objects import Stated
 
 
 def normalized(multipliers: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def normalized(multipliers: Tensor) -> Tensor:
     return unnormalized / unnormalized.sum()
 
 
-class Controller(nn.Module, ABC):
+class Controller(Stated, nn.Module, ABC):
     """Moves the weights of reward and K constraints, so that each rate falls to its threshold.
 
     A controller sees violations alone, never the reward. Hyperparameters are not in `state_dict`, so a resumed run may

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import Examples, Rollouts
 
 
@@ -48,7 +49,7 @@ class Origin:
         return f"{self.name}{where}, fingerprint {self.fingerprint}"
 
 
-class Policy(nn.Module, ABC):
+class Policy(Stated, nn.Module, ABC):
     """A policy under training.
 
     Attributes:

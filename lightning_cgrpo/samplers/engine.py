@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
+from lightning_cgrpo.core.manifest.objects import Stated
 
 if TYPE_CHECKING:
     from lightning_cgrpo.core.rollout import Rollouts
@@ -40,7 +41,7 @@ class Sampling:
         expect(self.repetition_penalty > 0, "repetition_penalty", "greater than 0", self.repetition_penalty)
 
 
-class RolloutEngine(ABC):
+class RolloutEngine(Stated, ABC):
     """Continues prompts. An engine knows nothing of the worlds that answer the policy.
 
     Attributes:
@@ -56,7 +57,7 @@ class RolloutEngine(ABC):
         """
         return nullcontext()
 
-    def release(self, policy: CausalLMPolicy) -> None:  # noqa: B027 (most engines hold no memory of their own)
+    def release(self, policy: CausalLMPolicy) -> None:
         """Give back memory that training needs; called before each update's training passes. Collective."""
 
     @abstractmethod

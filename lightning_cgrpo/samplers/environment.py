@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
 from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
@@ -42,7 +43,7 @@ class Episodes(Protocol):
         """Facts about M steps from `states` to `reached`, ``[M, ...]`` by name."""
 
 
-class Environment(ABC):
+class Environment(Stated, ABC):
     """Makes episodes of prompts.
 
     Attributes:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.signals import SignalKind
@@ -23,7 +24,7 @@ class Noise(Protocol):
     def __call__(self, *shape: int) -> Tensor: ...
 
 
-class Sampler(ABC):
+class Sampler(Stated, ABC):
     """Answers every prompt G times.
 
     Attributes:
@@ -36,7 +37,7 @@ class Sampler(ABC):
     longest: int | None = None
     signals: Mapping[str, SignalKind] = MappingProxyType({})
 
-    def check_policy(self, policy: Any) -> None:  # noqa: B027 (most samplers take any policy of their kind)
+    def check_policy(self, policy: Any) -> None:
         """Raise a `UserError` unless the sampler can use the policy; called before its weights are loaded."""
 
     @abstractmethod
@@ -47,8 +48,8 @@ class Sampler(ABC):
         """Signals of what happened in the sampler's own rollouts, besides the task's signals."""
         return {}
 
-    def release(self, policy: Any) -> None:  # noqa: B027 (most samplers hold none)
+    def release(self, policy: Any) -> None:
         """Give back memory that training needs; called before each update's training passes. Collective."""
 
-    def check(self, policy: Any, source: PromptSource) -> None:  # noqa: B027 (most samplers can answer any prompt)
+    def check(self, policy: Any, source: PromptSource) -> None:
         """Raise a `UserError` unless all prompts can be answered; called before training."""

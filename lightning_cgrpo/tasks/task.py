@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.objective.signals import SignalKind
 
@@ -29,7 +30,7 @@ class TrainerState:
     epoch: int = 0
 
 
-class Task(ABC):
+class Task(Stated, ABC):
     """Scores answers.
 
     Attributes:

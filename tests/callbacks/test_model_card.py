@@ -23,9 +23,17 @@ LOOK = {"at_least": 0.8, "rate": 0.96, "low": 0.92, "high": 1.0, "decision": "ce
 CERTIFICATE = {
     "decision": "certified",
     "at": "2026-11-25T00:00:00",
-    "look": 2,
-    "question": {"prompts": 500, "confidence": 0.95},
+    "prompts": 500,
+    "question": {"prompts": None, "confidence": 0.95, "data": {"test prompts": "0f0f"}},
     "constraints": {"safe|[b]": LOOK},
+    "look": 2,
+    "assumptions": ["the prompts are independent", "an answer has at most 80 steps"],
+    "not_certified": ["kl"],
+    "not_as_in_training": ["precision 32-true -> bf16-mixed"],
+    "prompts_fingerprint": "a0",
+    "manifest": "b0",
+    "policy": "c0",
+    "digest": "d0",
 }
 
 
@@ -48,9 +56,14 @@ def test_rates_of_the_exported_policy_beside_those_before(tmp_path):
 
 def test_a_certificate_is_shown(tmp_path):
     _, text = card(tmp_path, 20, certificates=[CERTIFICATE])
-    assert "certified, on 2026-11-25, with 500 prompts" in text
-    assert "confidence 0.95 over all constraints and all looks at the run, of which this is look 2." in text
-    assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
+    assert "certified, on 2026-11-25, with 500 prompts" in text and "No certificate" not in text
+    assert "confidence 0.95 over all constraints and all looks along the lineage, of which this is look 2." in text
+    assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text
+    assert "Assumes that the prompts are independent; that an answer has at most 80 steps." in text
+    assert "Not certified: kl." in text and "Not as in training: precision 32-true -> bf16-mixed." in text
+    assert "Fingerprints: prompts `a0`, manifest `b0`, policy `c0`, record `d0`, test file `0f0f`." in text
+    assert "edited by hand" not in text
+    assert "edited by hand" in card(tmp_path, 20, certificates=[CERTIFICATE | {"edited": True}])[1]
 
 
 def test_directories_are_no_base_models(tmp_path):

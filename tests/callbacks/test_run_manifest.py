@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.loading import put_weights, read_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from tests.quiet import GRIDWORLD
@@ -164,3 +166,64 @@ def test_a_damaged_manifest_is_refused_by_its_part(part, value):
     with pytest.raises(UserError, match=f"manifest to be one that a run wrote, but its {part} is "):
         Manifest.of({"manifest": {**state, part: value}})
     assert Manifest.of({"manifest": 5}) is None, "another program's"
+
+
+def place_of_nan(saved, part):
+    """The tensor of a checkpoint into which a NaN is put."""
+    if part == "weight":
+        return saved["state_dict"]["policy.net.0.weight"]
+    if part == "multipliers":
+        return saved["callbacks"]["LagrangianCallback"]["controller"]["logits.1"]
+    return saved["optimizer_states"][0]["state"][0]["exp_avg"]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("weight", "the weight policy.net.0.weight"),
+        ("multipliers", "LagrangianCallback: controller logits.1"),
+        ("optimizer", "the state of optimizer 0: weight 0 exp_avg"),
+    ],
+)
+def test_a_nan_in_a_checkpoint_is_refused_by_name(part, name):
+    """A run would resume, and train nothing ever after."""
+    saved = torch.load("runs/mine/version_0/checkpoints/last.ckpt", weights_only=True)
+    place_of_nan(saved, part).view(-1)[0] = torch.nan
+    torch.save(saved, f"{part}.ckpt")
+    with pytest.raises(UserError, match=f"to hold numbers, but {name} has a NaN, from which no training recovers"):
+        main(["fit", *RUN, f"--ckpt_path={part}.ckpt", "--trainer.max_steps=3"])
+    if part == "weight":
+        checkpoint = Path("weight.ckpt")
+        with pytest.raises(UserError, match=r"to hold numbers, but the weight net\.0\.weight has a NaN"):
+            put_weights(load("runs/mine/version_0").policy, *read_checkpoint(checkpoint)[1:], checkpoint)
+
+
+OWN_TASK = """
+import json
+import os
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+
+SIGN = json.load(open("sign_of_manifest.json")) * int(os.environ.get("SIGN_OF_MANIFEST", 1))
+
+class Mine(GridworldTask):
+    def score(self, prompts, rollouts):
+        signals = super().score(prompts, rollouts)
+        signals["goal"].value *= SIGN
+        return signals
+"""
+
+
+def test_what_a_reward_reads_is_told(capsys, monkeypatch):
+    Path("task_of_manifest.py").write_text(OWN_TASK)
+    Path("sign_of_manifest.json").write_text("1")
+    monkeypatch.setenv("SIGN_OF_MANIFEST", "1")
+    monkeypatch.syspath_prepend("")
+    run = [*GRIDWORLD, "--trainer.logger.name=own", "--model.task=task_of_manifest.Mine"]
+    main(["fit", *run, "--trainer.max_steps=1"])
+    Path("sign_of_manifest.json").write_text("-1")
+    monkeypatch.setenv("SIGN_OF_MANIFEST", "-1")
+    capsys.readouterr()
+    main(["fit", *run, "--ckpt_path=runs/own/version_0/checkpoints/last.ckpt", "--trainer.max_steps=2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "from update 1: the file of task_of_manifest, sign_of_manifest.json differs" in lines
+    assert "from update 1: the environment's SIGN_OF_MANIFEST differs" in lines

@@ -48,9 +48,9 @@ def run(folder, max_steps=-1, resume=None):
     parts, options = (StepBudget(BUDGET), checkpoints, summary := RunSummary()), {"enable_checkpointing": True}
     trainer = quiet_trainer(*parts, logger=logger, max_steps=max_steps, default_root_dir=folder, **options)
     trainer.fit(module, SeedDataModule(prompts_per_update=3), ckpt_path=resume)
-    assert summary.record["status"] == "finished"
+    assert summary.record.status == "finished"
     if max_steps == -1:
-        assert summary.record["asked"] is None
+        assert summary.record.asked is None
     return logger.steps, sampled
 
 

@@ -1,23 +1,26 @@
 """The command certify: its verdicts by hand, one look for each policy, and prompts that trained nobody."""
 
 import json
+import os
 import shlex
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.looks import error_share, looks_at, record
-from lightning_cgrpo.cli.policy_identity import identity
+from lightning_cgrpo.cli.certify.looks import error_share, looks_in
+from lightning_cgrpo.cli.certify.policy_identity import identity
+from lightning_cgrpo.cli.loading import held, stamp
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.randomness import Stream
+from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio
+from lightning_cgrpo.tasks.gridworld.task import GridworldTask
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 
@@ -30,16 +33,17 @@ SMALL = [
 ]
 BOUNDS = "--model.objective.constraints.lava.at_most={lava} --model.objective.constraints.battery.at_most=0.99"
 FOLDER = Path("runs/gridworld/version_0/checkpoints")
+REGISTER = Path("looks.jsonl")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A run of two updates."""
+    """A run of two updates, whose project moved to another folder, as to another machine."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         main(["fit", *SMALL])
-    return folder
+    return folder.rename(folder.with_name("moved"))
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +62,7 @@ def certify(arguments="", lava=0.9):
 
 
 def looks():
-    return list(json.loads((FOLDER / "certificates.json").read_text()).values())
+    return looks_in(Register(Path()).entries())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     assert (
         decision.upper() in out
         and "100 new prompts, one answer to each" in out
-        and "looks at a run share its error" in out
+        and "looks along a lineage share its error" in out
     )
 
 
@@ -97,7 +101,7 @@ def test_the_policys_own_signals_need_a_range(capsys):
     constraints = looks()[0]["constraints"]
     assert [*constraints] == ["lava", "battery", "lively"] and constraints["lively"]["decision"] == "certified"
     assert 0.001 < constraints["lively"]["low"] < constraints["lively"]["rate"] < 1.7
-    assert "Not certified, because they have no range: alive." in " ".join(capsys.readouterr().out.split())
+    assert "Not certified: alive (no range), the reward." in " ".join(capsys.readouterr().out.split())
 
 
 def sampled():
@@ -111,64 +115,70 @@ def sampled():
     return violations.double().sum(-1)[order].numpy(), opportunities.double().sum(-1)[order].numpy()
 
 
-def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatch, capsys):
+def test_the_same_question_gives_the_recorded_verdict_and_samples_nothing(monkeypatch, capsys):
     assert certify("--ckpt_path=best --prompts=100", 0.06) == 3
-    before = (FOLDER / "certificates.json").read_bytes()
+    before = REGISTER.read_bytes()
+    # The same weights under another name.
+    (best,) = FOLDER.glob("step=*.ckpt")
+    shutil.copy(best, FOLDER / "other.ckpt")
 
     def never(*_):
         raise AssertionError("a second look")
 
-    monkeypatch.setattr("lightning_cgrpo.cli.look.sample_of", never)
-    for arguments in ("--ckpt_path=best --prompts=100 --confidence=0.95", ""):
-        capsys.readouterr()
-        assert certify(arguments, 0.06) == 3
-        out = " ".join(capsys.readouterr().out.split())
-        assert "Nothing was sampled, because the look was taken on 20" in out and "REFUTED" in out
-    assert (FOLDER / "certificates.json").read_bytes() == before
-    # The same weights under another name.
-    (best,) = FOLDER.glob("step=*.ckpt")
-    shutil.copy(best, FOLDER / "other.ckpt")
-    assert certify(f"--ckpt_path={FOLDER}/other.ckpt", 0.06) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr("lightning_cgrpo.cli.certify.look.sample_of", never)
+        for arguments in ("", "--confidence=0.95", f"--ckpt_path={FOLDER}/other.ckpt"):
+            capsys.readouterr()
+            assert certify(f"--prompts=100 {arguments}", 0.06) == 3
+            out = " ".join(capsys.readouterr().out.split())
+            assert "Nothing was sampled, because the look was taken on 20" in out and "REFUTED" in out
+    assert REGISTER.read_bytes() == before
 
 
-@pytest.mark.parametrize("change", ["--prompts=101", "--prompts=100 --confidence=0.9"])
+@pytest.mark.parametrize(
+    "change",
+    ["--prompts=301", "--prompts=300 --confidence=0.9", "--prompts=300 --trainer.precision=bf16-mixed"],
+)
 def test_another_question_is_a_further_look_at_new_prompts_with_less_of_the_error(change, capsys):
+    """Also the defaults of a question that another call has named."""
     assert certify("--prompts=100", 0.06) == 3
-    assert certify(change.replace("100", "300").replace("101", "301"), 0.06) in (3, 4)
+    assert certify(change, 0.06) in (3, 4)
     first, second = looks()
     assert (first["look"], second["look"]) == (1, 2)
     assert first["error"] == pytest.approx(0.05 * 0.8)
     assert second["error"] == pytest.approx((0.1 if "0.9" in change else 0.05) * 0.1)
-    assert second["new_until"] == first["new_until"] + second["prompts"] == 5 + 100 + second["prompts"]
+    assert (first["shown"]["first"], first["shown"]["until"]) == (5, 105)
+    assert (second["shown"]["first"], second["shown"]["until"]) == (105, 105 + second["prompts"])
     assert "look 2 may be wrong with probability" in " ".join(capsys.readouterr().out.split())
 
 
-def test_looks_at_all_checkpoints_of_a_run_and_of_what_continues_it_count():
+def test_other_libraries_are_another_question(monkeypatch):
+    assert certify("--prompts=100", 0.06) == 3
+    monkeypatch.setattr("lightning_cgrpo.callbacks.run_manifest.version", lambda name: "0.0")
+    certify("--prompts=100", 0.06)
+    assert len(looks()) == 2
+
+
+@pytest.mark.parametrize("place", ["runs", "elsewhere/mine"])
+def test_looks_at_all_checkpoints_of_a_run_and_of_what_continues_it_count(place):
     assert certify(f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt", 0.06) == 3
-    main(["fit", *SMALL, f"--ckpt_path={FOLDER}/last.ckpt", "--trainer.max_steps=3"])
-    later = Path("runs/gridworld/version_1/checkpoints")
+    further = ["--trainer.max_steps=3", f"--trainer.logger.save_dir={place}"]
+    main(["fit", *SMALL, f"--ckpt_path={FOLDER}/last.ckpt", *further])
+    (later,) = {*Path().glob(f"{place}/gridworld/version_*/checkpoints")} - {FOLDER}
     assert certify(f"--prompts=300 --ckpt_path={later}/last.ckpt", 0.06) in (3, 4)
-    (look,) = json.loads((later / "certificates.json").read_text()).values()
-    assert look["look"] == 2 and look["new_until"] == 405
-    assert len(looks_at([later], look["lineage"])) == len(looks_at([FOLDER], look["lineage"])) == 2
+    assert [look["look"] for look in looks()] == [1, 2] and looks()[1]["shown"]["first"] == 105
 
 
-def test_a_copy_elsewhere_is_looked_at_as_the_runs_own(tmp_path):
+def test_a_copy_elsewhere_is_looked_at_as_the_runs_own(tmp_path, monkeypatch):
+    """By the project that its manifest names."""
+    main(["fit", *SMALL, f"--ckpt_path={FOLDER}/last.ckpt", "--trainer.max_steps=3"])
     (tmp_path / "elsewhere").mkdir()
-    shutil.copy(FOLDER / "last.ckpt", tmp_path / "elsewhere/mine.ckpt")
-    assert certify(f"--prompts=100 --ckpt_path={tmp_path}/elsewhere/mine.ckpt", 0.06) == 3
-    assert certify(f"--prompts=300 --ckpt_path={FOLDER}/last.ckpt", 0.06) in (3, 4)
+    shutil.copy(FOLDER.parents[1] / "version_1/checkpoints/last.ckpt", tmp_path / "elsewhere/mine.ckpt")
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "elsewhere")
+        assert certify("--prompts=100 --ckpt_path=mine.ckpt", 0.06) in (3, 4)
+    certify(f"--prompts=300 --ckpt_path={FOLDER}/last.ckpt", 0.06)
     assert [look["look"] for look in looks()] == [1, 2]
-
-
-def test_a_recorded_verdict_is_beside_each_copy_that_was_asked_about():
-    """So that an export of the copy shows the certificate."""
-    assert certify(f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt", 0.06) == 3
-    copy = FOLDER.parent.parent / "version_1/checkpoints"
-    copy.mkdir(parents=True)
-    shutil.copy(FOLDER / "last.ckpt", copy)
-    assert certify(f"--prompts=100 --ckpt_path={copy}/last.ckpt", 0.06) == 3
-    assert list(json.loads((copy / "certificates.json").read_text()).values()) == looks()
 
 
 def test_the_shares_of_all_looks_are_the_whole_error():
@@ -202,20 +212,7 @@ def test_what_can_decide_nothing_is_no_look():
     assert "allows no violation at all" in refused(certify, "--prompts=100", 0.0)
     assert "at least 1" in refused(certify, "--prompts=0") and "--confidence" in refused(certify, "--confidence=95")
     assert "try --prompts" in refused(certify, "", 0.01), "five test prompts are the default"
-    assert not (FOLDER / "certificates.json").exists()
-
-
-def test_two_commands_at_a_time_record_both_policies(tmp_path):
-    """Each in a thread, as in a process, under the folder's lock."""
-    look = {"question": {}, "decision": "certified", "constraints": {}, "look": 1}
-
-    def locked(number):
-        with FileLock(tmp_path / ".certificates.json.lock"):
-            record(tmp_path, look | {"policy": f"policy {number}", "at": number})
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(locked, range(40)))
-    assert len(json.loads((tmp_path / "certificates.json").read_text())) == 40
+    assert not REGISTER.exists()
 
 
 def test_other_data_than_the_runs_own_is_refused():
@@ -224,10 +221,10 @@ def test_other_data_than_the_runs_own_is_refused():
     assert certify("--prompts=100 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
 
-def test_a_folder_in_the_records_place_is_refused_before_sampling(monkeypatch):
-    monkeypatch.setattr("lightning_cgrpo.cli.look.sample_of", None)
-    (FOLDER / "certificates.json").mkdir()
-    assert "record the look in" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
+def test_a_folder_in_the_registers_place_is_refused_before_sampling(monkeypatch):
+    monkeypatch.setattr("lightning_cgrpo.cli.certify.look.sample_of", None)
+    REGISTER.mkdir()
+    assert "is damaged" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
 
 
 def test_an_error_names_the_checkpoint_as_the_user_does():
@@ -237,10 +234,47 @@ def test_an_error_names_the_checkpoint_as_the_user_does():
     assert message.startswith(f"Expected '{FOLDER}/last.ckpt' to hold a run's state, but its state_dict is 5")
 
 
-def test_a_damaged_record_is_no_second_chance():
+def test_a_damaged_register_is_no_second_chance():
     certify("--prompts=100")
-    (FOLDER / "certificates.json").write_text("{")
+    REGISTER.write_text("{\n" + REGISTER.read_text())
     assert "is damaged" in refused(certify, "--prompts=100")
+
+
+def test_an_edited_line_and_a_removed_line_are_told(capsys):
+    assert certify("--prompts=100", 0.06) == 3
+    began, ended = REGISTER.read_text().splitlines()
+    REGISTER.write_text(f"{began}\n{ended.replace('refuted', 'certified')}\n")
+    assert certify("--prompts=100", 0.06) == 0
+    assert "Edited by hand, or after a removed line: line 2." in " ".join(capsys.readouterr().out.split())
+    REGISTER.write_text(f"{ended}\n")
+    assert certify("--prompts=300", 0.06) in (3, 4)
+    assert "Edited by hand, or after a removed line: line 1." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_look_that_raises_is_spent(monkeypatch, capsys):
+    """Whatever the outcome was, and a half-written line began no look."""
+    score = GridworldTask.score
+
+    def faulty(*arguments):
+        signals = score(*arguments)
+        signals["lava"].value[0] = float("nan")
+        return signals
+
+    def raises(*arguments):
+        raise ValueError("mine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GridworldTask, "score", raises)
+        with pytest.raises(ValueError, match="mine"):
+            certify("--prompts=300", 0.06)
+        patch.setattr(GridworldTask, "score", faulty)
+        assert "the look is spent" in refused(certify, "--prompts=300", 0.06)
+    with REGISTER.open("a") as file:
+        file.write('{"event": "beg')
+    certify("--prompts=400", 0.06)
+    assert [look["look"] for look in looks()] == [1, 2, 3]
+    assert [look["shown"]["first"] for look in looks()] == [5, 305, 605]
+    assert "2 looks began without an end, and counted." in " ".join(capsys.readouterr().out.split())
 
 
 RUN = """
@@ -272,12 +306,10 @@ def test_several_processes_rank_and_certify_as_one_does(home, launch, tmp_path):
         main(certifying)
     assert end.value.code == 3
     alone = looks()[0]
-    (FOLDER / "certificates.json").unlink()
+    REGISTER.unlink()
     assert together_run(*certifying)[0] == 3
     assert sum((tmp_path / f"output_{rank}.txt").read_text().count("REFUTED") for rank in range(2)) == 1
     together = looks()[0]
-    for look in (alone, together):
-        del look["at"]
     assert together["question"] == alone["question"] and together["source"] == alone["source"]
     for name, values in alone["constraints"].items():
         assert together["constraints"][name] == pytest.approx(values)
@@ -296,3 +328,20 @@ def test_a_lost_reward_stands_beside_the_verdict(capsys):
     for _ in range(2):
         assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100") == 0
         assert "The reward fell from 9 to " in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_second_name_is_left_by_no_command(monkeypatch):
+    """Neither by a killed command, nor in the place of another file; a program that writes into the file is told."""
+    checkpoint = FOLDER / "last.ckpt"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with held(checkpoint) as name:
+        left = name.with_name(name.name.replace(str(os.getpid()), str(ended.pid)))
+        left.touch()
+        with held(checkpoint) as other:
+            assert name.exists() and other.exists() and name != other and not left.exists()
+        before = stamp(name)
+        assert name.read_bytes() == checkpoint.read_bytes() and stamp(name) == before
+        torch.save({}, checkpoint)
+        assert stamp(name) != before
+    assert not [*FOLDER.glob(".last.*")]

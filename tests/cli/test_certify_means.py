@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.cli.certificate import _counts, _range
+from lightning_cgrpo.cli.certify.certificate import Sample, _beyond_range, _counts, _range, certificate_of
+from lightning_cgrpo.cli.certify.looks import Asked
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
 
@@ -49,8 +50,10 @@ def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
     assert values[0] > 0.1
     decision, mean, (low, high) = verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values)
     assert decision == "refuted" and mean == pytest.approx(0.1) and low <= mean <= high + 1e-9
-    with pytest.raises(UserError, match="within its range"):
-        verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values + 1e-6)
+    ones = torch.ones(300).double()
+    for beyond, count in ((0.0, 0), (1e-6, 300)):
+        rows = {"violations/c": torch.tensor(values + beyond), "opportunities/c": ones}
+        assert _beyond_range(rows, "c", 0, 0.1) == count
 
 
 def test_false_certificates_are_rare() -> None:
@@ -79,6 +82,16 @@ def test_a_mean_needs_a_range() -> None:
     assert _range("lava", Constraint(at_most=0.1), 80) == (0, 1)
 
 
-def test_values_beyond_the_range_are_no_look() -> None:
-    with pytest.raises(UserError, match=r"within its range, \[0, 20\], but got other values, try a wider range:"):
-        verdict(Constraint(mean_at_most=15.0, range=[0, 20]), np.array([3.0, 21.0]))
+def test_values_beyond_the_range_count_as_its_edge() -> None:
+    """A range that is too narrow certifies the mean of cut values alone, and the record tells how many were cut."""
+    values = np.array([3.0, 21.0, 95.0] * 40)
+    constraint = Constraint(mean_at_most=15.0, range=[0, 20])
+    assert verdict(constraint, values) == verdict(constraint, values.clip(0, 20))
+    for word, signed in (("mean_at_most", values), ("mean_at_least", -values)):
+        objective = Objective("goal", {"c": Constraint(**{word: 15.0}, range=[0, 20])})
+        rows = {"violations/c": torch.tensor(signed), "opportunities/c": torch.ones(120).double(), "answers": values}
+        rows |= {"faults/c": torch.zeros(120)}
+        found = certificate_of(Sample(rows, "mine", 80), objective, Asked(None, 0.95, 1, Used()))
+        assert (
+            found["assumptions"][-1] == "c is the mean of values cut to 0 to 20 (80 answers beyond count as its edge)"
+        )

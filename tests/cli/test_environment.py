@@ -45,8 +45,7 @@ def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(fol
     # What was written is read again, with the values.
     main(["test", "-c", "runs/mine/version_0/config.yaml", "--data.test_prompts=4"])
     assert Path("runs/mine/version_0/summary.json").is_file()
-    assert list(Path("runs/mine/version_0").rglob("certif*"))
-    files = [file for file in Path("runs").rglob("*") if file.is_file()]
+    files = [Path("looks.jsonl"), *(file for file in Path("runs").rglob("*") if file.is_file())]
     assert len(files) >= 5 and not [file for file in files if SECRET.encode() in file.read_bytes()]
     kept = yaml.safe_load(Path("runs/mine/version_0/config.yaml").read_text())
     for config in (kept, printed):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.policy_identity import data_of, measuring
+from lightning_cgrpo.cli.certify.policy_identity import data_of, measuring
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.policies.model_files import PACKAGED
 

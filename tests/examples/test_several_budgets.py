@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.certify.looks import looks_in
+from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.forked import run_script
 
@@ -68,6 +70,5 @@ def test_trains_and_certifies_each_budget(example: Path) -> None:
     with pytest.raises(SystemExit) as end:
         main(["certify", "-c", "several_budgets.yaml", *SMALL, "--ckpt_path=last", "--prompts=300"])
     assert end.value.code == 3  # refuted: nothing has been learned
-    [file] = example.glob("runs/budgets/**/certificates.json")
-    [look] = json.loads(file.read_text()).values()
+    [look] = looks_in(Register(example).entries())
     assert {f"long/budget={budget}" for budget in (5, 12, 20)} <= look["constraints"].keys()

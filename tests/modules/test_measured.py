@@ -26,7 +26,7 @@ def test_an_evaluation_that_ends_early_fails(folder, monkeypatch, command):
     if command == "certify":
         main(["fit", *NAMED])
         bounds.append("--prompts=40")
-        monkeypatch.setattr("lightning_cgrpo.cli.look.KEPT", ("checkpoints", "ends"))
+        monkeypatch.setattr("lightning_cgrpo.cli.certify.look.KEPT", ("checkpoints", "ends"))
     arguments = [command, *small, *bounds, f"--callbacks.ends={__name__}.Ends"]
     with pytest.raises(UserError, match=r"Expected to measure \d+ prompts, but got 2"):
         main(arguments)

@@ -8,7 +8,7 @@ from scipy.stats import beta
 from benchmarks.conditions import Conditional
 from benchmarks.duals import train
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
-from lightning_cgrpo.cli.certificate import _counts
+from lightning_cgrpo.cli.certify.certificate import _counts
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import DampedAscent
 from lightning_cgrpo.objective.measurement import RunningSums, isolate_faults, prompt_sums

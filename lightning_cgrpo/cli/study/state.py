@@ -97,7 +97,7 @@ def changed_inputs(run: Run, record: RunRecord) -> list[str]:
     if not inputs.code and not inputs.prompts:
         return []
     # Imported here, because --list must not wait for torch.
-    from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
+    from lightning_cgrpo.core.manifest.reads import code_fingerprints
 
     code_now = code_fingerprints(inputs.code)
     changed = [f"code of {name}" for name in inputs.code if code_now.get(name) != inputs.code[name]]

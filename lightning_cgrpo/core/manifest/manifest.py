@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Self
@@ -41,9 +41,12 @@ class Manifest:
         start: fingerprints of the starting model's weights and files.
         rendered: fingerprint of a chat as the policy's template writes it, which may depend on the day.
         files: fingerprints of other files and models that settings name, by setting.
-        versions: of the libraries that compute.
+        versions: of the libraries that compute, and of those that the user's code imports.
+        variables: fingerprints of the variables of the environment that the user's code reads.
         machine: number of processes, kind of device and precision, which rounding depends on.
-        lineage: the runs that this run continues, oldest first, and itself; equal runs have one name.
+        lineage: the runs that this run continues or starts from, oldest first, and itself; equal runs have one name.
+        start_known: whether all prompts that trained the starting model are among those of the manifest.
+        project: folder of the register of looks.
     """
 
     settings: Settings | None
@@ -55,8 +58,17 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
     rendered: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
     lineage: tuple[str, ...] = ()
+    start_known: bool = False
+    project: str = ""
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the whole manifest, but for its place."""
+        content = self.readable() | {"project": ""}
+        return blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
 
     @property
     def name(self) -> str:
@@ -80,12 +92,21 @@ class Manifest:
         now = {USES[split]: fingerprints[:, 1] for split, fingerprints in self.prompts.items() if split in USES}
         return now | {"that trained or validated before": self.seen}
 
+    def starting(self, lineage: Iterable[str], used: Tensor, known: bool) -> Manifest:
+        """This manifest, of a new run whose starting model was made by the runs `lineage` with the prompts `used`."""
+        names = [run for run in lineage if run != self.name]
+        seen = used[~torch.isin(used, self.used)]
+        # Weights that were drawn from the seed have seen no prompt.
+        return replace(self, lineage=(*names, self.name), seen=seen, start_known=known or not self.start)
+
     def continuing(self, before: Manifest) -> Manifest:
         """This manifest, of a run that resumes from a checkpoint of the run `before`."""
         name = self.name
         lineage = before.lineage if name in before.lineage else (*before.lineage, name)
         earlier = before.used
-        return replace(self, lineage=lineage, seen=earlier[~torch.isin(earlier, self.used)])
+        seen = earlier[~torch.isin(earlier, self.used)]
+        project = before.project or self.project
+        return replace(self, lineage=lineage, seen=seen, start_known=before.start_known, project=project)
 
     def state(self) -> dict[str, Any]:
         """Plain containers and tensors, for a checkpoint."""
@@ -126,6 +147,8 @@ def _is_written(name: str, value: Any) -> bool:
         return _are_fingerprints(value, 1)
     if name == "lineage":
         return isinstance(value, (list, tuple)) and all(isinstance(run, str) for run in value)
+    if name in ("start_known", "project"):
+        return isinstance(value, bool if name == "start_known" else str)
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return False
     if name == "prompts":
@@ -158,6 +181,7 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         ("code of", before.code, now.code),
         ("the starting model's", before.start, now.start),
         ("the file of", before.files, now.files),
+        ("the environment's", before.variables, now.variables),
         ("version of", before.versions, now.versions),
     ):
         for name, (old, new) in differing(old_values, new_values).items():

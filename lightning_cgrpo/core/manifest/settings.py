@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_cgrpo.core.manifest.effects import NUMBERLESS, effect_of, only_shows
+from lightning_cgrpo.core.signatures import PACKAGES
 
 Settings = dict[str, Any]
 """Plain values by key, such as ``model.optimization.kl_weight``; a class's key holds its path."""
 
 UNSET = "unset"
+MADE = "made"
+"""The key that tells a run from Python, whose trainer and callbacks have other keys than a configuration's."""
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
@@ -78,7 +81,10 @@ def differing(before: Settings, now: Settings) -> dict[str, tuple[Any, Any]]:
         {'opt': ('SGD', 'Adam'), 'kl': (0.02, 'unset')}
     """
     found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys([*before, *now]):
+    keys = list(dict.fromkeys([*before, *now]))
+    if before.get(MADE) != now.get(MADE):
+        keys = [key for key in keys if key.startswith(("model", "data"))]
+    for key in keys:
         pair = before.get(key, UNSET), now.get(key, UNSET)
         above = key
         while above not in found and "." in above:
@@ -88,8 +94,14 @@ def differing(before: Settings, now: Settings) -> dict[str, tuple[Any, Any]]:
     return found
 
 
+def _package(path: str) -> str:
+    return path.partition(".")[0]
+
+
 def _equal(before: Any, now: Any) -> bool:
     if (before is None and now == UNSET) or (now is None and before == UNSET):
         return True  # an argument that a newer version knows, and that is not used
+    if isinstance(before, str) and isinstance(now, str) and {*map(_package, (before, now))} <= {*PACKAGES}:
+        return before.rpartition(".")[2] == now.rpartition(".")[2]  # a shipped class, under a longer path
     # 1 and 1.0 are the same setting, 1 and True are not.
     return bool(before == now) and isinstance(before, bool) == isinstance(now, bool)

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import Examples
 
 
-class Critic(nn.Module, ABC):
+class Critic(Stated, nn.Module, ABC):
     """Predicts, before each step, the discounted sum of every component from that step on.
 
     Attributes:

@@ -54,6 +54,8 @@ class FunctionTask(Task):
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
         time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
             ``signal.alarm`` fails. `math_correct` has limits of its own, after which the run goes on.
+        reads: files, folders and packages that the functions read and whose names their code computes: a resume tells
+            when their content differs, and `certify` asks anew.
 
     Raises:
         UserError: a function cannot be imported, or a name is unknown or taken.
@@ -72,6 +74,7 @@ class FunctionTask(Task):
         kinds: dict[str, SignalKind] | None = None,
         max_completion_tokens: int | None = None,
         time_limit: float | None = None,
+        reads: list[str] | None = None,
     ) -> None:
         expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
         shortest = 1 if max_completion_tokens is None else max_completion_tokens

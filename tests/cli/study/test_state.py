@@ -11,8 +11,9 @@ from lightning_cgrpo.cli.study.command import report
 from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, source_fingerprints
+from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.manifest.manifest import prompts_digest
+from lightning_cgrpo.core.manifest.reads import code_fingerprints
 from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints
+from lightning_cgrpo.core.manifest.reads import code_fingerprints
 from lightning_cgrpo.core.prompts.fingerprints import identities, prompt_fingerprint, record_fingerprints
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy

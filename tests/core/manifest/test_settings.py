@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightning_cgrpo import Optimization
 from lightning_cgrpo.callbacks.run_manifest import check_continuable
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
@@ -15,6 +16,7 @@ from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, only_shows
 from lightning_cgrpo.core.manifest.manifest import Manifest, differences
+from lightning_cgrpo.core.manifest.objects import described
 from lightning_cgrpo.core.manifest.settings import UNSET, differing, settings_of
 
 FILES = [
@@ -159,3 +161,26 @@ def test_arguments_of_another_class_are_not_listed() -> None:
 
 def test_the_configurations_are_found() -> None:
     assert len(FILES) > 20 and Path("gridworld.yaml").name in FILES
+
+
+class _Holder:
+    """An object that holds another one, and perhaps itself."""
+
+    def __init__(self, other: Any = None, rate: float = 0.5) -> None:
+        self.other, self._rate = other, rate
+
+
+def test_objects_are_described_as_a_configuration_states_them() -> None:
+    path = f"{__name__}._Holder"
+    of_library = described(_Holder(pytest.approx(1)))["init_args"]["other"]
+    assert of_library.endswith(".ApproxScalar"), "the arguments of libraries' objects are their own"
+    inner = {"class_path": path, "init_args": {"other": [1, "a"], "rate": 0.25}}
+    assert described(_Holder(_Holder([1, "a"], 0.25))) == {
+        "class_path": path,
+        "init_args": {"other": inner, "rate": 0.5},
+    }
+    itself = _Holder()
+    itself.other = itself
+    assert described(itself)["class_path"] == path
+    assert described(_Holder(list(range(2_000))))["init_args"] == {"rate": 0.5}, "data is no setting"
+    assert settings_of({"model": described(Optimization(kl_weight=0.3))})["model.kl_weight"] == 0.3

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,9 @@ from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.advice import advice
 
 if TYPE_CHECKING:
+    from lightning_cgrpo.cli.certify.looks import Ledger
     from lightning_cgrpo.core.manifest.manifest import Manifest
+    from lightning_cgrpo.core.register import Register
 
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 """Exit status by decision; 1 and 2 are errors."""
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "undecided (4).",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] [--prompts N] [--confidence 0.95]",
         epilog="The checkpoint is by default the best that validation ranked, else the last. A second call prints the "
-        "recorded verdict. Looks at a run share the error 1 - confidence. See docs/verdicts.md.",
+        "recorded verdict. Looks along a lineage share the error 1 - confidence. See docs/verdicts.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
@@ -60,93 +60,65 @@ def _certificate(
     config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
-    from filelock import FileLock
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.certificate import Asked, certificate_of, decided
-    from lightning_cgrpo.cli.certificate_table import show
-    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest
-    from lightning_cgrpo.cli.look import sample_of
-    from lightning_cgrpo.cli.looks import (
-        FILE,
-        certificates,
-        check_writable,
-        error_share,
-        looks_at,
-        record,
-        recorded,
-        used_prompts,
-    )
-    from lightning_cgrpo.cli.policy_identity import data_of, identity, measuring
+    from lightning_cgrpo.callbacks.run_manifest import library_versions
+    from lightning_cgrpo.cli.certify.certificate import certificate_of, decided
+    from lightning_cgrpo.cli.certify.certificate_table import show
+    from lightning_cgrpo.cli.certify.look import sample_of
+    from lightning_cgrpo.cli.certify.looks import Ledger, recorded
+    from lightning_cgrpo.cli.certify.policy_identity import data_of, identity, measuring, precision_of
+    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest, stamp
     from lightning_cgrpo.cli.preparation import prepare
+    from lightning_cgrpo.core.register import Register
 
     prepare("certify", config, beginning)
     if is_remote(config["ckpt_path"]):
-        raise ConfigError(
-            f"Expected a checkpoint on this machine, beside which the look is recorded, but got {config['ckpt_path']}."
-        )
+        raise ConfigError(f"Expected a checkpoint on this machine, but got {config['ckpt_path']}.")
     checkpoint = Path(config["ckpt_path"])
-    # A copy of a checkpoint is looked at as the run's own.
-    folder, origin = checkpoint.parent, written_in(checkpoint)
-    folders = {folder} if origin is None else {folder, origin}
-    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    if first:
-        for place in folders:
-            check_writable(place)
-    # A running `fit` may replace the file, whose first content is what counts. One look at a time, because looks share
-    # their error and their prompts.
-    lock = FileLock((origin or folder) / f".{FILE}.lock") if first else nullcontext()
-    with lock, held(checkpoint) as kept:
+    # A running `fit` may replace the file, whose first content is what counts.
+    with held(checkpoint) as kept:
         # Which policy is asked what.
+        before = stamp(kept)
         manifest = read_manifest(kept)
         data, digest = data_of(config)
         _check_data(manifest, data, checkpoint)
         update, weights, base = read_checkpoint(kept)
-        policy = identity(weights, measuring(config, base))
         question = {
             "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
             "data": data | {"test prompts": digest},
-            "confidence": confidence,
+            "confidence": confidence or CONFIDENCE,
             "prompts": prompts,
+            "precision": precision_of(config),
+            "versions": library_versions(),
         }
+        policy = identity(weights, measuring(config, base))
+        about = {"checkpoint": str(checkpoint), "update": update, "policy": policy, "question": question}
+        register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+        ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, about)
 
         # The same question to the same policy has its answer.
-        lineage = () if manifest is None else manifest.lineage
-        looks = looks_at(folders, lineage)
-        earlier = recorded(looks, policy, question)
-        note = _note(folder / FILE, objective)
+        earlier = recorded(ledger.looks(), policy, question)
+        first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
         if earlier is not None:
-            if not first:
-                return None
-            # The policy may have been looked at in another folder of the run.
-            for place in folders:
-                if earlier not in certificates(place).values():
-                    record(place, earlier)
-            show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
-            return earlier
+            if first:
+                note = _note(register, ledger, checkpoint, earlier)
+                show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
+            return earlier if first else None
 
         # A new look, at prompts that neither trained nor served an earlier look.
-        used = used_prompts(looks, {} if manifest is None else manifest.used_as)
-        asked = Asked(prompts, confidence or CONFIDENCE, len(looks) + 1, used)
-        sample = sample_of(config.replaced(ckpt_path=str(kept)), objective, asked)
-        if sample is None:
+        sampled = sample_of(config.replaced(ckpt_path=str(kept)), objective, ledger)
+        if sampled is None:
             return None
-        seen = certificate_of(sample, objective, asked)
-        certificate = {
-            "checkpoint": checkpoint.name,
-            "update": update,
-            "policy": policy,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "look": asked.number,
-            "error": (1 - asked.confidence) * error_share(asked.number),
-            "lineage": list(lineage),
-            "question": question | {"confidence": asked.confidence, "prompts": seen["prompts"]},
-            **seen,
-        }
-        for place in folders:
-            record(place, certificate)
-    show(certificate, note)
-    return certificate
+        asked, sample = sampled
+        if stamp(kept) != before:  # under both names, unless the file was replaced
+            raise ConfigError(
+                f"Expected '{checkpoint}' to stay as it was while its policy answered, but another program wrote into "
+                "it, so the look is spent, try a copy of the file."
+            )
+        look = ledger.end(certificate_of(sample, objective, asked))
+    show(look, _note(register, ledger, checkpoint, look))
+    return look
 
 
 def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Path) -> None:
@@ -157,11 +129,11 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
     """
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.policy_identity import FREE, PLACES
+    from lightning_cgrpo.cli.certify.policy_identity import FREE, PLACES
     from lightning_cgrpo.core.manifest.manifest import shown
-    from lightning_cgrpo.core.manifest.settings import differing
+    from lightning_cgrpo.core.manifest.settings import MADE, differing
 
-    if manifest is None or manifest.settings is None:
+    if manifest is None or manifest.settings is None or MADE in manifest.settings:
         rank_zero_only(print)(
             "The checkpoint does not tell the data of its run, so this configuration says which prompts trained and "
             "selected the policy."
@@ -178,16 +150,30 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         )
 
 
-def _note(file: Path, objective: Objective) -> str:
+def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[str, Any]) -> str:
     """The lines below a certificate, with those of the run's card about a lost reward."""
-    from lightning_cgrpo.cli.certificate import decided
     from lightning_cgrpo.cli.report.runs import read_record
+    from lightning_cgrpo.core.register import EDITED
 
-    note = f"Recorded in {file}: looks at a run share its error, and no look sees another's prompts."
-    not_certified = [name for name in objective.constrained if name not in decided(objective)]
-    if not_certified:
-        note += f" Not certified, because they have no range: {', '.join(not_certified)}."
-    record = read_record(file.parent.parent / SUMMARY)
+    note = f"Assumes that {'; that '.join(look['assumptions'])}.\n"
+    note += f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."
+    company = look["company"]
+    if company["here"] > 1 or company["tested"]:
+        note += f" {company['here']} of {company['policies']} policies of this project were measured on these prompts"
+        note += f", {company['tested']} of them by `test`." if company["tested"] else "."
+    unended = sum("decision" not in other for other in ledger.looks())
+    if unended:
+        note += f" {unended} {'look' if unended == 1 else 'looks'} began without an end, and counted."
+    manifest = ledger.manifest
+    if manifest is not None and not manifest.start_known:
+        note += " The prompts that trained the starting model are not known."
+    note += f" Not certified: {', '.join(look['not_certified'])}."
+    if look["not_as_in_training"]:
+        note += f" Not as in training: {'; '.join(look['not_as_in_training'])}."
+    edited = [number for number, entry in enumerate(register.entries(), start=1) if EDITED in entry]
+    if edited:
+        note += f" Edited by hand, or after a removed line: {', '.join(f'line {number}' for number in edited)}."
+    record = read_record(checkpoint.parent.parent / SUMMARY)
     return "\n".join([note, *([] if record is None else advice(record))])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,11 +21,11 @@ def show(certificate: dict[str, Any], note: str) -> None:
     """Print the table of a certificate."""
     decision, confidence = certificate["decision"], certificate["question"]["confidence"]
     caption = f"{certificate['source']}, one answer to each; confidence {confidence} over all constraints (Holm)"
-    if "error" in certificate:
-        spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
-        caption += f" and all looks at the run: {spent}"
+    spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
+    caption += f" and all looks along the lineage: {spent}"
     title = Text.assemble(
-        f"{certificate['checkpoint']}, update {certificate['update']}: ", (decision.upper(), STYLES[decision])
+        f"{Path(certificate['checkpoint']).name}, update {certificate['update']}: ",
+        (decision.upper(), STYLES[decision]),
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     means = any(MEANS & found.keys() for found in certificate["constraints"].values())

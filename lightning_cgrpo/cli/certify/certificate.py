@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.cli.certify.looks import Asked
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.cli.looks import error_share
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
-from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
@@ -23,28 +22,6 @@ from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewe
 
 EDGE = 1e-6
 """Share of a declared range by which a value may lie outside, because of its rounding."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The question of a look.
-
-    Args:
-        prompts: number of prompts; None for as many as there are.
-        confidence: over all constraints and all looks at the run.
-        number: of the look, from 1, among the looks at the run.
-        used: prompts that the look must not see.
-    """
-
-    prompts: int | None
-    confidence: float
-    number: int
-    used: Used
-
-    @property
-    def level(self) -> float:
-        """The error that this look spends."""
-        return (1 - self.confidence) * error_share(self.number)
 
 
 @dataclass(frozen=True)
@@ -56,16 +33,14 @@ class Sample:
         source: words that say which prompts.
         longest: steps of the longest answer, as declared; None without a declaration.
         single: by constraint, whether an answer has at most one opportunity, by the kind of its signal.
-        identities: of all prompts that were shown, which later looks leave out.
-        new_until: index after the last new prompt of an endless source.
+        told: differences of the measured policy to its training.
     """
 
     rows: dict[str, Tensor]
     source: str
     longest: int | None
     single: Mapping[str, bool] = field(default_factory=dict)
-    identities: list[float] = field(default_factory=list)
-    new_until: int = 0
+    told: Sequence[str] = ()
 
 
 def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[str, Any]:
@@ -99,9 +74,44 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         "prompts": len(sample.rows["answers"]),
         "source": sample.source,
         "constraints": constraints,
-        "identities": sample.identities,
-        "new_until": sample.new_until,
+        "assumptions": list(_assumptions(objective, sample)),
+        "not_as_in_training": [*sample.told],
+        "not_certified": list(_not_certified(objective)),
     }
+
+
+def _not_certified(objective: Objective) -> Iterator[str]:
+    """What is declared, and has no verdict."""
+    for name in objective.constraints:
+        if name not in decided(objective):
+            yield f"{name} ({'no range' if name in objective.constrained else 'monitored'})"
+    yield "the reward"
+
+
+def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
+    """What the verdicts rest on, and no answer can show."""
+    yield "the prompts are independent, and drawn as those that the policy will meet"
+    if sample.longest is not None and not all(sample.single.get(name, False) for name in decided(objective)):
+        yield f"an answer has at most {sample.longest:,} steps"
+    for name, constraint in decided(objective).items():
+        if not constraint.bound.of_mean:
+            continue
+        least, width = _range(name, constraint, sample.longest)
+        edges = sorted(
+            abs(edge) if edge == 0 else edge for edge in constraint.bound.shown_interval(least, least + width)
+        )
+        beyond = _beyond_range(sample.rows, name, least, width)
+        cut = f" ({beyond:,} answers beyond count as its edge)" if beyond else ""
+        yield f"{name} is the mean of values cut to {edges[0]:g} to {edges[1]:g}{cut}"
+
+
+def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
+    """The number of answers whose values are beyond their declared range."""
+    opportunities = rows[f"opportunities/{name}"]
+    violations = (rows[f"violations/{name}"] - least * opportunities) / width
+    # Signals are float32, which rounds a value at the edge of its range.
+    rounding = EDGE * opportunities
+    return int(((violations < -rounding) | (violations > opportunities + rounding)).sum())
 
 
 def decided(objective: Objective) -> dict[str, Constraint]:
@@ -185,25 +195,18 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     if faults:
         raise UserError(
             f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
-            "without, try to mend the task's scores; this was no look."
+            "without, try to mend the task's scores; the look is spent."
         )
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
     least, width = _range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
     if constraint.bound.of_mean:
-        # Signals are float32, which rounds a value at the edge of its range.
-        rounding = EDGE * opportunities
-        if ((violations < -rounding) | (violations > opportunities + rounding)).any():
-            raise UserError(
-                f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a "
-                "wider range:; this was no look."
-            )
         violations = violations.clip(0, opportunities)
     most = 1.0 if whole else float(longest or 1)
     if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
         raise UserError(
             f"Expected at most {most:g} opportunities per answer for '{name}', the sampler's longest answer, but "
-            f"got {opportunities.max():g}, try a signal of whole answers; this was no look."
+            f"got {opportunities.max():g}, try a signal of whole answers; the look is spent."
         )
     threshold = (constraint.bound.target - least) / width
     return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)

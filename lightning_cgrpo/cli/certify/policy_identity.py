@@ -7,13 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, uint8
 
+from lightning_cgrpo.callbacks.run_manifest import named_files
 from lightning_cgrpo.cli.configuration import Config, Resolved, get
 from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
-from lightning_cgrpo.core.manifest.fingerprints import code_fingerprints, file_fingerprints
-from lightning_cgrpo.core.manifest.settings import Settings, import_paths, settings_of
+from lightning_cgrpo.core.manifest.fingerprints import file_fingerprints
+from lightning_cgrpo.core.manifest.reads import reads_in
+from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.model_files import located
 from lightning_cgrpo.policies.policy import Policy
@@ -51,11 +54,22 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     """
     given = get(config, "model.init_args") or {}
     settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
-    files: dict[str, str] = {}
     model = settings.pop(MODEL, None)
+    reads = reads_in(settings)
+    files = named_files(settings) | reads.files
     if isinstance(model, str) and (folder := located(model)) is not None:
-        files = file_fingerprints(folder)
-    return {"settings": settings, "code": code_fingerprints(import_paths(settings)), "files": files, "base": base}
+        files |= file_fingerprints(folder)
+    code = {"code": reads.code, "variables": reads.variables, "versions": reads.versions}
+    return {"settings": settings, **code, "files": files, "base": base}
+
+
+def precision_of(config: Config) -> str:
+    """The precision in which a command answers, by its settings and by the kind of this machine."""
+    named = get(config, "trainer.precision")
+    if named not in (None, "auto"):
+        return str(named)
+    on_gpu = get(config, "trainer.accelerator") in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+    return "of a GPU" if on_gpu else "32-true"
 
 
 def data_of(config: Resolved) -> tuple[Settings, str | None]:

@@ -11,14 +11,17 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor
 
-from lightning_cgrpo.cli.certificate import Asked, Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.callbacks.run_manifest import RunManifest
+from lightning_cgrpo.cli.certify.certificate import Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.cli.certify.looks import Asked, Ledger
 from lightning_cgrpo.cli.command_line import CommandLine
-from lightning_cgrpo.cli.configuration import Resolved
-from lightning_cgrpo.core.distributed import gathered_on_first
+from lightning_cgrpo.cli.configuration import ConfigError, Resolved
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
-from lightning_cgrpo.core.rollout import PromptGroups, Signals
-from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.register import shown_by
+from lightning_cgrpo.core.rollout import Signals
+from lightning_cgrpo.datamodules.base import Certification, GroupDataModule, Used
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measurement import IDENTITY
 from lightning_cgrpo.objective.objective import Objective
@@ -29,8 +32,8 @@ KEPT = ("checkpoints", "progress")
 """Callbacks that a look needs: reading checkpoints, and the progress bar."""
 
 
-def sample_of(config: Resolved, objective: Objective, asked: Asked) -> Sample | None:
-    """Answer each prompt once; None on all processes but the first. Collective.
+def sample_of(config: Resolved, objective: Objective, ledger: Ledger) -> tuple[Asked, Sample] | None:
+    """Begin a look in the ledger, and answer each prompt once; None on all processes but the first. Collective.
 
     Raises:
         UserError: there are too few prompts.
@@ -38,14 +41,19 @@ def sample_of(config: Resolved, objective: Objective, asked: Asked) -> Sample | 
     callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
-    return _Look(config.replaced(trainer=trainer, callbacks=callbacks), objective, asked).sample
+    look = _Look(config.replaced(trainer=trainer, callbacks=callbacks), objective, ledger)
+    return None if look.sample is None else (look.asked, look.sample)
 
 
 class _Look(CommandLine):
     """The command ``test``, at the prompts of a look."""
 
-    def __init__(self, config: Resolved, objective: Objective, asked: Asked) -> None:
-        self.objective, self.asked = objective, asked
+    asked: Asked
+    prompts: Certification
+    registers = False
+
+    def __init__(self, config: Resolved, objective: Objective, ledger: Ledger) -> None:
+        self.objective, self.ledger = objective, ledger
         self.sample: Sample | None = None
         super().__init__("test", config, [])  # makes model, data and trainer, and calls `test`
 
@@ -67,22 +75,48 @@ class _Look(CommandLine):
         datamodule.setup("test")
         longest = model.sampler.longest
         check_ranges(self.objective, longest)
-        prompts, available = self._prompts(datamodule, longest)
+        self._check_first(datamodule.source("test"), longest)
+        model.eval_group_size = 1
+        record = _Record(self.objective)
+        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
+        dealt = _Dealt(lambda: self._deal(datamodule, record, longest))
+        self.trainer.test(model, dealt, ckpt_path, verbose=False, weights_only=weights_only)
+        if record.rows is None:  # not the first process
+            return
+        rows, source = _without_repeats(record.rows, self.prompts)
+        self.sample = Sample(rows, source, longest, record.single, self._told())
+
+    def _told(self) -> list[str]:
+        """Differences of the policy to its training."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [line for callback in callbacks if isinstance(callback, RunManifest) for line in callback.told]
+
+    def _check_first(self, source: PromptSource, longest: int | None) -> None:
+        """Refuse before weights are read what even a first look could not certify."""
+        question = self.ledger.about["question"]
+        first = Asked(question["prompts"], question["confidence"], 1, Used())
+        available = None if getattr(source, "endless", False) else len(source)
+        number = min(first.prompts or len(source), available or math.inf)
+        check_prompts(planned_tests(self.objective, {}, longest), number, 1 - first.level, available)
+
+    def _deal(self, data: GroupDataModule, record: _Record, longest: int | None) -> PromptLoader:
+        """The prompts of the look, which is written down before they are shown. Collective."""
+        first = self.trainer.is_global_zero
+        with self.ledger.turn(first, self.trainer.strategy.broadcast) as asked:
+            self.asked = asked
+            self.prompts, available = self._prompts(data, longest)
+            if first:
+                self.ledger.begin(asked, _shown(data, self.prompts))
 
         def check(signals: Signals) -> None:
             planned = planned_tests(self.objective, signals, longest)
-            check_prompts(planned, len(prompts.source), 1 - self.asked.level, available)
+            try:
+                check_prompts(planned, len(self.prompts.source), 1 - asked.level, available)
+            except ConfigError as error:
+                raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
-        model.eval_group_size = 1
-        record = _Record(self.objective, check, pairs=prompts.companions is not None)
-        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
-        loader = prompts.loader(datamodule.eval_prompts)
-        self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
-        if record.rows is None:  # not the first process
-            return
-        rows, source = _without_repeats(record.rows, prompts)
-        shown = [*dict.fromkeys([*prompts.identities, *record.companions])]
-        self.sample = Sample(rows, source, longest, record.single, shown, prompts.new_until)
+        record.check = check
+        return self.prompts.loader(data.eval_prompts)
 
     def _prompts(self, data: GroupDataModule, longest: int | None) -> tuple[Certification, int | None]:
         """The prompts of the look, and the number that the data has; None if the data generates any number."""
@@ -95,31 +129,47 @@ class _Look(CommandLine):
         return (whole if asked is None else data.certification(asked, self.asked.used)), available
 
 
+class _Dealt(LightningDataModule):
+    """Calls `deal` for the test prompts, when the processes are connected and the weights are read."""
+
+    def __init__(self, deal: Callable[[], PromptLoader]) -> None:
+        super().__init__()
+        self.deal = deal
+
+    def test_dataloader(self) -> dict[str, PromptLoader]:
+        return {SPLIT: self.deal()}
+
+
+def _shown(data: GroupDataModule, prompts: Certification) -> dict[str, Any]:
+    """The prompts of a look, companions included, as the register has them."""
+    if prompts.new_until:
+        return shown_by(stream=data.stream(), first=prompts.new_until - len(prompts.source), until=prompts.new_until)
+    numbers = [*prompts.identities]
+    if prompts.companions is not None:
+        for index in torch.arange(len(prompts.companions)).split(data.eval_prompts):
+            numbers += identities(prompts.companions.groups(index)).tolist()
+    return shown_by([*dict.fromkeys(numbers)])
+
+
 class _Record(Callback):
     """Gathers the sums of every prompt, and checks the first batch.
 
-    Args:
-        check: refuses, by the signals of the first batch, a look that could certify nothing.
-        pairs: whether the second half of a batch accompanies the first.
-
     Attributes:
+        check: refuses, by the signals of the first batch, a look that could certify nothing.
         rows: sums ``[N]`` of all prompts by name; None but on the first process.
         single: see `Sample`.
-        companions: identities of the prompts shown beside others, on the first process.
     """
 
-    def __init__(self, objective: Objective, check: Callable[[Signals], None], pairs: bool) -> None:
-        self.objective, self.check, self.pairs = objective, check, pairs
+    check: Callable[[Signals], None]
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
         self.rows: dict[str, Tensor] | None = None
         self.single: dict[str, bool] = {}
-        self.companions: list[float] = []
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        if self.pairs:
-            shown: PromptGroups = outputs["prompts"]
-            self.companions += identities(shown)[len(shown) // 2 :].tolist()
         if batch_idx == 0:
             signals: Signals = outputs["signals"]
             for name, constraint in decided(self.objective).items():
@@ -130,8 +180,6 @@ class _Record(Callback):
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
         self.rows = pl_module.sums(SPLIT).by_prompt()
-        of_all = gathered_on_first(self.companions)
-        self.companions = [] if of_all is None else [number for part in of_all for number in part]
 
 
 def _without_repeats(rows: dict[str, Tensor], prompts: Certification) -> tuple[dict[str, Tensor], str]:

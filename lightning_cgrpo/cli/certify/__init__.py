@@ -1,0 +1,1 @@
+"""The command ``certify``: looks at a lineage, their register, verdicts and records."""

@@ -1,0 +1,112 @@
+"""A resume from Python compares the settings of its objects, as a command compares those of its configuration."""
+
+import re
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_cgrpo import (
+    CategoricalMLP,
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    Objective,
+    Optimization,
+    ScalarizedAdvantages,
+)
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, RunManifest
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.multipliers import PID, DampedAscent
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.quiet import GRIDWORLD, quiet_trainer
+
+LAST = "runs/mine/version_0/checkpoints/last.ckpt"
+
+
+def fit(ckpt_path=None, updates=2, callbacks=(), **changes):
+    given = {
+        "lr": 1e-3, "hidden": [16], "max_steps": 20, "cost": "sum", "at_most": 0.01, "group_size": 4, "seed": None,
+        "kl_weight": 0.1, "scale": "pooled", "controller": DampedAscent(), "lava": 20, "val_prompts": 6, "sgd": False,
+    } | changes  # fmt: skip
+    optimizer = torch.optim.SGD if given["sgd"] else torch.optim.Adam
+    module = ConstrainedGRPO(
+        policy=CategoricalMLP(30, 5, given["hidden"]),
+        sampler=EnvironmentSampler(Gridworld(given["max_steps"])),
+        task=GridworldTask(cost=given["cost"]),
+        objective=Objective("goal", {"lava": Constraint(at_most=given["at_most"])}),
+        optimizer=lambda parameters: optimizer(parameters, lr=given["lr"]),
+        estimator=ScalarizedAdvantages(scale=given["scale"]),
+        optimization=Optimization(kl_weight=given["kl_weight"]),
+        group_size=given["group_size"],
+        seed=given["seed"],
+    )
+    data = GridworldDataModule(
+        prompts_per_update=4, train_prompts=12, val_prompts=given["val_prompts"], lava=given["lava"]
+    )
+    own = [LagrangianCallback(given["controller"]), Checkpoints(save_last=True), RunManifest(), *callbacks]
+    options = {"max_steps": updates, "logger": CSVLogger("runs", "mine"), "enable_checkpointing": True}
+    quiet_trainer(*own, **options).fit(module, data, ckpt_path=ckpt_path)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        fit()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(home, monkeypatch):
+    monkeypatch.chdir(home)
+
+
+def told(capsys):
+    printed = capsys.readouterr()
+    return re.findall(r"^from update 2: (.*)$", printed.out + printed.err, re.MULTILINE)
+
+
+def test_an_unchanged_resume_tells_its_length_alone(capsys):
+    fit(LAST, updates=3)
+    assert told(capsys) == ["trainer.max_steps 2 -> 3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"lr": 0.1}, "model.optimizer.lr 0.001 -> 0.1"),
+        ({"kl_weight": 0.5}, "model.optimization.kl_weight 0.1 -> 0.5"),
+        ({"group_size": 8}, "model.group_size 4 -> 8"),
+        ({"at_most": 0.5}, "model.objective.constraints.lava.at_most 0.01 -> 0.5"),
+        ({"seed": 7}, "model.seed null -> 7"),
+        ({"max_steps": 30}, "model.sampler.environment.max_steps 20 -> 30"),
+        ({"cost": "mean"}, "model.task.cost sum -> mean"),
+        ({"scale": "group"}, "model.estimator.scale pooled -> group"),
+        ({"controller": DampedAscent(margin=0.5)}, "callbacks.LagrangianCallback.controller.margin "),
+        ({"lava": 3}, "data.lava 20 -> 3"),
+        ({"val_prompts": 8}, "data.val_prompts 6 -> 8"),
+    ],
+)
+def test_each_changed_object_is_told(change, line, capsys):
+    fit(LAST, updates=3, **change)
+    assert any(found.startswith(line) for found in told(capsys))
+
+
+@pytest.mark.parametrize("change", [{"sgd": True}, {"controller": PID()}])
+def test_what_no_state_continues_is_refused(change):
+    with pytest.raises(UserError, match="Expected"):
+        fit(LAST, updates=3, **change)
+
+
+def test_a_commands_run_and_pythons_compare_model_and_data(capsys):
+    main(["fit", *GRIDWORLD, "--trainer.logger.name=command", "--trainer.max_steps=2"])
+    last = "runs/command/version_0/checkpoints/last.ckpt"
+    with pytest.raises(UserError, match="a checkpoint with multipliers of"):
+        fit(last, updates=3, kl_weight=0.0)
+    lines = told(capsys)
+    assert "model.objective.constraints.battery.at_most 0.01 -> unset" in lines
+    assert not [line for line in lines if line.startswith(("callbacks", "trainer", "model.policy ", "data "))]
