@@ -57,6 +57,10 @@ HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
 TESTS = ("tests", *PACKAGES)
 ENOUGH = 30.0
+CONTROL = 5.0
+"""CPU seconds of tests for each mutant, and for the control."""
+LONGEST = 3600.0
+"""Seconds of the clock until a fork is killed, whose tests have limits of CPU seconds: a machine may be loaded."""
 Functions = dict[tuple[str, str, int], list[FunctionType]]
 KILLED = "assertion", "exception", "crash"
 """How tests notice a mutant; a time-out alone is no kill."""
@@ -76,6 +80,7 @@ class Mutants:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.kept = Kept(KEPT)
+        self.began = time.monotonic()
         self.results: dict[Mutant, dict[str, Any]] = {}
         self.failed = ""
         """How a test failed, since this was emptied."""
@@ -132,13 +137,15 @@ class Mutants:
             if not tests:
                 self._end(mutant, tests, "", 0.0)
                 continue
-            few, seconds = _enough(tests, recorded)
+            few = _enough(tests, recorded, ENOUGH)
             apply = _change(mutant, functions)
             forks.start(
                 functools.partial(self._run, apply, few, recorded),
-                120 + 20 * seconds,
+                LONGEST,
                 functools.partial(self._end, mutant, tests),
             )
+            if self.arguments.until and time.monotonic() > self.began + self.arguments.until:
+                break
         forks.end()
         _write(self.results, self.arguments)
         return True
@@ -149,14 +156,14 @@ class Mutants:
         """Run the tests of a mutant with its function compiled anew, without the change: none may fail."""
         if mutant is None:
             return
-        few, _ = _enough(_tests(mutant, session.items, recorded, set()), recorded)
+        few = _enough(_tests(mutant, session.items, recorded, set()), recorded, CONTROL)
         same = next(
             function.__code__.replace() for function in functions[mutant.file, mutant.function, mutant.first_line]
         )
         ended: list[str | None] = []
         forks = Forks(1)
         apply = functools.partial(_put_code, functions[mutant.file, mutant.function, mutant.first_line], same)
-        forks.start(functools.partial(self._run, apply, few, recorded), 600, lambda by, seconds: ended.append(by))
+        forks.start(functools.partial(self._run, apply, few, recorded), LONGEST, lambda by, seconds: ended.append(by))
         forks.end()
         if ended != [""]:
             raise SystemExit(f"The control, {mutant.function} of {mutant.file} without a change, fails: {ended[0]}")
@@ -317,16 +324,16 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any], k
     return [item for file in order for item in files[file]]
 
 
-def _enough(tests: list[pytest.Item], recorded: dict[str, Any]) -> tuple[list[pytest.Item], float]:
-    """The first tests of `ENOUGH` seconds, and at least one, and their seconds."""
+def _enough(tests: list[pytest.Item], recorded: dict[str, Any], enough: float) -> list[pytest.Item]:
+    """The first tests of so many seconds, and at least one."""
     chosen: list[pytest.Item] = []
     total = 0.0
     for item in tests:
         seconds = recorded[item.nodeid]["seconds"]
-        if total + seconds < ENOUGH or not chosen:
+        if total + seconds < enough or not chosen:
             chosen.append(item)
             total += seconds
-    return chosen, total
+    return chosen
 
 
 def _runs(mutant: Mutant, lines: dict[str, list[int]]) -> bool:
@@ -350,6 +357,7 @@ def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace)
     written = {
         "seed": arguments.seed,
         "tests": f"of {arguments.near} files near each mutant" if arguments.near else "all fast tests",
+        "mutants": len(results),
         "killed": score,
         "by": {kind: total[kind] for kind in KILLED},
         "timed out": total["time-out"],
@@ -374,6 +382,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--near", type=int, default=0, help="files of tests for each mutant; 0 for all")
+    parser.add_argument("--until", type=float, default=0, help="seconds after which no mutant begins; 0 for all")
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
     parser.add_argument("--fresh", action="store_true", help="begin again")
     arguments = parser.parse_args()
