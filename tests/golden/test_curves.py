@@ -23,7 +23,7 @@ def test_a_training_is_as_committed(name):
     [
         ("", "", ""),
         ("lava=0.125", "lava=0.12500000000000003", "update 1: rate/lava was 0.125, and is 0.12500000000000003"),
-        ("lava=0.25 ", "", r"update 0: other tags, ['rate/lava']"),
+        ("rate/lava=0.25 ", "", r"update 0: other tags, ['rate/lava']"),
         ("1 rate/lava=0.125 reward/mean=0.5\n", "", "2 updates before, and 1 now"),
         ("EPYC", "Xeon", ""),
     ],
