@@ -12,6 +12,7 @@
 - The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
   The seed is the commit's by default.
 - A mutant is killed by an assertion, by an exception, or by a crash of its process. A time-out alone is no kill.
+- With --tests, the mutants are of lines that these files of tests run: a small sample in a minute.
 - With --near N, the tests of a mutant are those of at most N files: the tests named like its file, then the smallest
   that name its module. Recording all tests takes half an hour, and recording near tests takes minutes.
 - `score.json` has the score by room, and the survivors. `equivalent.json` names mutants that change no behavior, by
@@ -127,6 +128,8 @@ class Mutants:
         chosen = self._chosen()
         self._control(next((mutant for mutant in chosen if mutant.kind == "code"), None), session, functions, recorded)
         for mutant in chosen:
+            if mutant.name in known and self.arguments.tests:
+                continue
             if mutant.name in known:
                 self._keep(mutant, "", result="equivalent", by=None, seconds=0.0)
                 continue
@@ -134,6 +137,10 @@ class Mutants:
             if (fact := self._known_of(mutant, tests)) is not None:
                 self.results[mutant] = fact
                 continue
+            if not tests and self.arguments.tests:
+                continue
+            if len(self.results) >= self.arguments.count:
+                break
             if not tests:
                 self._end(mutant, tests, "", 0.0)
                 continue
@@ -173,7 +180,8 @@ class Mutants:
     def _chosen(self) -> list[Mutant]:
         found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT, file)]
         found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
-        return [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
+        count = None if self.arguments.tests else self.arguments.count
+        return [mutant for mutant in found[:count] if self.arguments.only in mutant.name]
 
     def _known_of(self, mutant: Mutant, tests: list[pytest.Item]) -> dict[str, Any] | None:
         """What a run has found, if neither the function nor the files have changed of the tests that found it."""
@@ -356,7 +364,7 @@ def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace)
         rooms[room_of(mutant.file)][fact["result"]] += 1
     written = {
         "seed": arguments.seed,
-        "tests": f"of {arguments.near} files near each mutant" if arguments.near else "all fast tests",
+        "tests": arguments.tests or (f"of {arguments.near} files near each mutant" if arguments.near else "all fast"),
         "mutants": len(results),
         "killed": score,
         "by": {kind: total[kind] for kind in KILLED},
@@ -382,6 +390,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--near", type=int, default=0, help="files of tests for each mutant; 0 for all")
+    parser.add_argument("--tests", nargs="*", default=[], help="files of tests; the mutants are then of lines they run")
     parser.add_argument("--until", type=float, default=0, help="seconds after which no mutant begins; 0 for all")
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
     parser.add_argument("--fresh", action="store_true", help="begin again")
@@ -392,7 +401,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = [f"-p no:{plugin}" for plugin in ("cacheprovider", "terminal", "faulthandler")]
         options += ["-n", "0", f"--basetemp={folder}/tests"]
-        sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))
+        sys.exit(pytest.main([*options, *(arguments.tests or TESTS)], plugins=[Mutants(arguments)]))
 
 
 if __name__ == "__main__":
