@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from lightning_cgrpo.core.json_client import hub_answers
+from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.policies.adapters import ADAPTERS
 from lightning_cgrpo.policies.policy import Origin
 
@@ -27,7 +28,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         if name.removeprefix(PREFIX) not in models:
             raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
         return PACKAGED / name.removeprefix(PREFIX)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
@@ -47,7 +48,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
 
 def located(name: str, revision: str | None = None) -> Path | None:
     """Local directory of a model or of adapters, as `directory`."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     return folder if (folder / ADAPTERS).is_file() else directory(name, revision)
 
 
