@@ -53,7 +53,7 @@ LINES = 30
 
 def measure(part: str, limit: float, tiny: bool) -> dict[str, Any]:
     started = time.monotonic()
-    command = [sys.executable, "-m", "benchmarks.gpu.part", part, str(limit), str(int(tiny))]
+    command = [sys.executable, "-m", "benchmarks.gpu.part", part, str(started + limit), str(int(tiny))]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if part == "first":
         environment["NVIDIA_TF32_OVERRIDE"] = "0"  # in full float32, as the CPU computes

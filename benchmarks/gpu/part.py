@@ -158,9 +158,9 @@ def to_stderr() -> Iterator[None]:
 
 
 def main() -> None:
-    """Arguments: part, seconds until the stacks of all threads are written and the process ends, 1 for tiny sizes."""
-    part, limit, tiny = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "1"
-    faulthandler.dump_traceback_later(limit, exit=True)
+    """Arguments: part, the moment at which the process writes its threads' stacks and ends, 1 for tiny sizes."""
+    part, end, tiny = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "1"
+    faulthandler.dump_traceback_later(max(end - time.monotonic(), 0.1), exit=True)
     started = time.perf_counter()
     with to_stderr(), place(tiny) as where:
         result = PARTS[part](where)
