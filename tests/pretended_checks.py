@@ -289,6 +289,25 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     assert most is None or 0 < Waits.lines.total() <= most, Waits.lines.most_common()
 
 
+@pytest.mark.slow
+def test_an_update_by_one_graph_is_that_of_the_cpu(folder, monkeypatch):
+    """And the host waits no more often than without graphs."""
+    monkeypatch.setattr(first_steps, "STEPS", 0)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    options = [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"]
+    expected = update("gsm8k", *options)
+    captures = []
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
+    monkeypatch.setitem(replayed_step.CAPTURE, "pretended", lambda step: (captures.append(1), Graph.captured(step))[1])
+    with pretending() as machine:
+        monkeypatch.setattr(Waits, "pretended", machine.waits)
+        found = update("gsm8k", *options, *ON_THE_DEVICE, "--trainer.callbacks=benchmarks.gpu.waits.Waits")
+    largest = max(float(moment.abs().max()) for moment in expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
+    assert len(captures) == 1 and 0 < Waits.lines.total() <= 34, Waits.lines.most_common()
+
+
 def update(config, *options):
     """Adam's first moments after the command line made one update: the gradients, scaled."""
     settings, flags = read_arguments(
