@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,22 +108,11 @@ class PagedRollout:
         taken = free[:count]
         # 1. Leave the slots' earlier answers.
         self._collect({slot: self.ended.pop(slot) for slot in taken if slot in self.ended})
-        # 2. Give each answer its pages; a prompt's last page, if it is not full, is copied for each answer.
-        pages, device = self.step.pages, self.step.policy.device
+        # 2. Give each answer its pages.
+        device = self.step.policy.device
         prompts = torch.tensor([portion.prompt for portion in portions], device="cpu")
         lengths, limits = self.lengths[prompts], self.limits[prompts]
-        table = torch.zeros(count, pages.table.shape[1], dtype=torch.int32, device="cpu")
-        source, cells, row = [], [], 0
-        starts = (lengths.cumsum(0) - lengths).tolist()
-        for portion, start, length, limit in zip(portions, starts, lengths.tolist(), limits.tolist(), strict=True):
-            shared, own = pages.give(taken[row : row + portion.count], length, limit)
-            whole = len(shared) * pages.size
-            source += [start + numbers(whole), (start + whole + numbers(length - whole)).repeat(portion.count)]
-            cells += [cells_of(shared, pages.size, whole)]
-            for mine in own:
-                cells.append(cells_of(mine, pages.size, length - whole))
-                table[row, : len(shared) + len(mine)] = torch.tensor([*shared, *mine], dtype=torch.int32, device="cpu")
-                row += 1
+        table, source, cells = self._give_pages(portions, taken)
 
         def there(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
@@ -131,7 +121,7 @@ class PagedRollout:
         policy, rows = self.step.policy, there(prompts)
         inputs = {name: in_dtype(tensor[rows], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
         prompt_row = PromptRow.of(policy, inputs, lengths)
-        into_pages = PromptsIntoPages(prompt_row.layout, pages, there(torch.cat(source)), there(torch.cat(cells)))
+        into_pages = PromptsIntoPages(prompt_row.layout, self.step.pages, there(source), there(cells))
         logits = prompt_row.read(policy, into_pages)
         # 4. Begin the answers.
         answer = torch.cat([portion.first + numbers(portion.count) for portion in portions])
@@ -149,6 +139,29 @@ class PagedRollout:
             seen=occurring(policy, inputs).index_select(0, of_row) if penalizes else None,
         )
         self.running |= dict(zip(taken, answer.tolist(), strict=True))
+
+    def _give_pages(self, portions: Sequence[Portion], slots: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Give pages to answers in these slots; all results are on the CPU.
+
+        Returns:
+            the slots' rows of the table ``[r, columns]``; and tokens ``[X]`` of the prompts, one prompt after another,
+            with the cells of their keys and values. A prompt's last page, if it is not full, is copied for each answer.
+        """
+        pages = self.step.pages
+        table = torch.zeros(len(slots), pages.table.shape[1], dtype=torch.int32, device="cpu")
+        source, cells, row, start = [], [], 0, 0
+        for portion in portions:
+            length, limit = int(self.lengths[portion.prompt]), int(self.limits[portion.prompt])
+            shared, own = pages.give(slots[row : row + portion.count], length, limit)
+            whole = len(shared) * pages.size
+            source += [start + numbers(whole), (start + whole + numbers(length - whole)).repeat(portion.count)]
+            cells.append(cells_of(shared, pages.size, whole))
+            for mine in own:
+                cells.append(cells_of(mine, pages.size, length - whole))
+                table[row, : len(shared) + len(mine)] = torch.tensor([*shared, *mine], dtype=torch.int32, device="cpu")
+                row += 1
+            start += length
+        return table, torch.cat(source), torch.cat(cells)
 
     def _that_fit(self) -> list[Portion]:
         """Take the next portions for which slots and pages are free."""
