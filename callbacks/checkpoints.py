@@ -17,7 +17,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, is_remote, newest
+from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
+from lightning_cgrpo.checkpoints.folder_lock import FolderLock
 from lightning_cgrpo.checkpoints.lightning_loops import (
     count_epoch_as_begun,
     count_validation_once,
@@ -67,6 +68,7 @@ class Checkpoints(ModelCheckpoint):
     - ``val/merit`` stands for a rule (`Selection`): the best is the latest policy of the last third of the validations
       whose estimates meet all thresholds, with nearly the highest reward. A policy's rank is the update at which the
       rule chose it, or 0.
+    - A `dirpath` belongs to one run: another run's checkpoints there, or a run that still writes, are refused.
     - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
 
     Args:
@@ -90,10 +92,13 @@ class Checkpoints(ModelCheckpoint):
         self._ranked_by = ""
         """The rule and the objective that rank checkpoints by ``val/merit``."""
         self._selection = Selection()
+        self._shared = False
+        self._lock = FolderLock()
 
     # ------------------------------------------------------------------ start and resume
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._shared = self.dirpath is not None  # without a dirpath, each run has a folder of its own
         with warnings.catch_warnings():
             # Resumed runs may write to the folder of their checkpoint.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
@@ -108,6 +113,37 @@ class Checkpoints(ModelCheckpoint):
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
             trainer._signal_connector = Termination(trainer)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_fit_start(trainer, pl_module)
+        if self._shared and not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._check_free(trainer)
+
+    def _check_free(self, trainer: Trainer) -> None:
+        """Lock `dirpath`, and refuse to overwrite another run's checkpoints there. Collective."""
+        folder = Path(str(self.dirpath))
+        continues = bool(self._last_checkpoint_saved) or _lies_in(trainer.ckpt_path, folder)
+        taken = ""
+        if trainer.is_global_zero:
+            last = None if continues else newest([folder])
+            taken = "a running fit that writes there" if not self._lock.take(folder) else str(last or "")
+        taken = trainer.strategy.broadcast(taken)
+        if taken:
+            self._lock.release()
+            raise UserError(
+                f"Expected dirpath to be a folder of this run alone, but got '{folder}' with {taken}, because both "
+                "would write last.ckpt, try another dirpath, or --ckpt_path=last to go on with a run that has ended."
+            )
+        if continues:  # otherwise Lightning writes last-v1.ckpt beside the last.ckpt that a resume takes
+            self.last_model_path = str(folder / LAST)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().teardown(trainer, pl_module, stage)
+        self._lock.release()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        super().on_exception(trainer, pl_module, exception)
+        self._lock.release()
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         logger = trainer.loggers[0] if trainer.loggers else None
@@ -333,6 +369,10 @@ class Checkpoints(ModelCheckpoint):
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
+
+
+def _lies_in(checkpoint: Any, folder: Path) -> bool:
+    return checkpoint is not None and Path(str(checkpoint)).parent.resolve() == folder.resolve()
 
 
 def _check_one_checkpoint(trainer: Trainer) -> None:

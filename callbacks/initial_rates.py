@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from lightning.pytorch import Callback, Trainer
@@ -14,6 +15,7 @@ from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
 SOME_ANSWER = Constraint(at_least=0.5, role="monitor")
@@ -74,13 +76,25 @@ class InitialRates(Callback):
             bound, share = SOME_ANSWER.bound, best[EVERY]
             text = f"{bound.shown(share.rate):.3f} ({bound.interval_text(*bound.interval(share))})"
             print(f"Prompts with an answer that meets all thresholds: {text}.", flush=True)
-        for name, constraint in objective.constrained.items():
-            bound = constraint.bound
-            if name in best and bound.side(*bound.interval(best[name])) == "missed":
-                rank_zero_warn(out_of_reach(name, constraint, best[name], size))
-            if name in evaluation.rates and met_by_far(name, constraint, evaluation.rates[name]):
-                chosen_rate = best.get(name) if size > 1 else None
-                print(does_it_bind(name, constraint, evaluation.rates[name], chosen_rate, size), flush=True)
+        for line in lines_of(objective, evaluation, best, size):
+            print(line, flush=True)
+
+
+def lines_of(
+    objective: Objective, evaluation: Evaluation, best: Mapping[str, ClusteredRate], size: int
+) -> Iterator[str]:
+    """Lines on thresholds that are met by far before training, and warnings of those out of reach.
+
+    Args:
+        best: rates within reach by constraint, if the best of `size` answers to each prompt were chosen.
+    """
+    for name, constraint in objective.constrained.items():
+        bound = constraint.bound
+        if name in best and bound.side(*bound.interval(best[name])) == "missed":
+            rank_zero_warn(out_of_reach(name, constraint, best[name], size))
+        if name in evaluation.rates and met_by_far(name, constraint, evaluation.rates[name]):
+            chosen_rate = best.get(name) if size > 1 else None
+            yield does_it_bind(name, constraint, evaluation.rates[name], chosen_rate, size)
 
 
 def met_by_far(name: str, constraint: Constraint, rate: ClusteredRate) -> bool:

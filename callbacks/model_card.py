@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import printable
+from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.constraint import BOUNDS
 
@@ -62,7 +63,8 @@ def write_card(
     """Write ``README.md`` beside a model's files.
 
     Args:
-        base: the model that training started from; a directory on this machine is left out.
+        base: the model that training started from; a directory on this machine is left out, but its card's license
+            holds for the policy too.
         method: class of the LightningModule.
         summary: of the run (`RunSummary`): ``name``, ``constraints`` and ``measured``.
         update: of the exported policy; other measurements than of this policy and of the start are left out.
@@ -71,8 +73,7 @@ def write_card(
     """
     adapters = (directory / "adapter_config.json").exists()
     lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
-    if base is not None and ":" not in base and not Path(base).expanduser().exists():
-        lines.append(f"base_model: {base}")
+    lines += _of_base(base)
     lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {plain(summary['name'])}", ""]
     lines += [
         f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {plain(reward)}."
@@ -91,6 +92,28 @@ def write_card(
     if not certificates:
         lines += ["", CERTIFY]
     (directory / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _of_base(base: str | None) -> list[str]:
+    """Lines about the model that training started from: its name on the hub, and the license in its own card."""
+    if base is None or ":" in base:
+        return []
+    folder = expanded(base)
+    lines = [] if folder.exists() else [f"base_model: {base}"]
+    card = folder / CARD if folder.is_dir() else _cached_card(base)
+    if card is None or not card.is_file():
+        return lines
+    text = card.read_text(encoding="utf-8", errors="replace")
+    head = text.split("\n---")[0] if text.startswith("---") else ""
+    return lines + [line for line in head.splitlines() if re.match(r"(license|license_name|license_link):\s*\S", line)]
+
+
+def _cached_card(name: str) -> Path | None:
+    """The card of a model on the hub, if it was downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, CARD)
+    return Path(found) if isinstance(found, str) else None
 
 
 def _certificate(certificate: Record) -> list[str]:

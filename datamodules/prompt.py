@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records, records_in_memory
 from lightning_cgrpo.core.prompts.source import PromptSource, identities
@@ -69,7 +70,7 @@ class PromptDataModule(GroupDataModule):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         path = self.test_path
-        if stage == "fit" and _is_file(path) and not Path(str(path)).expanduser().exists():
+        if stage == "fit" and _is_file(path) and not expanded(str(path)).exists():
             raise UserError(f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()}).")
         if stage == "fit":
             self._check_enough()

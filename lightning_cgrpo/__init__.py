@@ -5,6 +5,10 @@ Names are imported at first use, because Lightning takes seconds to import.
 
 from __future__ import annotations
 
+import lightning_cgrpo.core.stdlib_first  # noqa: F401
+
+# isort: split
+
 import importlib
 import sys
 from typing import Any

@@ -17,6 +17,7 @@ from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.errors import UserError, did_you_mean, names_a_remedy, printable
+from lightning_cgrpo.core.stdlib_first import stdlib_first
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
@@ -119,8 +120,8 @@ def main(arguments: list[str]) -> None:
         hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
     # Users' own classes lie in the folder where the command runs, as with python -m.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        stdlib_first("")
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -20,12 +20,21 @@ from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, a
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import columns_read
+from lightning_cgrpo.trl_tables import RateTables
 
 if find_spec("trl") is None:
     raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {installing('trl')}.")
 
 STATE = "lightning_cgrpo"
 """Key of the dual's state in TRL's ``trainer_state.json``."""
+
+
+BUILT_IN = {
+    "tokens": "def tokens(completion_ids, **_): return [float(len(ids)) for ids in completion_ids]",
+    "truncated": "which returns 1.0 where completion_ids ends without the tokenizer's end token, and 0.0 elsewhere",
+    "length": "such as minus the number of tokens by max_completion_length",
+}
+"""Signals of `FunctionTask` without a function of the user's, and how to write them for TRL."""
 
 
 class Lagrangian(TrainerCallback):
@@ -69,6 +78,7 @@ class Lagrangian(TrainerCallback):
         self.trainer = trainer
         self.objective = objective
         self.advantages = ConstrainedAdvantages(objective, controller, ScalarizedAdvantages(scale))
+        self.tables = RateTables(objective)
         self._rewards: Tensor | None = None
         """Rewards ``[N, F]`` of all processes, in the order of the prompts."""
         # TRL logs the objective's reward as `reward`. Advantages don't depend on these weights.
@@ -94,10 +104,12 @@ class Lagrangian(TrainerCallback):
         output: dict[str, Any] = self._generate_and_score(inputs)
         trains = self.trainer.model.training
         signals = self.signals(inputs, trains)
+        prompts, lengths = self.answered(inputs, output) if trains else (None, None)
         # Every process has the rewards of all processes, so sums over the processes would count them repeatedly.
         with replicated():
             self.log(signals, trains)
-            if trains:
+            if prompts is not None and lengths is not None:
+                self.measure(signals, prompts, lengths)
                 advantages = self.advantages.estimate(signals).flatten()
                 self.advantages.step(signals)
                 self.save()
@@ -135,6 +147,33 @@ class Lagrangian(TrainerCallback):
             if name in inputs[0]:
                 columns[name] = gather_object([row[name] for row in inputs])[::group]
         return columns
+
+    def answered(self, inputs: list[dict[str, Any]], output: dict[str, Any]) -> tuple[PromptGroups, Tensor]:
+        """The prompts B and the lengths ``[B, G]`` of the answers of all processes. Collective."""
+        from accelerate.utils import gather_object
+
+        group: int = self.trainer.num_generations
+        prompts = gather_object([row["prompt"] for row in inputs])[::group]
+        lengths = self.trainer.accelerator.gather(output["completion_mask"].sum(-1))
+        return PromptGroups(torch.arange(len(prompts)), {"prompt": prompts}), lengths.view(-1, group)
+
+    def measure(self, signals: dict[str, Signal], prompts: PromptGroups, lengths: Tensor) -> None:
+        """Keep the rates of a generation for the table at the end; print the table before training."""
+        longest: int = self.trainer.max_completion_length
+        measured = self.tables.add(signals, prompts, lengths, longest)
+        if (
+            self.trainer.state.global_step == 0
+            and self.advantages.updates == 0
+            and self.trainer.is_world_process_zero()
+        ):
+            self.tables.begin(measured, signals, self.trainer.num_generations, longest)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        with replicated():
+            if self.trainer.is_world_process_zero():
+                self.tables.end()
 
     def log(self, signals: dict[str, Signal], trains: bool) -> None:
         """Add to TRL's metrics, which TRL averages from log to log."""
@@ -210,6 +249,12 @@ def check_trainer(trainer: Any) -> None:
 
 def check_names(names: list[str], objective: Objective) -> None:
     """Refuse an objective that names no reward function, or two; warn of functions that train nothing."""
+    for name in objective.signal_names:
+        if name in BUILT_IN and name not in names:
+            raise UserError(
+                f"Expected signals that are reward functions of the trainer, but got '{name}', which ConstrainedGRPO "
+                f"measures by itself, try a reward function of this name, {BUILT_IN[name]}."
+            )
     objective.check_signals(dict.fromkeys(names, "any"))
     used = objective.signal_names
     for name, number in Counter(names).items():

@@ -19,9 +19,11 @@ from tests.forked import forked, run_script
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# A deadline for each example would measure the machine's load.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# A deadline for each example would measure the machine's load. The fast run has the same examples each time, and
+# `--hypothesis-profile=random` has others, at night; a failure prints what repeats it.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.

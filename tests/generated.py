@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Examples, PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.objective import Constraint, Objective
 
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = settings(max_examples=40, deadline=None)
 
 REWARDS = {
     "one": "goal",

@@ -1,12 +1,16 @@
 """The table "Where do I add …" of docs/architecture.md: each part is written in a user's own file."""
 
+import re
+import shlex
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.__main__ import main
+from tests.quiet import GRIDWORLD
 
+ROOT = Path(__file__).parents[1]
 PARTS = '''
 import torch
 from lightning.pytorch import Callback
@@ -140,3 +144,19 @@ def test_a_problem_of_one_s_own(own, capsys):
     assert own_parts.Twice.calls >= 3
     weights = [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights")]
     assert len(weights) == 3 and weights[-1] == "weights [0.636, 0.364]"  # 1 - 0.5 * 0.9^3 = 0.6355
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    """Each part of docs/your_own_part.md trains by the page's own command, an update long."""
+    page = (ROOT / "docs" / "your_own_part.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python title=\"my_parts.py\"\n(.*?)```", page, re.DOTALL)
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_parts.py").write_text(code)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runs = [shlex.split(line)[4:] for line in commands.splitlines()]
+    assert len(runs) == 3
+    for arguments in runs:
+        main(["fit", *GRIDWORLD, *arguments[2:], "--trainer.logger=CSVLogger", "--trainer.max_steps=1"])
+        assert "1 of 1 updates" in capsys.readouterr().out

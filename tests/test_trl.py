@@ -1,7 +1,9 @@
 """Constraints in TRL's trainer: advantages, weights and logs are this package's, and TRL keeps the rest."""
 
 import importlib
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 import trl
 from datasets import Dataset
 from lightning.pytorch import Callback, Trainer, seed_everything
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 from trl import GRPOConfig, GRPOTrainer
 
 from lightning_cgrpo import (
@@ -31,6 +33,7 @@ from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.trl import Lagrangian
 
+OPTIONS = {field.name for field in fields(GRPOConfig)} - {field.name for field in fields(TrainingArguments)}
 OBJECTIVE = Objective("brief", {"vowels": Constraint(at_least=0.8)})
 PROMPTS = [{"prompt": f"Say {word}.", "kind": kind} for word in ("yes", "no") for kind in ("easy", "hard")]
 
@@ -212,6 +215,19 @@ def test_logs_have_rates_weights_thresholds_and_raw_rewards(trainer_of):
     assert [sum(pair) for pair in both] == pytest.approx([1, 1])
 
 
+def test_rates_before_and_after_training_are_shown_with_intervals(trainer_of, capsys):
+    """The first generation has the rates of the untrained policy; the last fifth of the generations is the end."""
+    trainer = trainer_of([brief, vowels], max_steps=10, logging_steps=1)
+    Lagrangian(trainer, OBJECTIVE)
+    trainer.train()
+    before, end = capsys.readouterr().out.split("Run finished")
+    rates = logged(trainer, "rate/vowels")
+    assert "Before training" in before and f"{rates[0]:.4f}" in before and "best of 4" in before
+    assert f"{rates[0]:.4f}" in end and f"{(rates[-2] + rates[-1]) / 2:.4f}" in end and "end of training" in end
+    brief_before, *_, brief_end = logged(trainer, "rewards/brief/mean")
+    assert f"{brief_before:.3f}"[:5] in end and "±" in end and brief_end != brief_before
+
+
 @pytest.mark.parametrize("controller", [None, pytest.param(SoftmaxAdam, marks=pytest.mark.slow)])
 def test_a_resume_is_exact_at_a_border_of_generations(trainer_of, tmp_path, controller):
     def run(folder, checkpoint=None, **settings):
@@ -330,6 +346,73 @@ def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
 def test_settings_of_another_method_are_refused(trainer_of, settings, objective, told):
     with pytest.raises(UserError, match=told):
         Lagrangian(trainer_of([brief, vowels], **settings), objective)
+
+
+def test_the_table_has_all_options_of_trl_once():
+    text = (Path(__file__).parents[1] / "docs/trl.md").read_text()
+    rows = text.partition("## Options of `GRPOConfig`")[2].partition("\n## ")[0].splitlines()
+    named = [option for row in rows if row.startswith("| ") for option in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(OPTIONS)
+
+
+def test_options_refused_are_those_of_the_table(trainer_of):
+    """Any other value than TRL's default, of each option of the first row."""
+    others = {
+        "reward_weights": [0.5, 0.5],
+        "scale_rewards": "batch",
+        "multi_objective_aggregation": "normalize_then_sum",
+    }
+    text = (Path(__file__).parents[1] / "docs/trl.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| refused")]
+    assert {*re.findall(r"`(\w+)`", row)} == others.keys()
+    for name, value in others.items():
+        with pytest.raises(UserError, match=name):
+            Lagrangian(trainer_of([brief, vowels], **{name: value}), OBJECTIVE)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_iterations": 2, "beta": 0.1, "temperature": 0.7, "top_k": 50},
+        {"mask_truncated_completions": True, "repetition_penalty": 1.2},
+        {"loss_type": "dr_grpo", "importance_sampling_level": "sequence", "steps_per_generation": 2},
+    ],
+)
+def test_the_advantages_alone_are_replaced_in_trls_output(trainer_of, settings):
+    outputs = []
+    for bounded in (False, True):
+        trainer = trainer_of([brief, vowels], folder=f"out{bounded}", **settings)
+        if bounded:
+            Lagrangian(trainer, OBJECTIVE)
+        seed_everything(3, verbose=False)
+        trainer.model.train()
+        rows = [row for row in PROMPTS for _ in range(4)]
+        outputs.append(trainer._generate_and_score_completions([dict(row) for row in rows]))
+    plain, ours = outputs
+    assert plain.keys() == ours.keys()
+    differing = [key for key in plain if not _equal(plain[key], ours[key])]
+    assert differing == ["advantages"] and plain["advantages"].shape == ours["advantages"].shape
+
+
+def _equal(one, other):
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+@pytest.mark.parametrize(
+    ("constraint", "remedy"),
+    [
+        (
+            {"long": Constraint(at_most=0.1, signal="tokens", violated_above=9)},
+            "def tokens\\(completion_ids, \\*\\*_\\)",
+        ),
+        ({"truncated": Constraint(at_most=0.1)}, "without the tokenizer's end token"),
+        ({"length": Constraint(mean_at_least=-0.5)}, "by max_completion_length"),
+    ],
+)
+def test_signals_that_constrained_grpo_measures_by_itself_have_a_remedy(trainer_of, constraint, remedy):
+    with pytest.raises(UserError, match=f"which ConstrainedGRPO measures by itself, .*{remedy}"):
+        Lagrangian(trainer_of([brief, vowels]), Objective("brief", constraint))
 
 
 def test_two_functions_of_one_name_and_a_second_lagrangian_are_refused(trainer_of):

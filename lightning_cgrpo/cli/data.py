@@ -137,8 +137,7 @@ def _rendered(data: GroupDataModule, module: Any) -> str | None:
             lines += ["The first demonstration's trained tokens:", _text(policy, trained)]
     except UserError as error:
         lines = ["The first training prompt can't be shown:", str(error)]
-    ends = ", ".join(map(str, policy.tokenizer.convert_ids_to_tokens(list(policy.stop_tokens))))
-    return "\n".join([*(printable(line) for line in lines), f"Answers end at {ends}."])
+    return "\n".join([*(printable(line) for line in lines), f"Answers end at {printable(sampler.ends(policy))}."])
 
 
 def _text(policy: Any, tokens: list[int]) -> str:

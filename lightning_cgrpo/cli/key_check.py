@@ -88,7 +88,9 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     seed, threads = config.get("seed_everything"), config.get("threads")
     # Values of environment variables are texts.
-    if seed not in (None, True, False) and not (str(seed).isdigit() and int(seed) < 2**32):
+    if str(seed).lower() == "true":
+        raise ConfigError("Expected seed_everything to be a number, but got true, try seed_everything: 1.")
+    if seed not in (None, False) and not (str(seed).isdigit() and int(seed) < 2**32):
         raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
     if threads is not None and not (str(threads).isdigit() and int(threads) > 0):
         raise ConfigError(f"Expected threads to be a whole number of at least 1, but got {threads}, try threads: 1.")

@@ -51,6 +51,8 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     """
     given = get(config, "model.init_args") or {}
     settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
+    if not settings.get("sampler.stop"):  # since November 28, 2026; without it, a policy keeps its older identity
+        settings.pop("sampler.stop", None)
     files: dict[str, str] = {}
     model = settings.pop(MODEL, None)
     if isinstance(model, str) and (folder := located(model)) is not None:

@@ -65,8 +65,9 @@ class RunFiles(SaveConfigCallback):
             if isinstance(logger, TensorBoardLogger) and _only_of_this_process(Path(logger.log_dir)):
                 logger.finalize("failed")
                 shutil.rmtree(logger.log_dir)
-                with contextlib.suppress(OSError):  # Other versions are in it.
+                with contextlib.suppress(OSError):  # Other versions or runs are in it.
                     Path(logger.log_dir).parent.rmdir()
+                    Path(logger.save_dir).rmdir()
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         folder = run_folder(trainer)

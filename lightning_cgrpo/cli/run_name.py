@@ -72,7 +72,7 @@ def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
     if not isinstance(settings, dict) or short_class(settings) not in NAMED:
         return logger
     arguments = {"save_dir": "runs", "name": first, **(settings.get("init_args") or {})}
-    arguments["save_dir"] = os.path.expanduser(arguments["save_dir"])
+    arguments["save_dir"] = os.path.expanduser(os.path.expandvars(arguments["save_dir"]))
     return {**settings, "init_args": {**arguments, "name": _joined([str(arguments["name"]), *labels])}}
 
 

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -16,12 +17,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
-_replicated = False
+_replicated = ContextVar("_replicated", default=False)
 
 
 def world() -> tuple[int, int]:
     """This process's rank and the number of processes."""
-    if dist.is_available() and dist.is_initialized() and not _replicated:
+    if dist.is_available() and dist.is_initialized() and not _replicated.get():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
@@ -37,13 +38,11 @@ def rank_zero_warn(message: str) -> None:
 @contextmanager
 def replicated() -> Iterator[None]:
     """Communicate nothing within, because every process already holds the values of all processes."""
-    global _replicated
-    before = _replicated
-    _replicated = True
+    before = _replicated.set(True)
     try:
         yield
     finally:
-        _replicated = before
+        _replicated.reset(before)
 
 
 def all_sum(tensor: Tensor) -> Tensor:

@@ -35,6 +35,10 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+BLUR = 0.01
+"""Largest rounding by float32, as a share of a group's range."""
+RESIDUE = 1e-10
+"""A range within a group below this share of the largest value is residue of float64."""
 EXTRA = "extra/"
 """Start of the names in `Rollouts.info` of values to show beside the answers."""
 
@@ -121,11 +125,15 @@ class Signal(_Tensors):
 
     @classmethod
     def of(cls, values: Sequence[float | None], rollouts: Rollouts) -> Signal:
-        """Values of B G answers in the order (b, g), float32; None does not apply."""
+        """Values of B G answers in the order (b, g); None does not apply.
+
+        They are float32, or float64 if float32 would blur the differences within a group, as of rewards of 1e7 ± 0.25.
+        """
         shape, device = rollouts.mask.shape[:2], rollouts.mask.device
-        applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
-        value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
-        return cls(value.view(shape), applicable=applicable.view(shape))
+        applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device="cpu").view(shape)
+        exact = torch.tensor([value or 0.0 for value in values], dtype=torch.float64, device="cpu").view(shape)
+        dtype = torch.float64 if _blurred(exact, applicable) else torch.float32
+        return cls(exact.to(dtype).to(device), applicable=applicable.to(device))
 
     @property
     def total(self) -> Tensor:
@@ -158,6 +166,16 @@ class Signal(_Tensors):
     def where(self, answers: Tensor) -> Signal:
         """The signal with 0 outside `answers` ``[B, G]``."""
         return self.mapped(lambda tensor: _where(answers, tensor))
+
+
+def _blurred(exact: Tensor, applicable: Tensor) -> bool:
+    """True if float32 rounds values ``[B, G]`` by more than `BLUR` of a group's range, which is more than residue."""
+    rounded = exact.float().double()
+    used = applicable & rounded.isfinite()  # an overflow of float32 remains a fault
+    lost = torch.where(used, exact - rounded, 0).abs().amax(-1)
+    spread = torch.where(used, exact, -torch.inf).amax(-1) - torch.where(used, exact, torch.inf).amin(-1)
+    largest = torch.where(used, exact, 0).abs().amax(-1)
+    return bool(((lost > BLUR * spread) & (spread > RESIDUE * largest)).any())
 
 
 def _where(answers: Tensor | None, values: Tensor) -> Tensor:

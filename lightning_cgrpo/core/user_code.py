@@ -128,6 +128,8 @@ def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
             raise
         path = re.sub(r"\.py[:.]|[/:]", ".", item)
         similar = did_you_mean(attribute, vars(sys.modules[module])) if module in sys.modules else ""
+        if module in sys.stdlib_module_names and Path(f"{module}.py").is_file():
+            similar = f" Python's own module {module} comes before {module}.py, try another name of the file."
         raise UserError(
             f"Expected {name} to be a function or its import path, like my_module.my_function, but got '{item}', which "
             f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}.{similar}"

@@ -119,4 +119,5 @@ def _put(values: Any, rows: Tensor, others: Any, of: Tensor) -> Any:
             pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, longest - tensor.shape[2])) for tensor in (values, others)
         )  # [B, G, longest, ...]
     # Not in place, because tensors of inference mode can't be written.
-    return values.index_copy(0, rows, others[of].to(values.dtype))
+    dtype = torch.promote_types(values.dtype, others.dtype)  # a redrawn score may need float64
+    return values.to(dtype).index_copy(0, rows, others[of].to(dtype))

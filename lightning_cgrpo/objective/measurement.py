@@ -271,6 +271,10 @@ class RunningSums:
             numbers = numbers[prompts.sample.cpu()]
         self._batches.append({IDENTITY: numbers.to(device), **sums})
 
+    def extend(self, other: RunningSums) -> None:
+        """Add another's batches."""
+        self._batches += other._batches
+
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
         parts = gathered_on_first([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])

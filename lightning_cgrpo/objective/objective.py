@@ -258,8 +258,9 @@ class Objective:
         values = [as_number(value) for value in values]
         sums = [over_steps(value) for value in values]
         everywhere = torch.ones_like(sums[0], dtype=torch.bool)
+        dtype = torch.float64 if any(value.dtype is torch.float64 for value in sums) else sums[0].dtype
         return Components(
-            torch.stack([value.to(sums[0].dtype) for value in sums]),
+            torch.stack([value.to(dtype) for value in sums]),
             torch.stack([everywhere if mask is None else mask for mask in applicable]),
             {row: value for row, value in enumerate(values) if value.dim() == 3},
         )

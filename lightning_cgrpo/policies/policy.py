@@ -6,11 +6,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.core.rollout import Examples, Rollouts
 
 
@@ -43,7 +43,7 @@ class Origin:
     fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
 
     def __str__(self) -> str:
-        told = self.name.startswith("packaged:") or str(Path(self.name).expanduser().resolve()) == self.path
+        told = self.name.startswith("packaged:") or str(expanded(self.name).resolve()) == self.path
         where = "" if told else f" at {self.path}"
         return f"{self.name}{where}, fingerprint {self.fingerprint}"
 

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_cgrpo.core.errors import UserError, expect, first_line, installing
 from lightning_cgrpo.core.json_client import hub_answers
+from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.core.randomness import random_weights, run_seed
 from lightning_cgrpo.policies.policy import Origin
 
@@ -67,7 +68,7 @@ def load_pretrained(
     import transformers
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
     revision = {"revision": further["revision"]} if "revision" in further else {}
@@ -269,7 +270,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         if name.removeprefix(PREFIX) not in models:
             raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
         return PACKAGED / name.removeprefix(PREFIX)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
@@ -289,7 +290,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
 
 def located(name: str, revision: str | None = None) -> Path | None:
     """Local directory of a model or of adapters, as `directory`."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     return folder if (folder / ADAPTERS).is_file() else directory(name, revision)
 
 

@@ -153,15 +153,36 @@ def _tool_name(tool: Mapping[str, Any]) -> str | None:
 
 def template_variables(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
     """The variables of the chat template for one row of columns."""
-    variables = dict((columns.get("chat_template_kwargs") or {row: None})[row] or {})
-    if tools := (columns.get("tools") or {row: None})[row]:
-        variables["tools"] = list(tools)
-    return variables
+    try:
+        found = check_variables({name: columns[name][row] for name in VARIABLES if name in columns})
+    except ValueError as error:  # of a data source of one's own
+        raise UserError(f"Expected {error}.") from None
+    variables = dict(found.get("chat_template_kwargs", {}))
+    return {**variables, "tools": found["tools"]} if found.get("tools") else variables
 
 
 def variables_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """`template_variables` of each of `count` rows."""
+    """`template_variables` of each of `count` rows.
+
+    Raises:
+        UserError: a source of one's own has a column of images that its prompts do not show.
+    """
+    for name in IMAGES:
+        for prompt, images in zip(columns["prompt"], columns.get(name, ()), strict=False):
+            given = len(images) > 0 if isinstance(images, (list, tuple)) else images is not None
+            if given and not _shows_image(prompt):
+                raise UserError(
+                    f"Expected prompts that show their images, but got a column '{name}' beside a prompt of text "
+                    "alone, because a data source of one's own gives finished prompts, try PromptDataModule, or parts "
+                    "{'type': 'image', 'image': …} in the prompt's messages."
+                )
     return [template_variables(columns, row) for row in range(count)]
+
+
+def _shows_image(prompt: str | Messages) -> bool:
+    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(part.get("type") == "image" and part.get("image") is not None for part in parts)
 
 
 # --- a look at what was rendered

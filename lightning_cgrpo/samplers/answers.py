@@ -11,6 +11,7 @@ from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import occurring
 
@@ -49,6 +50,7 @@ class WaitingPrompts:
         self.limits = limits
         self.group_size = group_size
         self.sampling = sampling
+        self.ends = Ends(policy, sampling)
         most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
         self.at_once = max(most, 1)
         self._joins = isinstance(policy.computation, PackedPrompts)
@@ -94,6 +96,7 @@ class WaitingPrompts:
             end=(place + left).to(policy.device, non_blocking=True),
             going_on=torch.ones(len(prompt), dtype=torch.bool, device=policy.device),
             seen=seen,
+            matched=self.ends.start(len(prompt)),
         )
         return running, continuation
 
@@ -108,16 +111,18 @@ class Running:
     end: Tensor  # [r] place after the limit
     going_on: Tensor  # [r] bool
     seen: Tensor | None  # [r, V] bool, tokens to penalize
+    matched: Tensor | None  # [r] state of the stop strings, see `Ends`
 
-    def with_tokens(self, chosen: Tensor, stops: Tensor) -> Running:
-        """After the next tokens ``[r]``; one of `stops`, or one at the limit, is the last of its answer."""
+    def with_tokens(self, chosen: Tensor, stopped: Tensor, matched: Tensor | None) -> Running:
+        """After the next tokens ``[r]``; a token that `stopped` its answer, or is at the limit, is the last one."""
         place = self.place + 1
         return replace(
             self,
             left=self.left - 1,
             place=place,
-            going_on=self.going_on & torch.isin(chosen, stops, invert=True) & (place < self.end),
+            going_on=self.going_on & ~stopped & (place < self.end),
             seen=None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
+            matched=matched,
         )
 
     def kept(self, rows: Tensor, index: Tensor) -> Running:
@@ -129,6 +134,7 @@ class Running:
             end=self.end[index],
             going_on=self.going_on[index],
             seen=None if self.seen is None else self.seen[index],
+            matched=None if self.matched is None else self.matched[index],
         )
 
     def joined(self, other: Running) -> Running:
@@ -139,7 +145,8 @@ class Running:
             place=torch.cat([self.place, other.place]),
             end=torch.cat([self.end, other.end]),
             going_on=torch.cat([self.going_on, other.going_on]),
-            seen=None if self.seen is None or other.seen is None else torch.cat([self.seen, other.seen]),
+            seen=_appended(self.seen, other.seen),
+            matched=_appended(self.matched, other.matched),
         )
 
 
@@ -151,14 +158,20 @@ class Answers:
         self.longest = sampling.max_new_tokens
         self.tokens = torch.full((rows * self.longest,), policy.pad_token, device=policy.device)  # [R T]
         self.written = torch.zeros_like(self.tokens, dtype=torch.bool)
+        self.stopped = torch.zeros_like(self.written)  # the tokens that end answers
         self.log_probs: Tensor | None = None  # only for corrections by both probabilities
         if sampling.repetition_penalty != 1:
             self.log_probs = torch.zeros_like(self.tokens, dtype=torch.float32)
 
-    def write(self, running: Running, chosen: Tensor, log_probs: Tensor) -> None:
-        """Write a token ``[r]`` of each running answer; tokens after an answer's end are not its own."""
+    def write(self, running: Running, chosen: Tensor, stopped: Tensor, log_probs: Tensor) -> None:
+        """Write a token ``[r]`` of each running answer; tokens after an answer's end are not its own.
+
+        Args:
+            stopped: ``[r]`` bool, whether the token ends its answer.
+        """
         self.tokens.index_copy_(0, running.place, chosen)
         self.written.index_copy_(0, running.place, running.going_on)
+        self.stopped.index_copy_(0, running.place, running.going_on & stopped)
         if self.log_probs is not None:
             self.log_probs.index_copy_(0, running.place, log_probs)
 
@@ -166,16 +179,18 @@ class Answers:
         shape = len(inputs["prompt_ids"]), group_size, self.longest
         written = self.written.view(shape)
         tokens = self.tokens.view(shape).masked_fill_(~written, self.policy.pad_token)
-        stops = torch.tensor(self.policy.stop_tokens, device="cpu").to(tokens.device, non_blocking=True)
-        ended = (torch.isin(tokens, stops) & written).any(-1)
         log_probs = self.log_probs
         return Rollouts(
             actions=tokens,
             mask=written,
             inputs=inputs,
             sampling_log_probs=None if log_probs is None else log_probs.view(shape).masked_fill_(~written, 0),
-            info={"truncated": ~ended},
+            info={"truncated": ~self.stopped.view(shape).any(-1)},
         )
+
+
+def _appended(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
+    return None if rows is None or others is None else torch.cat([rows, others])
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -27,6 +27,7 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     batch_size: int | None = None
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         longest, least = self.max_new_tokens, self.min_new_tokens
@@ -38,6 +39,7 @@ class Sampling:
         expect(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
         expect(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         expect(self.repetition_penalty > 0, "repetition_penalty", "greater than 0", self.repetition_penalty)
+        expect(all(self.stop), "stop", "strings of at least one letter", list(self.stop))
 
 
 class RolloutEngine(ABC):
@@ -80,8 +82,8 @@ class RolloutEngine(ABC):
             limits: ``[B]`` int64 in [1, T] on the CPU, most tokens of each prompt's answers; by default T.
 
         Returns:
-            Answers with their stop tokens, and the inputs, on the policy's device. ``info["truncated"]`` ``[B, G]``
-            marks answers without a stop token; `sampling_log_probs` is None if the loss need not weigh by them.
+            Answers up to their ends (`Ends`), and the inputs, on the policy's device. ``info["truncated"]`` ``[B, G]``
+            marks answers without an end; `sampling_log_probs` is None if the loss need not weigh by them.
 
         Raises:
             FloatingPointError: the policy's logits are not finite.

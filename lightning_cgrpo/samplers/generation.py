@@ -12,11 +12,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import gather_counts, on_host, world
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import variables_of
+from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
@@ -28,14 +29,14 @@ ENDLESS = 20
 
 
 class GenerationSampler(Sampler):
-    """Continues each prompt G times, until a stop token or `max_new_tokens`.
+    """Continues each prompt G times, until a stop token, a stop string or `max_new_tokens`.
 
     Prompts are the column ``prompt``: texts or chat messages. Rollouts have the inputs ``prompt_ids`` and
     ``prompt_mask`` ``[B, P]``. The module computes log-probabilities, because rounding makes generation differ from
     training. In `info`:
 
     - ``text``: B lists of G texts without special tokens
-    - ``truncated``: ``[B, G]`` bool, answers without a stop token
+    - ``truncated``: ``[B, G]`` bool, answers without a stop token or stop string
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
@@ -48,6 +49,8 @@ class GenerationSampler(Sampler):
         batch_size: most answers generated at once, in whole groups; by default all. Waiting prompts take the place of
             ended answers.
         engine: by default the policy's own weights in this process.
+        stop: strings that end an answer, such as ``["</answer>"]``. The answer ends with the token that completes the
+            string, and has the string in its text. In conversations, a string ends a turn.
     """
 
     tools: Sequence[dict[str, Any]] = ()  # schemas, which the chat template writes into the prompts
@@ -62,9 +65,13 @@ class GenerationSampler(Sampler):
         batch_size: int | None = None,
         engine: RolloutEngine | None = None,
         repetition_penalty: float = 1.0,
+        stop: Sequence[str] = (),
     ) -> None:
         self.longest = max_new_tokens
-        self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty, batch_size)
+        expect(not isinstance(stop, str), "stop", "a list of strings", stop)
+        self.sampling = Sampling(
+            max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty, batch_size, tuple(stop)
+        )
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
         self.reads_weights = self.engine.reads_weights
         self._endless = 0
@@ -75,6 +82,7 @@ class GenerationSampler(Sampler):
         All others are checked when they are read. Of policies that read images, the first prompt alone is read.
         Collective.
         """
+        Ends(policy, self.sampling)  # refuses strings that no tokens spell
         rows = source.rows
         if rows is not None:
             self.first_prompt(policy, source)
@@ -118,12 +126,17 @@ class GenerationSampler(Sampler):
         """Warn once if no answer of `ENDLESS` rollouts in a row had an end token."""
         self._endless = self._endless + 1 if len(truncated) and bool(truncated.all()) else 0
         if self._endless == ENDLESS:
-            ends = ", ".join(map(str, policy.tokenizer.convert_ids_to_tokens(policy.stop_tokens)))
             rank_zero_warn(
                 f"No answer of the last {ENDLESS} rollouts ended before max_new_tokens, "
-                f"{self.sampling.max_new_tokens}, with one of the end tokens {ends}. Try a larger max_new_tokens, chat "
-                "messages as prompts, or a model whose generation_config.eos_token_id names the end of its answers."
+                f"{self.sampling.max_new_tokens}, with one of the ends {self.ends(policy)}. Try a larger "
+                "max_new_tokens, chat messages as prompts, or a model whose generation_config.eos_token_id names the "
+                "end of its answers."
             )
+
+    def ends(self, policy: CausalLMPolicy) -> str:
+        """The stop tokens and stop strings, for messages."""
+        tokens = policy.tokenizer.convert_ids_to_tokens(list(policy.stop_tokens))
+        return ", ".join([*map(str, tokens), *map(repr, self.sampling.stop)])
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:

@@ -186,6 +186,7 @@ class PagedRollout:
         for mine, theirs in (
             (self.answers.tokens, self.step.tokens),
             (self.answers.written, self.step.written),
+            (self.answers.stopped, self.step.stopped),
             (self.answers.log_probs, self.step.log_probs),
         ):
             if mine is not None and theirs is not None:

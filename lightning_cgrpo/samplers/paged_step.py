@@ -10,6 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
 from lightning_cgrpo.policies.shared_prefix.pages import Pages, page_size, pages_of
+from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.token_choice import TokenChoice
@@ -85,6 +86,7 @@ class PagedStep:
         self.draws = torch.zeros(places, dtype=torch.float64, device=device)
         self.tokens = torch.full((places,), policy.pad_token, device=device)
         self.written = torch.zeros(places, dtype=torch.bool, device=device)
+        self.stopped = torch.zeros(places, dtype=torch.bool, device=device)  # the tokens that end answers
         self.log_probs: Tensor | None = None
         # Of each slot, [S].
         self.going_on = torch.zeros(slots, dtype=torch.bool, device=device)
@@ -97,6 +99,8 @@ class PagedStep:
             self.log_probs = torch.zeros(places, device=device)
             self.seen = torch.zeros(slots, len(policy.output_weight), dtype=torch.bool, device=device)
         self.choose = TokenChoice(policy, sampling)
+        self._ends = Ends(policy, sampling)
+        self.matched = self._ends.start(slots)  # [S] state of the stop strings
         self._kernels = FewerKernels(policy.network)
         self._output = policy.network.get_output_embeddings()
         self.replayed = ReplayedStep(self._step, device.type)
@@ -131,7 +135,10 @@ class PagedStep:
         self.end.index_copy_(0, slots, place + limit)
         self.going_on.index_fill_(0, slots, True)
         self.by_slot(self.draws).index_copy_(0, slots, draws)
-        self.by_slot(self.written).index_fill_(0, slots, False)
+        for marks in (self.written, self.stopped):
+            self.by_slot(marks).index_fill_(0, slots, False)
+        if self.matched is not None:
+            self.matched.index_fill_(0, slots, 0)
         self.pages.table.index_copy_(0, slots, table)
         self.pages.written.index_copy_(0, slots, length.int())
         if self.seen is not None and seen is not None:
@@ -147,15 +154,18 @@ class PagedStep:
         # 1. Choose a token of each answer, and write it.
         place = torch.where(going_on, self.place, self._trash)
         chosen = self.choose(self.logits, self.draws.index_select(0, place), place, self.seen)
+        stopped, matched = self._ends(chosen, self.matched, place)
         self.tokens.index_copy_(0, place, chosen)
         self.written.index_copy_(0, place, going_on)
+        self.stopped.index_copy_(0, place, going_on & stopped)
         if self.seen is not None and self.log_probs is not None:
             self.log_probs.index_copy_(0, place, self.choose.log_probs)
             self.seen.scatter_(-1, chosen[:, None], True)
         self.place.add_(going_on)
         self.position.add_(going_on)
-        # 2. Answers end by their stop token or limit.
-        stopped = (chosen[:, None] == self.choose.stops).any(-1)
+        # 2. Answers end by their stop token, stop string or limit.
+        if self.matched is not None and matched is not None:
+            self.matched.copy_(matched)
         going_on.logical_and_(~stopped).logical_and_(self.place < self.end)
         # 3. The model reads the tokens.
         self.pages.advance(going_on)

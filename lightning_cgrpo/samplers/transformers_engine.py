@@ -149,9 +149,10 @@ def _answer(waiting: WaitingPrompts, draws: Tensor, answers: Answers) -> None:
     for step in count(1):
         # 1. A token of each answer.
         chosen = choose(logits, draws[running.place], running.place, running.seen)
-        answers.write(running, chosen, choose.log_probs)
-        # 2. Answers end by their stop token or limit.
-        running = running.with_tokens(chosen, choose.stops)
+        stopped, matched = waiting.ends(chosen, running.matched, running.place)
+        answers.write(running, chosen, stopped, choose.log_probs)
+        # 2. Answers end by their stop token, stop string or limit.
+        running = running.with_tokens(chosen, stopped, matched)
         # 3. At a look, ended answers leave. None is read beyond its limit: the model may have no position.
         kept = None
         if step % look_every == 0 or not running.left.all():

@@ -1,12 +1,18 @@
 """The last checkpoint is the end of training, and one that a longer run goes on from exactly."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from lightning_cgrpo import Constraint
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
+from lightning_cgrpo.checkpoints.files import newest
+from lightning_cgrpo.checkpoints.folder_lock import FolderLock
 from lightning_cgrpo.core.errors import UserError
+from tests.callbacks.small_runs import trained
 from tests.grids import grid_module
 from tests.quiet import CSV, GRIDWORLD, quiet_trainer
 
@@ -50,3 +56,50 @@ def test_the_range_of_a_mean_ranks_no_policies(folder):
 
     assert ranked_by() == ranked_by(range=[0, 1.7]) != ranked_by(mean_at_least=0.2)
     assert "range=None" in ranked_by(range=[0, 1.7]), "as checkpoints without a range have it"
+
+
+def kept(steps=1, ckpt_path=None, folder="kept", callback=None):
+    callback = callback or Checkpoints(dirpath=folder, save_last=True, every_n_train_steps=1, save_top_k=-1)
+    trained(callback, max_steps=steps, ckpt_path=ckpt_path, val_check_interval=None, limit_val_batches=0)
+    return callback
+
+
+def test_a_folder_with_another_runs_checkpoints_is_refused(folder):
+    """Each would overwrite the other's last.ckpt, and a resume would go on with either."""
+    kept()
+    before = (folder / "kept/last.ckpt").read_bytes()
+    for path in (None, "elsewhere/last.ckpt"):
+        if path:
+            kept(folder="elsewhere")
+        with pytest.raises(UserError, match=r"kept' with .*kept/last\.ckpt, .* another dirpath, or --ckpt_path=last"):
+            kept(2, ckpt_path=path)
+    assert (folder / "kept/last.ckpt").read_bytes() == before
+
+
+@pytest.mark.parametrize("path", ["kept/last.ckpt", "last", "kept/epoch=0-step=1.ckpt"])
+def test_the_same_run_goes_on_in_its_folder(folder, path):
+    kept()
+    kept(2, ckpt_path=path)
+    assert read(newest([Path("kept")]))["global_step"] == 2
+
+
+def test_two_running_fits_share_no_folder(folder):
+    class Second(Callback):
+        def on_train_batch_start(self, *_):
+            with pytest.raises(UserError, match="kept' with a running fit that writes there"):
+                kept()
+            raise ChildProcessError
+
+    first = Checkpoints(dirpath="kept", save_last=True)
+    with pytest.raises(ChildProcessError):
+        trained(first, Second(), max_steps=2)
+    kept()  # the lock ends with its run
+
+
+def test_a_lock_is_held_until_it_is_released(tmp_path):
+    first, second = FolderLock(), FolderLock()
+    assert first.take(tmp_path / "new/folder") and first.take(tmp_path / "new/folder")
+    assert not second.take(tmp_path / "new/folder") and second.take(tmp_path / "other")
+    first.release()
+    second.release()
+    assert second.take(tmp_path / "new/folder")

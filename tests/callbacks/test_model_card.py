@@ -53,6 +53,29 @@ def test_a_certificate_is_shown(tmp_path):
     assert "| safe\\|[b], at_least 0.8 | 0.9600 | 0.9200-1.0000 | certified |" in text and "No certificate" not in text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base", {"license": "apache-2.0"}),
+        (
+            "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
+            {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
+        ),
+        ("# Base\nlicense: mit", {}),
+        ("---\nlicense:\n---\n", {}),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_license_of_the_base_model_holds_on(tmp_path, monkeypatch, text, expected, cached):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "README.md").write_text(text)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: str(base / "README.md"))
+    head, _ = card(tmp_path, 20, "Qwen/Qwen2.5-3B" if cached else str(base))
+    assert {key: value for key, value in head.items() if key.startswith("license")} == expected
+    assert head.get("base_model") == ("Qwen/Qwen2.5-3B" if cached else None)
+
+
 def test_directories_are_no_base_models(tmp_path):
     head, _ = card(tmp_path, 20, str(tmp_path))
     assert "base_model" not in head

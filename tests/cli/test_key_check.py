@@ -179,3 +179,9 @@ def test_arguments_of_trl_are_those_of_the_page() -> None:
     for name, place in NAMES_OF_TRL.items():
         assert any(f"`{text}`" in page for text in (name, f"{name}*", f"{name.rpartition('_')[0]}_*")), name
         assert place.partition(".")[0].partition(" ")[0].partition("=")[0] in ROOT_KEYS, place
+
+
+@pytest.mark.parametrize("value", ["true", "True"])
+def test_a_seed_is_a_number(value: str) -> None:
+    """Lightning would take `true` for the seed 0."""
+    assert "seed_everything to be a number, but got true, try seed_everything: 1" in refused(f"seed_everything={value}")

@@ -42,6 +42,8 @@ def made(*more):
     ("change", "same"),
     [
         (["--model.sampler.min_p=0.0"], True),  # the default
+        (["--model.sampler.stop=[]"], True),
+        (["--model.sampler.stop=[x]"], False),
         (["--model.policy.model=copy"], True),
         (["--model.policy.temperature=0.5"], False),
         (["--model.sampler.max_new_tokens=7"], False),
@@ -50,6 +52,10 @@ def made(*more):
 )
 def test_settings_count_with_their_defaults_and_models_by_their_files(change, same):
     assert (measuring(made(*change), None) == measuring(made(), None)) == same
+
+
+def test_a_setting_that_is_younger_than_a_certificate_changes_none():
+    assert "sampler.stop" not in measuring(made(), None)["settings"]
 
 
 @pytest.mark.parametrize(

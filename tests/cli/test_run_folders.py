@@ -184,10 +184,14 @@ def test_evaluations_write_beside_the_run(capsys):
     assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0", "start"}
 
 
-def test_a_failed_start_leaves_no_folder():
+@pytest.mark.parametrize("other", [False, True])
+def test_a_failed_start_leaves_no_folder(other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if other:
+        (tmp_path / "runs/other").mkdir(parents=True)
     with pytest.raises(UserError):
         main(["fit", *NAMED, "--model.optimizer.lr=-1"])
-    assert not Path("runs/mine").exists()
+    assert {str(path) for path in Path().rglob("*")} == ({"runs", "runs/other"} if other else set())
 
 
 @pytest.mark.usefixtures("mine")

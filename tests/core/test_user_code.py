@@ -5,10 +5,12 @@ import builtins
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.core.errors import UserError, first_line, printable
 from lightning_cgrpo.core.rollout import Signal
-from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, by_signal, called, submitted
+from lightning_cgrpo.core.stdlib_first import stdlib_first
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, by_signal, called, imported, submitted
 from lightning_cgrpo.datamodules import SeedDataModule
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool, own_reward
@@ -319,3 +322,25 @@ def test_only_the_exit_at_a_closed_pipe_passes():
         interrupt = GeneratorExit()
         interrupt.__context__ = BrokenPipeError()
         raise interrupt
+
+
+def test_a_file_named_like_a_module_of_pythons_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("def reward(completions): return [0.0]")
+    with pytest.raises(UserError, match=r"Python's own module random comes before random\.py, try another name"):
+        imported("random.reward", "signal 'brief'")
+
+
+def test_pythons_own_modules_come_before_those_of_a_folder(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/here", "/lib/python3.11", "/here", "/lib/site-packages", "/later"])
+    stdlib_first("/here")
+    assert sys.path == ["/lib/python3.11", "/here", "/lib/site-packages", "/later"]
+
+
+@pytest.mark.slow
+def test_a_file_random_py_takes_no_modules_place(tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('mine')")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "lightning_cgrpo", "configs"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "gridworld" in ended.stdout, ended.stderr

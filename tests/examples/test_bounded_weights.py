@@ -49,7 +49,7 @@ def by_bisection(weights: torch.Tensor, floor: torch.Tensor, cap: torch.Tensor) 
 
 
 class TestBounded:
-    @settings(max_examples=100, deadline=None, derandomize=True)
+    @settings(max_examples=100, deadline=None)
     @given(problems())
     def test_is_the_projection(self, problem) -> None:
         weights, floor, cap = problem

@@ -164,6 +164,50 @@ def test_a_run_counts_the_fault_and_goes_on(tmp_path):
     assert module.latest_metrics["reward/mean"] == pytest.approx(2 / 3)
 
 
+CASES = {
+    **FOREVER,
+    "plain tower": "10^{10^{10}}",
+    "large factorial": "10000000!",
+    "large power": "2^{10000000}",
+    "long number": "7" * 100_000,
+    "equation": r"x^{20}+3x^{19}-\sin(x)=0",
+    "many fractions": r"\frac{1}{" * 200 + "1" + "}" * 200,
+    "everyday equation": r"x^2+3x-\sin(x)=0",
+    "everyday power": "2^{100}",
+    "power": "7^{1000}",
+    "tower of three": "9^{99^{9}}",
+}
+
+
+@pytest.mark.slow
+def test_a_run_of_20_updates_with_every_expression_ends(tmp_path):
+    """In update n, expression n is an answer, and expression n + 1 the gold answer of another prompt."""
+    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1)))
+    said = [rf"\boxed{{{expression}}}" for expression in CASES.values()]
+    graded, longest = [], 0.0
+
+    def score(completions, answer):
+        nonlocal longest
+        number = len(graded)
+        gold = list(CASES.values())[(number + 1) % len(CASES)]
+        begun = time.monotonic()
+        values = math_correct([said[number], r"\boxed{7}", r"\boxed{7}", r"\boxed{3}"], ["7", "7", "3", gold])
+        longest = max(longest, time.monotonic() - begun)
+        assert values[1:3] == [1.0, 0.0]
+        graded.append(values)
+        return values
+
+    module = ConstrainedGRPO(
+        policy, GenerationSampler(max_new_tokens=2), FunctionTask({"m": score}), Objective("m"), _sgd, group_size=2
+    )
+    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
+    trainer = quiet_trainer(max_steps=len(CASES))
+    trainer.fit(module, PromptDataModule(rows, prompts_per_update=2))
+    assert trainer.global_step == len(graded) == 20
+    assert sum(values[0] is None for values in graded) > 5 and sum(values[0] == 0.0 for values in graded) > 2
+    assert longest < 60  # two expressions of two CPU seconds, and a new process for each, on a loaded machine
+
+
 def _sgd(weights):
     import torch
 

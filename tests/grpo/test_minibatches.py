@@ -54,7 +54,7 @@ def on_processes(
 
 
 class TestMinibatchesOfSteps:
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 300), st.integers(1, 120), st.integers(0, 5))
     def test_partition_into_equal_parts(self, total: int, size: int, update: int) -> None:
         got = parts(steps(total), size, update=update)
@@ -90,7 +90,7 @@ class TestMinibatchesOfSteps:
 
 
 class TestMinibatchesOfAnswers:
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(1, 30), st.integers(2, 8), st.integers(1, 60))
     def test_partition_into_whole_groups(self, groups: int, group_size: int, size: int) -> None:
         got = parts(answers(groups * group_size), size, group_size)

@@ -29,8 +29,8 @@ def directory(tmp_path_factory):
     return folder
 
 
-def fitted(policy, lr=1e-3, steps=3, schedule=None):
-    task = FunctionTask({"long": lambda completions: [float(len(text)) for text in completions]})
+def fitted(policy, lr=1e-3, steps=3, schedule=None, scale=1.0, level=0.0):
+    task = FunctionTask({"long": lambda completions: [level + scale * len(text) for text in completions]})
     module = ConstrainedGRPO(
         policy,
         GenerationSampler(max_new_tokens=6),
@@ -87,6 +87,20 @@ def test_adapters_on_frozen_half_precision_weights_are_trained(directory, recwar
 def test_a_run_that_learns_is_told_nothing(directory, recwarn):
     fitted(CausalLMPolicy(str(directory / "tiny")), lr=1e-6)
     assert told(recwarn) == []
+
+
+def test_a_run_learns_the_same_from_rewards_far_from_0(directory):
+    """Steps of a quarter at 1e7, of which float32 keeps none."""
+    runs = [fitted(CausalLMPolicy(str(directory / "tiny")), scale=0.25, level=level) for level in (0.0, 1e7)]
+    near, far = (torch.cat([weight.flatten() for weight in run.policy.parameters()]) for run in runs)
+    torch.testing.assert_close(far, near, rtol=0, atol=2e-5)
+    assert (near - starting_weights(directory)).abs().max() > 1e-3
+
+
+def starting_weights(directory):
+    policy = CausalLMPolicy(str(directory / "tiny"))
+    policy.load()
+    return torch.cat([weight.flatten() for weight in policy.parameters()])
 
 
 def test_a_rate_below_rounding_is_told(directory, recwarn):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 1000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=8),
     st.data(),

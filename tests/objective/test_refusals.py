@@ -155,7 +155,7 @@ DECLARATIONS = st.dictionaries(
 NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "typo"])
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=600, deadline=None)
 @given(DECLARATIONS, NAMES)
 def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal: str) -> None:
     """And what is an objective can be measured: thresholds in force, sums, spread and components are numbers."""

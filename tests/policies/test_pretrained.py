@@ -278,6 +278,35 @@ def test_adapters_of_any_name_are_read_again(directory, name, tmp_path):
         torch.testing.assert_close(read.model(ids).logits, policy.model(ids).logits)
 
 
+@pytest.mark.parametrize("tying", [False, True])
+@pytest.mark.parametrize(
+    "adapted",
+    [
+        {"target_modules": ["embed_tokens"]},
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_adapters_of_peft_on_tied_embeddings_are_read_again(directory, adapted, tying, tmp_path):
+    """With peft's `ensure_weight_tying`, both layers share adapters; one weight can't hold those of one layer."""
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    config = LoraConfig(r=2, task_type="CAUSAL_LM", ensure_weight_tying=tying, **adapted)
+    policy = CausalLMPolicy.from_model(get_peft_model(model, config), AutoTokenizer.from_pretrained(directory))
+    perturb(policy)
+    policy.save_pretrained(tmp_path / "saved")
+    read = CausalLMPolicy(str(tmp_path / "saved"))
+    read.load()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(read.model(ids).logits, policy.model(ids).logits)
+    if "modules_to_save" not in adapted:
+        with pytest.raises(UserError, match="whose weight other layers share"):
+            written_tensors(policy.model)
+
+
 def test_quantized_models_are_refused(directory):
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.hf_quantizer = object()  # as transformers leaves with bitsandbytes

@@ -16,6 +16,7 @@ from lightning_cgrpo.callbacks.run_manifest import _rendered
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.prompts.records import RecordError
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
 from lightning_cgrpo.policies.rendering import end_of_turn
@@ -120,7 +121,47 @@ def test_a_text_policy_refuses_images_by_name(policy):
         read(policy, [{"prompt": CHAT, "image": WHITE}])
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"prompt": [CHAT], "image": [WHITE]},
+        {"prompt": ["What color?"], "images": [[WHITE, BLACK]]},
+        {"prompt": [CHAT], "images": [np.zeros((1, 8, 8, 3), np.uint8)]},
+        {"prompt": [parts(None)], "image": [WHITE]},
+        {"prompt": [parts(WHITE), CHAT], "image": [WHITE, BLACK]},
+    ],
+)
+@pytest.mark.parametrize("made", [demonstrated, lambda policy, groups: GenerationSampler(8)._inputs(policy, groups)])
+def test_images_beside_finished_prompts_are_refused(vision, columns, made):
+    """A source of one's own makes `PromptGroups` without `PromptDataModule`, which shows the images."""
+    count = len(columns["prompt"])
+    groups = PromptGroups(torch.arange(count), {**columns, "completion": ["White"] * count})
+    with pytest.raises(UserError, match=r"column 'images?' beside a prompt of text alone"):
+        made(vision, groups)
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"image": [None]}, {"images": [[]]}, {"image": ["a label of mine"], "prompt": [parts(WHITE)]}]
+)
+def test_prompts_without_images_or_with_shown_images_are_read(vision, columns):
+    groups = PromptGroups(torch.arange(1), {"prompt": [CHAT], **columns})
+    assert len(GenerationSampler(8)._inputs(vision, groups)["prompt_ids"]) == 1
+
+
 # --- tools and variables of the template
+
+
+@pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS)])
+def test_tools_of_a_source_of_ones_own_are_presented(policy, given):
+    groups = PromptGroups(torch.arange(1), {"prompt": [CHAT], "tools": [given]})
+    inputs = GenerationSampler(8)._inputs(policy, groups)
+    assert TOOLS[0]["function"]["description"] in policy.tokenizer.decode(inputs["prompt_ids"][0])
+
+
+@pytest.mark.parametrize("columns", [{"tools": ["add"]}, {"tools": [[7]]}, {"chat_template_kwargs": ["loud"]}])
+def test_tools_of_a_source_of_ones_own_that_are_none_are_named(policy, columns):
+    with pytest.raises(UserError, match=f"field '{next(iter(columns))}' to be"):
+        GenerationSampler(8)._inputs(policy, PromptGroups(torch.arange(1), {"prompt": [CHAT], **columns}))
 
 
 @pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS), [TOOLS[0]["function"]]])

@@ -14,13 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.samplers.fake_transfer import WORKERS
 
 SAMPLING = {
     "n", "seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "logprobs", "allowed_token_ids",
+    "stop", "include_stop_str_in_output", "skip_special_tokens",
 }  # fmt: skip
 PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
@@ -28,6 +29,11 @@ PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_pena
 @functools.cache
 def _read(directory):
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+
+
+@functools.cache
+def _tokenizer(directory):
+    return AutoTokenizer.from_pretrained(directory)
 
 
 class FakeEngine:
@@ -41,6 +47,7 @@ class FakeEngine:
 
     def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000, sleep_mode=False, workers=()):
         self.model = copy.deepcopy(_read(str(directory)))
+        self.tokenizer = _tokenizer(str(directory))
         self.raw = logprobs_mode == "raw_logprobs"
         self.room = room
         self.sleep_mode, self.asleep = sleep_mode, set()
@@ -120,10 +127,18 @@ class FakeEngine:
                 chosen = int(torch.multinomial(shown.softmax(-1), 1, generator=generator))
                 tokens.append(chosen)
                 log_probs.append(float((logits if self.raw else shown).log_softmax(-1)[chosen]))
-                if chosen in wanted["stop_token_ids"]:
+                if chosen in wanted["stop_token_ids"] or self.completes(tokens, wanted):
                     reason = "stop"
                     break
         return (tokens, log_probs, reason) if self.faulty is None else self.faulty(tokens, log_probs, reason)
+
+    def completes(self, tokens, wanted):
+        """Whether the last token completes a stop string in the text, from the minimum on."""
+        if not wanted.get("stop") or len(tokens) <= wanted["min_tokens"]:
+            return False
+        special = wanted["skip_special_tokens"]
+        whole, before = (self.tokenizer.decode(part, skip_special_tokens=special) for part in (tokens, tokens[:-1]))
+        return any(whole.count(text) > before.count(text) for text in wanted["stop"])
 
     @staticmethod
     def filtered(logits, step, wanted):

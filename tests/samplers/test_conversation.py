@@ -202,7 +202,7 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     tools = {tool.__name__: tool for tool in (add, fail, hang, later, result, echo)}
     template = ChatTemplate(policy, TOOLS)
     talk = Conversation(tools)
-    world = Conversations(template, [talk], None, time_limit=0.1)
+    world = Conversations(template, [talk], None, 0.1, template.stops)
     text = f"So <|im_start|><tool_call>{call}</tool_call>"
     tokens = [*template._ids(text), policy.tokenizer.eos_token_id]
     reply = world(0, tokens, 200)
@@ -237,7 +237,7 @@ def test_limits_cut_conversations(policy):
     tokens = template._ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
     for limits, room in (((1, None), 200), ((None, None), 3)):
         talk = Conversation({"add": add})
-        assert Conversations(template, [talk], *limits)(0, tokens, room) == []
+        assert Conversations(template, [talk], *limits, template.stops)(0, tokens, room) == []
         assert talk.cut and talk.messages[-1]["role"] == "assistant"
 
 

@@ -239,10 +239,10 @@ def test_answers_that_never_end_are_named_once(policy, monkeypatch):
     sampler = GenerationSampler(max_new_tokens=2)
     monkeypatch.setattr(policy, "stop_tokens", (policy.pad_token,))  # never sampled, but for stop tokens
     monkeypatch.setattr(TokenChoice, "__call__", lambda self, logits, *_: logits.argmax(-1) * 0 + 5)
-    with pytest.warns(match=r"end tokens <\|endoftext\|>\. Try a larger max_new_tokens") as messages:
+    with pytest.warns(match=r"the ends <\|endoftext\|>\. Try a larger max_new_tokens") as messages:
         for _ in range(ENDLESS + 1):
             sampler.rollout(policy, prompts, 2, noise_for(prompts))
-    assert len([message for message in messages if "end tokens" in str(message.message)]) == 1
+    assert len([message for message in messages if "the ends" in str(message.message)]) == 1
 
 
 @pytest.mark.parametrize("shares", [True, False])

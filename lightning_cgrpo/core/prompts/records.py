@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean, installing
 from lightning_cgrpo.core.json_client import hub_answers
+from lightning_cgrpo.core.paths import expanded
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
 
@@ -95,7 +96,7 @@ def read_records(
     Raises:
         RecordError: there are no records, or unreadable records.
     """
-    location = Path(path).expanduser()
+    location = expanded(path)
     if location.is_dir():
         files = _files_of_split(location, split)
     elif location.is_file():
@@ -107,7 +108,7 @@ def read_records(
         # Never a hint that would train on test prompts, or test on training prompts.
         near = [name for name in near if _role(name) == _role(location.name)]
         raise RecordError(
-            f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()})."
+            f"Expected a file or a folder at {location}, but there is none (seen from {Path.cwd()})."
             f"{did_you_mean(location.name, near)}"
         )
     records = [record for file in files for record in _read_file(file, wrong)]

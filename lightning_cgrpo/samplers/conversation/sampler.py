@@ -120,7 +120,7 @@ class ConversationSampler(GenerationSampler):
         template = self.template(policy)
         prompts = self._observed(prompts, environments, group_size, template)
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
-        world = Conversations(template, talks, self.max_turns, self.time_limit)
+        world = Conversations(template, talks, self.max_turns, self.time_limit, policy.stop_tokens)
         inputs = self._read(policy, prompts)
         draws = noise(group_size, self.sampling.max_new_tokens)
         with self.engine.session(policy):

@@ -89,8 +89,10 @@ class ChatTemplate:
             raise self._error("to preserve prefixes, but it writes earlier turns differently once a turn follows")
         self._extra = fitting[0]
 
-    def reply(self, messages: Messages, room: int | None = None) -> list[int] | None:
+    def reply(self, messages: Messages, room: int | None = None, ended: bool = True) -> list[int] | None:
         """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user.
+
+        A turn without a stop token, which is not `ended`, gets the template's.
 
         Control tokens in the messages become plain text: a tool's text must not end its own turn.
 
@@ -105,7 +107,7 @@ class ChatTemplate:
         begun, whole = self._until_stop(before), self._ids(self._text([*before, *marked], True))
         if whole[: len(begun)] != begun:
             raise self._error("to preserve prefixes, but it writes earlier turns differently before this reply")
-        tokens = whole[len(begun) :]
+        tokens = whole[len(begun) :] if ended else whole[len(begun) - 1 :]
         return tokens if room is None or len(tokens) <= room else None
 
     def harmless(self, text: str) -> str:

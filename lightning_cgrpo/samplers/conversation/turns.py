@@ -23,7 +23,7 @@ class Replies(Protocol):
 
         Args:
             row: number of the answer, in [0, B G).
-            turn: the policy's tokens since the last reply, with the stop token.
+            turn: the policy's tokens since the last reply, with the stop token or stop string.
             room: most tokens of the reply; the policy needs one more.
 
         Returns:
@@ -33,11 +33,16 @@ class Replies(Protocol):
 
 @dataclass
 class _Answer:
-    """An answer that grows by turns of the policy and replies to them."""
+    """An answer that grows by turns of the policy and replies to them.
+
+    Attributes:
+        ended: the last turn has a stop token or a stop string.
+    """
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)  # 0 for replies
     sampled: list[bool] = field(default_factory=list)  # false for replies
+    ended: bool = False
 
     def extend(self, tokens: list[int], log_probs: list[float], sampled: bool) -> None:
         self.tokens += tokens
@@ -55,7 +60,7 @@ def converse(
     draws: Tensor,
     reply: Replies,
 ) -> Rollouts:
-    """Like `RolloutEngine.generate`, with replies to turns that end with a stop token.
+    """Like `RolloutEngine.generate`, with replies to turns that end before their limit.
 
     The engine reads the whole conversation again for each turn, as token ids. The token at a place of the answer has
     the draw of this place, whichever turn it is in. The first turn has at least `min_new_tokens` tokens, so later turns
@@ -70,7 +75,7 @@ def converse(
     reports_log_probs = turns.sampling_log_probs is not None
     while True:
         _add(answers, rows, turns)
-        rows = _answered(policy, answers, rows, reply, sampling.max_new_tokens)
+        rows = _answered(answers, rows, reply, sampling.max_new_tokens)
         if not rows:
             break
         # Afterwards, each conversation is a prompt of its own.
@@ -93,20 +98,20 @@ def _add(answers: Sequence[_Answer], rows: Sequence[int], turns: Rollouts) -> No
     """Append the turns of the answers `rows`."""
     tokens, lengths = turns.actions.flatten(0, 1), turns.lengths.flatten()
     log_probs = tokens.new_zeros(tokens.shape) if turns.sampling_log_probs is None else turns.sampling_log_probs
-    tokens, lengths, log_probs = on_host(tokens, lengths, log_probs.reshape(tokens.shape))
+    cut = turns.info["truncated"].flatten()
+    tokens, lengths, log_probs, cut = on_host(tokens, lengths, log_probs.reshape(tokens.shape), cut)
     for number, row in enumerate(rows):
         length = int(lengths[number])
         answers[row].extend(tokens[number, :length].tolist(), log_probs[number, :length].tolist(), sampled=True)
+        answers[row].ended = not bool(cut[number])
 
 
-def _answered(
-    policy: CausalLMPolicy, answers: Sequence[_Answer], rows: Sequence[int], reply: Replies, longest: int
-) -> list[int]:
+def _answered(answers: Sequence[_Answer], rows: Sequence[int], reply: Replies, longest: int) -> list[int]:
     """Append replies to the turns of `rows` that ended; return the rows that continue."""
     going_on = []
     for row in rows:
         answer = answers[row]
-        if answer.tokens[-1] not in policy.stop_tokens:
+        if not answer.ended:
             continue
         start = len(answer.sampled)
         while start > 0 and answer.sampled[start - 1]:
@@ -137,7 +142,7 @@ def _rollouts(
         actions_RT[row, :length] = torch.tensor(answer.tokens, device="cpu")
         mask_RT[row, :length] = torch.tensor(answer.sampled, device="cpu")
         log_probs_RT[row, :length] = torch.tensor(answer.log_probs, device="cpu")
-        truncated_R[row] = answer.tokens[-1] not in policy.stop_tokens
+        truncated_R[row] = not answer.ended
     shape = len(inputs["prompt_ids"]), group_size, longest
     return Rollouts(
         actions=actions_RT.view(shape),

@@ -49,12 +49,18 @@ class Conversations:
         conversations: in the order of the answers.
         max_turns: most turns of the policy; calls in the last turn are not made, and no user replies to it.
         time_limit: seconds for a call.
+        stop_tokens: a turn that ends otherwise, with a stop string, gets the template's end of a turn.
     """
 
     def __init__(
-        self, template: ChatTemplate, conversations: list[Conversation], max_turns: int | None, time_limit: float | None
+        self,
+        template: ChatTemplate,
+        conversations: list[Conversation],
+        max_turns: int | None,
+        time_limit: float | None,
+        stop_tokens: Sequence[int],
     ) -> None:
-        self.template, self.conversations = template, conversations
+        self.template, self.conversations, self.stop_tokens = template, conversations, stop_tokens
         self.max_turns, self.time_limit = max_turns, time_limit
 
     def __call__(self, row: int, turn: list[int], room: int) -> list[int]:
@@ -95,7 +101,7 @@ class Conversations:
             results = self._user_message(talk, message["content"])
         if not results:
             return []
-        reply = None if last else self._encoded(results, room)
+        reply = None if last else self._encoded(results, room, turn[-1] in self.stop_tokens)
         if reply is None:
             talk.cut = True
             return []
@@ -103,10 +109,10 @@ class Conversations:
         talk.length += len(reply)
         return reply
 
-    def _encoded(self, messages: list[dict[str, Any]], room: int) -> list[int] | None:
+    def _encoded(self, messages: list[dict[str, Any]], room: int, ended: bool) -> list[int] | None:
         """Tokens of a reply; None for more than `room` tokens, or if the chat template raises on the reply."""
         try:
-            return self.template.reply(messages, room)
+            return self.template.reply(messages, room, ended)
         except Exception as error:  # of the template's own code
             warnings.warn(
                 f"The chat template raised {described(error)}; the conversation ends and counts as truncated.",

@@ -14,6 +14,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError, printable
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.samplers.ends import first_end
 from lightning_cgrpo.samplers.engine import Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
@@ -32,6 +33,7 @@ class Turn:
 
     tokens: list[int]
     log_probs: list[float]
+    ended: bool = False  # by a stop token or a stop string
 
 
 def seeds(draws: Tensor) -> list[int]:
@@ -45,6 +47,8 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int
     Args:
         limit: most tokens of the answer; by default `max_new_tokens`.
     """
+    # vLLM looks for strings in its own text, which has special tokens only if they are asked for.
+    strings = {"stop": list(sampling.stop), "include_stop_str_in_output": True, "skip_special_tokens": False}
     return {
         "n": 1,
         "seed": seed,
@@ -61,6 +65,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int
         "stop_token_ids": list(policy.stop_tokens),
         "ignore_eos": True,
         "logprobs": 0,
+        **(strings if sampling.stop else {}),
     }
 
 
@@ -77,7 +82,7 @@ def rollouts(
         tokens[row, :size] = torch.tensor(answer.tokens)
         log_probs[row, :size] = torch.tensor(answer.log_probs)
         mask[row, :size] = True
-        truncated[row] = answer.tokens[-1] not in policy.stop_tokens
+        truncated[row] = not answer.ended
     shape = len(inputs["prompt_ids"]), group_size, length
     return Rollouts(
         actions=tokens.view(shape),
@@ -89,7 +94,7 @@ def rollouts(
 
 
 def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping[str, Any], where: str) -> Turn:
-    """The turn in a server's reply; `where` names the server.
+    """The turn in a server's reply, up to its end by `Ends`; `where` names the server.
 
     Raises:
         UserError: there is none that continues the request's prompt by the policy's tokens, within the length, with
@@ -109,29 +114,31 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             "reply without them, try vLLM 0.33."
         ) from None
     size, stopped = len(tokens), [token in stops for token in tokens]
-    if reason == "length" and 1 <= size < length and not any(stopped):
-        raise UserError(
-            f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
-            "larger max_model_len there, or a smaller max_new_tokens."
-        )
-    ended = size <= length and (any(stopped) or size == length)
-    if not ended or any(stopped[:-1]) or len(log_probs) != size or reason not in ("stop", "length"):
-        raise UserError(
-            f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token, "
-            f"but got {size} tokens, {len(log_probs)} log-probabilities and the end '{printable(reason)}', "
-            "try vLLM 0.33."
-        )
     if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
         raise UserError(
             f"Expected {where} to answer with the {vocabulary} tokens of '{policy.name}', but got token {unknown[0]}, "
             "try serving the policy's model."
+        )
+    end = first_end(policy, tokens, stops, tuple(request.get("stop", ())), request["min_tokens"] + 1)
+    if reason == "length" and 1 <= size < length and end is None:
+        raise UserError(
+            f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
+            "larger max_model_len there, or a smaller max_new_tokens."
+        )
+    whole = size <= length and (end is not None or size == length)
+    if not whole or any(stopped[:-1]) or len(log_probs) != size or reason not in ("stop", "length"):
+        raise UserError(
+            f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token "
+            f"or stop string, but got {size} tokens, {len(log_probs)} log-probabilities and the end "
+            f"'{printable(reason)}', try vLLM 0.33."
         )
     if impossible := [value for value in log_probs if not -math.inf < value <= ROUNDING]:
         raise UserError(
             f"Expected {where} to give log-probabilities of at most 0, but got {impossible[0]:g}, try `vllm serve` "
             "with --dtype bfloat16 or float32, because float16 overflows."
         )
-    return Turn(tokens, log_probs)
+    # vLLM's text may show a string a token later, once a letter is whole.
+    return Turn(tokens[:end], log_probs[:end], end is not None)
 
 
 def check_informative(turns: Sequence[Turn], request: Mapping[str, Any], where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rol
     start = {"seed": seed, "options": prompts.columns["options"][row] if "options" in prompts.columns else None}
     count = min(EPISODES, rollouts.mask.shape[1])
     figure = Figure(figsize=(1.6 * FRAMES, 1.8 * count), layout="constrained")
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would print that it finds no display
     same, world = True, make(render_mode="rgb_array")
     try:
         for episode, axes in enumerate(figure.subplots(count, FRAMES, squeeze=False)):

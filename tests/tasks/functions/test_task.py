@@ -10,6 +10,10 @@ import torch
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
+from lightning_cgrpo.objective.group_statistics import group_statistics
+from lightning_cgrpo.objective.measurement import isolate_faults
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.tasks.functions import FunctionTask
 from lightning_cgrpo.tasks.task import Task
 
@@ -87,6 +91,35 @@ def test_none_does_not_apply_and_nan_is_a_fault():
     torch.testing.assert_close(signal.value, torch.tensor([[1, 0, math.nan], [0, 0, 2]]), equal_nan=True)
     count, opportunities = value(lambda prompts: [1.0, None, 0.0, 0.0, None, 1], "indicator").counts()
     assert count.sum() == 2 and opportunities.sum() == 4
+
+
+@pytest.mark.parametrize("level", [1e7, -1e7, 3e5, 1e9])
+@pytest.mark.parametrize("last", [0.75, None, math.nan])
+def test_rewards_far_from_0_keep_their_differences(level, last):
+    """Advantages are those of the differences alone, which float32 would round away or bend."""
+    near = [0.25, -0.25, -0.25, -0.25, 0.5, last]
+    far = [None if number is None else number + level for number in near]
+
+    def advantages(values):
+        signals, _ = isolate_faults({"m": value(lambda completions: values)})
+        statistics = group_statistics(Objective("m").components(signals))
+        return ScalarizedAdvantages(scale="group")(None, statistics, torch.ones(1))
+
+    torch.testing.assert_close(advantages(far).double(), advantages(near).double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.1, 0.7, 0.3, 0.1 + 0.2, 0.3, 0.3],  # residue of float64
+        [1e7 + 1, 1e7, 1e7, 5e3, 5e3 + 0.5, 5e3],
+        [1e7 + 0.25] * 6,
+        [1e300, 0.0, 1.0, 1e300, 1e300, None],  # a fault, as infinity
+        [float(torch.tensor(1 / 3)), 0.5, 0.2, None, None, math.nan],
+    ],
+)
+def test_usual_rewards_are_float32(values):
+    assert value(lambda completions: values).value.dtype is torch.float32
 
 
 @pytest.mark.parametrize(

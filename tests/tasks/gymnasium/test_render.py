@@ -1,5 +1,6 @@
 """Pictures of Gymnasium's worlds: frames of the recorded episodes, replayed from seeds."""
 
+import os
 import warnings
 
 import gymnasium
@@ -89,3 +90,14 @@ def test_worlds_that_ignore_their_seed_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rollout(discrete(), Gymnasium(WALK))
+
+
+@pytest.mark.parametrize(("display", "driver"), [(None, "dummy"), (":0", None)])
+def test_without_a_display_pygame_looks_for_none(monkeypatch, display, driver):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    if display:
+        monkeypatch.setenv("DISPLAY", display)
+    pictures(Gymnasium(WALK, {"continuous": False}), discrete())
+    assert os.environ.get("SDL_VIDEODRIVER") == driver
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
