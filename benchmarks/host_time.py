@@ -40,10 +40,10 @@ def tiny_policy() -> CausalLMPolicy:
     return CausalLMPolicy.from_model(Qwen2ForCausalLM(config).eval(), make_tokenizer())
 
 
-def ours(policy: CausalLMPolicy, length: int, fixed: bool) -> None:
+def ours(policy: CausalLMPolicy, length: int) -> None:
     draws = torch.rand(PROMPTS, GROUP, length, dtype=torch.float64)
     inputs = policy.padded([[2 + row] * PROMPT_TOKENS for row in range(PROMPTS)])
-    engine = TransformersEngine(cuda_graphs=fixed)
+    engine = TransformersEngine()
     with engine.session(policy):
         engine.generate(policy, inputs, GROUP, Sampling(length, min_new_tokens=length), draws)
 
@@ -62,8 +62,7 @@ def main() -> None:
     torch.set_num_threads(1)
     policy = tiny_policy()
     generators: dict[str, Callable[[int], None]] = {
-        "steps": lambda length: ours(policy, length, False),
-        "steps of fixed shapes": lambda length: ours(policy, length, True),
+        "steps": lambda length: ours(policy, length),
         "transformers' generate": lambda length: theirs(policy, length),
     }
     spent: dict[tuple[str, int], list[float]] = {}

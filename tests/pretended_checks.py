@@ -17,13 +17,18 @@ from lightning_cgrpo.grpo.constrained_advantages import as_signals
 from lightning_cgrpo.modules import first_steps
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.samplers import replayed_step, transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.paged_rollout import PagedRollout
+from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 from tests.policies import tiny_families
-from tests.pretended_device import DEVICE, DeviceError, pretending
+from tests.pretended_device import DEVICE, DeviceError, Graph, pretending
+from tests.samplers.rolled import groups, noise_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -181,6 +186,75 @@ def test_vision_families_train_and_generate(family, share_prompts, most, tmp_pat
     assert {parameter.grad.device for parameter in towers if parameter.grad is not None} == {DEVICE}
 
 
+def test_a_graph_computes_at_its_replays(machine):
+    state, made = torch.zeros(3, device=DEVICE), []
+
+    def step():
+        state.add_(1)
+        made.append(state * 2)
+
+    replay = Graph.captured(step)
+    assert state.tolist() == [0, 0, 0]
+    replay()
+    replay()
+    assert state.tolist() == [2, 2, 2] and made[0].tolist() == [4, 4, 4] and len(made) == 1
+    with pytest.raises(DeviceError, match="capture cannot wait"):
+        Graph.captured(lambda: state.sum().item())
+
+
+@pytest.mark.parametrize("penalty", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
+def test_one_graph_generates_all_rollouts_and_the_host_waits_at_looks_alone(penalty, tmp_path, monkeypatch):
+    """Weights change in place between rollouts."""
+    make_tiny_model(tmp_path, hidden_size=32, layers=1, context_length=256)
+    policy = CausalLMPolicy(str(tmp_path), dtype="float64")
+    policy.load()
+    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(40, 60)}))
+    texts = ["Tom", "How many apples are left?", "Anna reads 12 pages every day.", "A"]
+    inputs, sampling = policy.read_prompts(texts), Sampling(24, batch_size=4, repetition_penalty=penalty)
+    weights = {name: weight.clone() for name, weight in policy.state_dict().items()}
+
+    def generated():
+        policy.load_state_dict(weights)
+        engine, made = TransformersEngine(), []
+        for seed in (0, 1):
+            draws = noise_for(groups(texts), seed)(2, 24)
+            with engine.session(policy):
+                rollouts = engine.generate(policy, dict(inputs), 2, sampling, draws)
+            made.append((rollouts.actions, rollouts.mask, rollouts.sampling_log_probs))
+            with torch.no_grad():
+                for weight in policy.parameters():
+                    weight.mul_(1.1)
+        return made, engine
+
+    expected, _ = generated()
+    looks, launched, look, replayed = [], [], PagedRollout._look, ReplayedStep.__call__
+
+    def noted(step):
+        before = machine.operations
+        replayed(step)
+        launched.append(machine.operations - before)
+
+    monkeypatch.setattr(PagedRollout, "_look", lambda rollout: (looks.append(1), look(rollout)))
+    monkeypatch.setattr(ReplayedStep, "__call__", noted)
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
+    with pretending() as machine:
+        policy = policy.to(DEVICE)
+        monkeypatch.setitem(replayed_step.CAPTURE, "pretended", Graph.captured)
+        machine.waits.clear()
+        looks.clear()
+        found, engine = generated()
+        assert engine._step.replayed.captures == 1
+        first, captured, *others = launched
+        assert first > 20 and captured >= first and others == [0] * (8 * len(looks) - 2)
+        waits = [count for (_, line), count in machine.waits.items() if line != "elsewhere"]  # in this test
+        assert sum(waits) == len(looks) > 6, machine.waits.most_common()
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one[0].cpu(), other[0]) and torch.equal(one[1].cpu(), other[1])
+            if penalty != 1:
+                torch.testing.assert_close(one[2].cpu(), other[2])
+    assert len(torch.cat([mask.sum(-1) for _, mask, _ in expected]).unique()) > 4
+
+
 GRPO = "--callbacks.initial_rates.batches=1", "--callbacks.progress=null", "--model.group_size=4"
 SCENES = "--data.train_prompts=6", "--data.val_prompts=2"
 ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended"
@@ -213,6 +287,25 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
     assert most is None or 0 < Waits.lines.total() <= most, Waits.lines.most_common()
+
+
+@pytest.mark.slow
+def test_an_update_by_one_graph_is_that_of_the_cpu(folder, monkeypatch):
+    """And the host waits no more often than without graphs."""
+    monkeypatch.setattr(first_steps, "STEPS", 0)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    options = [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"]
+    expected = update("gsm8k", *options)
+    captures = []
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
+    monkeypatch.setitem(replayed_step.CAPTURE, "pretended", lambda step: (captures.append(1), Graph.captured(step))[1])
+    with pretending() as machine:
+        monkeypatch.setattr(Waits, "pretended", machine.waits)
+        found = update("gsm8k", *options, *ON_THE_DEVICE, "--trainer.callbacks=benchmarks.gpu.waits.Waits")
+    largest = max(float(moment.abs().max()) for moment in expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
+    assert len(captures) == 1 and 0 < Waits.lines.total() <= 34, Waits.lines.most_common()
 
 
 def update(config, *options):

@@ -24,7 +24,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 
@@ -94,12 +94,15 @@ class Machine(TorchDispatchMode):
 
     Attributes:
         waits: how often the host waited for the device, by kind (see `wait`) and by the package's line that asked.
+        operations: launched by the host, with views, and without the operations of a graph's replay.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[tuple[str, str]] = Counter()
         self.generator = torch.Generator().manual_seed(1_000_003)  # the device's own
+        self.operations = 0
+        self.graph: Graph | None = None  # that is captured now
 
     def __torch_dispatch__(self, operation: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -109,15 +112,18 @@ class Machine(TorchDispatchMode):
         if not there and (target is None or target.type != NAME):
             return operation(*args, **kwargs)
         check(operation, args, kwargs, tensors)
+        self.operations += 1
         if kind := wait(operation, args, kwargs):
             self.waits[kind, line_of_package()] += 1
+            if self.graph is not None:
+                raise DeviceError(f"A capture cannot wait for {operation}, at {line_of_package()}")
         options = {name: mapped(_held, value) for name, value in kwargs.items()}
         if target is not None:
             options["device"] = torch.device("cpu")
         if takes_generator(operation):
             options["generator"] = self.generator
         given = mapped(_held, args)
-        result = operation(*given, **options)
+        result = operation(*given, **options) if self.graph is None else self.graph.call(operation, given, options)
         if operation is aten._to_copy.default and result is given[0]:
             result = result.clone()  # a copy to another device is never the tensor itself
         to_device, here = target is None or target.type == NAME, {id(tensor) for tensor in tensors}
@@ -130,6 +136,43 @@ class Machine(TorchDispatchMode):
             return Pretended(leaf) if to_device else leaf
 
         return mapped(wrapped, result)
+
+
+class Graph:
+    """Operations on the device, which a replay calls again on tensors in the same places, as a CUDA graph."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[OpOverload, Any, Any, Any]] = []
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def captured(cls, step: Callable[[], None]) -> Callable[[], None]:
+        """Capture a step, which computes nothing; returns its replay."""
+        machine = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Machine))
+        machine.graph = graph = cls()
+        try:
+            step()
+        finally:
+            machine.graph = None
+            for tensor, before in graph._before.values():
+                tensor.copy_(before)
+        return graph.replay
+
+    def call(self, operation: OpOverload, args: Any, options: Any) -> Any:
+        for argument, value in zip(operation._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
+                self._before.setdefault(whole.data_ptr(), (whole, whole.clone()))
+        result = operation(*args, **options)
+        self._calls.append((operation, args, options, result))
+        return result
+
+    def replay(self) -> None:
+        for operation, args, options, result in self._calls:
+            made = operation(*args, **options)
+            for old, new in zip(leaves([result]), leaves([made]), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
 
 
 class NumbersOfTensors(TorchFunctionMode):

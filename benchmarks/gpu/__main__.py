@@ -1,20 +1,25 @@
-"""Ten minutes on a GPU: versions, shared prompts, waits of the host, agreement with the CPU, throughput,
-weights between processes, TRL.
+"""Ten minutes on a GPU, of which the first decide most: the machine, decoding, training, one update, the first update
+beside the CPU, TRL, weights between processes, shared prompts, waits of the host.
 
     python -m benchmarks.gpu                          # all parts; writes benchmarks/results/gpu.json
-    python -m benchmarks.gpu --only prompts waits     # some parts
+    python -m benchmarks.gpu --only decoding passes   # some parts
+    python -m benchmarks.gpu --tiny                   # all parts in small, to see that none fails
 
-Each part is a process with a time limit; after a failure or timeout, the next part runs. Without a GPU, small parts
-run on a pretended device (tests/pretended_device.py), and only --out writes results.
+Each part is a process with a time limit, and its result is written as soon as it ends. A part that reaches its limit
+keeps the measurements so far, and the stacks of its threads; the next part runs. Without a GPU, tiny parts run on a
+pretended device (tests/pretended_device.py), and only --out writes results.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,51 +31,71 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
 LIMITS = {
-    "versions": 30,
-    "prompts": 60,
-    "waits": 70,
-    "agreement": 90,
-    "throughput": 200,
-    "processes": 90,
-    "trl": 60,
+    "machine": 25,
+    "decoding": 120,
+    "choice": 20,
+    "passes": 90,
+    "head": 20,
+    "update": 80,
+    "first": 50,
+    "trl": 90,
+    "processes": 35,
+    "prompts": 30,
+    "waits": 40,
 }
-"""Seconds of each part on a GPU: ten minutes in all."""
-PRETENDED_LIMIT = 600
+"""Seconds of each part on a GPU, in the order of what they decide: ten minutes in all."""
+TINY_LIMIT = 600
+GRACE = 5
+"""Seconds for the stacks of a part at its limit."""
+LINES = 30
+"""Of a failed part's last output."""
 
 
-def measure(part: str, limit: float) -> dict[str, Any]:
+def measure(part: str, limit: float, tiny: bool) -> dict[str, Any]:
     started = time.monotonic()
-    command = [sys.executable, "-m", "benchmarks.gpu.part", part]
+    command = [sys.executable, "-m", "benchmarks.gpu.part", part, str(started + limit), str(int(tiny))]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if part == "agreement":
+    if part == "first":
         environment["NVIDIA_TF32_OVERRIDE"] = "0"  # in full float32, as the CPU computes
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit, check=False
+    # Files, because a process that a part leaves behind would hold pipes open.
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=errors, start_new_session=True
         )
-    except subprocess.TimeoutExpired as late:
-        # Some parts print lines of what they have so far.
-        written = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        last = written.rpartition("\n")[0].rpartition("\n")[2]
-        return {**(json.loads(last) if last.startswith("{") else {}), "error": f"no result after {limit:.0f} s"}
-    last = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or not last.startswith("{"):
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return {"error": lines[-1] if lines else f"exit status {done.returncode}"}
-    return {**json.loads(last), "seconds": round(time.monotonic() - started, 1)}
+        try:
+            status = process.wait(limit + GRACE)
+        except subprocess.TimeoutExpired:
+            status = None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+        process.wait()
+        output.seek(0)
+        errors.seek(0)
+        results = [line for line in output.read().splitlines() if line.startswith("{")]
+        told = [line for line in errors.read().splitlines() if line.strip()]
+    result = json.loads(results[-1]) if results else {}
+    seconds = round(time.monotonic() - started, 1)
+    if status == 0 and results:
+        return {**result, "seconds": seconds}
+    error = f"no result after {limit:g} s" if seconds >= limit else f"exit status {status}"
+    return {**result, "error": error, "last lines": told[-LINES:], "seconds": seconds}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure the parts, print a table, write the JSON; return the number of failed parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="PART", help=str([*LIMITS]))
-    parser.add_argument("--out", type=Path, default=RESULTS if torch.cuda.is_available() else None)
+    parser.add_argument("--tiny", action="store_true", help="measure in small; so it is without a GPU")
+    parser.add_argument("--out", type=Path, help=f"by default {RESULTS.relative_to(ROOT)}, if a GPU was measured")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("There is no GPU here: the parts check themselves, in small, on a pretended device.", flush=True)
+    tiny = options.tiny or not torch.cuda.is_available()
+    if options.out is None and not tiny:
+        options.out = RESULTS
     results: dict[str, dict[str, Any]] = {}
     for part in options.only:
-        results[part] = measure(part, LIMITS[part] if torch.cuda.is_available() else PRETENDED_LIMIT)
+        results[part] = measure(part, TINY_LIMIT if tiny else LIMITS[part], tiny)
         print(f"{part}: {json.dumps(results[part])}", flush=True)
         if options.out is not None:
             options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import faulthandler
 import json
-import platform
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.attention import flash_errors
-from benchmarks.gpu.device import Place, place
+from benchmarks.gpu.decoding import choice, decoding
+from benchmarks.gpu.device import Attempts, Place, place
 from benchmarks.gpu.families import family_waits
+from benchmarks.gpu.machine import machine
 from benchmarks.gpu.processes import processes
-from benchmarks.gpu.throughput import throughput
+from benchmarks.gpu.training import head, passes, update
 from benchmarks.gpu.waits import Waits
 from lightning_cgrpo import CausalLMPolicy, VisionLanguagePolicy
 from lightning_cgrpo.cli.arguments import read_arguments
@@ -35,7 +37,7 @@ SMALL = {
     "gsm8k": ("--data.prompts_per_update=2", "--model.group_size=4"),
     "navsim": ("--data.prompts_per_update=2", "--model.group_size=4"),
 }
-"""Sizes on the pretended device."""
+"""Sizes of short updates."""
 RATES, MULTIPLIERS = 0.02, 0.001
 """Largest passing differences between GPU and CPU in the first update; an answer in 128 changes a rate by 0.008."""
 
@@ -49,15 +51,6 @@ def fit(task: str, *options: str) -> CommandLine:
         config, flags = read_arguments("fit", ["-c", f"configs/{task}.yaml", *QUIET, *BARE, nowhere, *options])
         prepare("fit", config)
         return CommandLine("fit", config, flags)
-
-
-def versions(where: Place) -> dict[str, Any]:
-    named: dict[str, Any] = {name: version(name) for name in ("torch", "lightning", "transformers")}
-    named |= {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    if where.pretended:
-        return {**named, "device": "pretended"}
-    properties = torch.cuda.get_device_properties(where.device)
-    return {**named, "device": properties.name, "gigabytes": round(properties.total_memory / 1e9, 1)}
 
 
 def prompts(where: Place) -> dict[str, Any]:
@@ -85,76 +78,75 @@ def waits(where: Place) -> dict[str, Any]:
     Waits.pretended = where.waits
     for task, small in SMALL.items():
         counting = "--callbacks.waits=benchmarks.gpu.waits.Waits"
-        sizes = small if where.pretended else ()
+        sizes = small if where.tiny else ()
         fit(task, "--trainer.max_steps=2", "--trainer.logger=false", counting, *where.options, *sizes)
         by_task[task] = {"waits": Waits.lines.total(), "most": dict(Waits.lines.most_common(8))}
     return {"tasks": by_task, "families": family_waits(where)}
 
 
-def metrics(task: str, *options: str) -> list[dict[str, float]]:
+def metrics(task: str, *options: str) -> dict[str, float]:
+    """Rates and multipliers after the first update."""
     with tempfile.TemporaryDirectory() as folder:
         logger = ("--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={folder}", "--trainer.log_every_n_steps=1")
-        fit(task, *logger, *options)
+        fit(task, *logger, "--trainer.max_steps=1", *options)
         (file,) = Path(folder).rglob("metrics.csv")
         with file.open(encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    kept = ("rate/", "multiplier/")
-    return [{tag: float(value) for tag, value in row.items() if tag.startswith(kept) and value} for row in rows]
+            row = next(csv.DictReader(lines))
+    return {tag: float(value) for tag, value in row.items() if tag.startswith(("rate/", "multiplier/")) and value}
 
 
-def agreement(where: Place) -> dict[str, Any]:
-    """Differences of rates and multipliers between device and CPU: after the first update, and at most later.
+def first(where: Place) -> dict[str, Any]:
+    """Differences of rates and multipliers between device and CPU after the first update, without TF32.
 
-    The first update has equal weights on both sides. A token that rounding flips sends later updates apart, so these
-    are shown, and decide nothing.
+    Both sides begin with equal weights. A token that rounding flips would send later updates apart.
     """
     by_task: dict[str, Any] = {}
     passed = True
     for task, small in SMALL.items():
-        sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
-        there = metrics(task, *where.options, "--trainer.precision=32-true", *sizes)  # as the CPU
-        here = metrics(task, *sizes)
-        first: dict[str, float] = {}
-        largest: dict[str, float] = {}
-        for device_row, cpu_row in zip(there, here, strict=True):
-            for tag in device_row.keys() & cpu_row.keys():
-                kind = tag.partition("/")[0]
-                apart = abs(device_row[tag] - cpu_row[tag])
-                first.setdefault(tag, apart)
-                largest[kind] = max(largest.get(kind, 0.0), apart)
-        in_first = {
-            kind: max((value for tag, value in first.items() if tag.startswith(f"{kind}/")), default=0.0)
+        there = metrics(task, *where.options, "--trainer.precision=32-true", *small)  # as the CPU
+        here = metrics(task, *small)
+        apart = {
+            kind: max((abs(there[tag] - here[tag]) for tag in here if tag.startswith(kind)), default=0.0)
             for kind in ("rate", "multiplier")
         }
-        passed &= in_first["rate"] <= RATES and in_first["multiplier"] <= MULTIPLIERS
-        by_task[task] = {"rows": len(here), "first_update": in_first, "largest": largest}
-    return {"passed": passed, "differences": by_task}
+        passed &= apart["rate"] <= RATES and apart["multiplier"] <= MULTIPLIERS
+        by_task[task] = {"largest difference": apart, "values": len(here)}
+    return {"passed": passed, **by_task}
 
 
 def trl(where: Place) -> dict[str, Any]:
-    """One `benchmarks.trl` setting beside TRL, if installed."""
-    try:
-        version("trl")
-    except ModuleNotFoundError:
+    """A setting of `benchmarks.trl` beside TRL, if installed, and TRL with vLLM, if installed; products in TF32."""
+    if find_spec("trl") is None:
         return {"skipped": "TRL is not installed"}
     if where.pretended:
         return {"skipped": "TRL does not run on a pretended device"}
     from benchmarks.trl.__main__ import measure
     from benchmarks.trl.settings import SETTINGS
 
-    sides = {side: measure(side, 1, 3) for side in ("ours", "trl")}
-    ratios = {key: round(sides["trl"][key] / sides["ours"][key], 2) for key in ("update", "rollout", "memory")}
-    return {"setting": SETTINGS[1].name, **sides, "trl / ours": ratios}
+    attempt = Attempts()
+    sides = ["ours", "trl", *(["trl, vLLM"] if find_spec("vllm") is not None else [])]
+    for side in sides:
+        attempt(side, lambda s=side: measure(s, 1, 3))  # type: ignore[misc]
+    result = attempt.result()
+    if result["passed"]:
+        for side in sides[1:]:
+            keys = "update", "rollout", "memory"
+            result[f"{side} / ours"] = {key: round(result[side][key] / result["ours"][key], 2) for key in keys}
+    return {"setting": SETTINGS[1].name, **result}
 
 
 PARTS = {
-    "versions": versions,
+    "machine": machine,
+    "decoding": decoding,
+    "choice": choice,
+    "passes": passes,
+    "head": head,
+    "update": update,
+    "first": first,
+    "trl": trl,
+    "processes": processes,
     "prompts": prompts,
     "waits": waits,
-    "agreement": agreement,
-    "throughput": throughput,
-    "processes": processes,
-    "trl": trl,
 }
 
 
@@ -166,9 +158,13 @@ def to_stderr() -> Iterator[None]:
 
 
 def main() -> None:
+    """Arguments: part, the moment at which the process writes its threads' stacks and ends, 1 for tiny sizes."""
+    part, end, tiny = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "1"
+    faulthandler.dump_traceback_later(max(end - time.monotonic(), 0.1), exit=True)
     started = time.perf_counter()
-    with to_stderr(), place() as where:
-        result = PARTS[sys.argv[1]](where)
+    with to_stderr(), place(tiny) as where:
+        result = PARTS[part](where)
+    faulthandler.cancel_dump_traceback_later()
     print(json.dumps({**result, "seconds_of_part": round(time.perf_counter() - started, 1)}))
 
 

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from benchmarks.gpu.device import Place
-from benchmarks.gpu.throughput import TINY, build
+from benchmarks.gpu.models import TINY, build
 from lightning_cgrpo import IPCPush, NCCLPush
 from lightning_cgrpo.samplers.vllm.nccl_push import UNIQUE_ID
 from lightning_cgrpo.samplers.vllm.push import WeightPush

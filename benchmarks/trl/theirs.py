@@ -34,7 +34,7 @@ def project_answers_only() -> None:
     trl.trainer.utils._use_triton = lambda device: True
 
 
-def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
+def make_trainer(folder: Path, setting: Setting, updates: int, **options: Any) -> Any:
     rows = PROMPTS * setting.group
     config = trl.GRPOConfig(
         output_dir=str(folder / "trl"),
@@ -58,6 +58,7 @@ def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
         save_strategy="no",
         logging_steps=setting.epochs,
         disable_tqdm=True,
+        **options,
     )
     return trl.GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -68,8 +69,8 @@ def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
     )
 
 
-def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
-    trainer = make_trainer(folder, setting, updates)
+def run(folder: Path, setting: Setting, updates: int, meter: Meter, **options: Any) -> None:
+    trainer = make_trainer(folder, setting, updates, **options)
     trainer._generate = meter.timed(trainer._generate)
     trainer.add_callback(_Ticks(meter, setting.epochs))
     trainer.train()

@@ -106,6 +106,8 @@ class RolloutModule(Stated, LightningModule):
         checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
         if self.manual_optimization.fitting_tokens is not None:
             checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
+        if self.sampler.memory is not None:
+            checkpoint["rollout_bytes"] = self.sampler.memory
         state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
         if bases:
             checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
@@ -159,6 +161,7 @@ class RolloutModule(Stated, LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._metrics = checkpoint.get("metrics", {})
         self.manual_optimization.fitting_tokens = checkpoint.get("micro_batch_tokens")  # passes as before: equal sums
+        self.sampler.memory = checkpoint.get("rollout_bytes", self.sampler.memory)
         path = "the checkpoint"
         if self._trainer is not None:
             path = str(self.trainer.ckpt_path or path)

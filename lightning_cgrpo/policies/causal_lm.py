@@ -309,7 +309,7 @@ class CausalLMPolicy(TextPolicy):
             use_cache=False,
             **{PACKED: attend},
         )
-        return output.last_hidden_state[0]
+        return output.last_hidden_state.squeeze(0)
 
     @property
     def output_weight(self) -> Tensor:

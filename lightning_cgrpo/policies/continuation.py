@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts, without_text
+from lightning_cgrpo.policies.shared_prefix.attention import Attend
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
 from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
@@ -28,7 +30,31 @@ class Continuation(Protocol):
         """
 
 
-# The policy of all classes is a `CausalLMPolicy`, which imports this file.
+# The policy of all classes below is a `CausalLMPolicy`, which imports this file.
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A packed row of prompts, with one copy of each."""
+
+    tokens: Tensor  # [S]
+    ends: Tensor  # [B], places of the prompts' last tokens
+    layout: Layout
+    images: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor) -> PromptRow:
+        """The row of B prompts; arguments as of `CausalLMPolicy.continuation`."""
+        tokens, images, nothing = unpadded(inputs["prompt_ids"], lengths), without_text(inputs), lengths[:0]
+        positions = policy.prompt_positions(tokens, lengths, images)
+        layout = Layout.of(lengths, nothing, nothing, positions, policy.device)
+        return cls(tokens, (lengths.cumsum(0) - 1).to(policy.device, non_blocking=True), layout, images)
+
+    def read(self, policy: Any, attend: Attend) -> Tensor:
+        """Logits ``[B, V]`` after the prompts; `attend` keeps their keys and values."""
+        hidden = policy.hidden(self.tokens, self.layout.position_ids, attend, self.images)
+        logits: Tensor = policy.network.get_output_embeddings()(hidden[self.ends])
+        return logits
 
 
 class SharedContinuation:
@@ -38,110 +64,38 @@ class SharedContinuation:
         inputs: as of `CausalLMPolicy.continuation`, like the other arguments.
     """
 
-    fixed = False  # steps
-
     def __init__(
         self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
     ) -> None:
-        self.policy, self.images = policy, without_text(inputs)
+        self.policy = policy
         self.kernels = FewerKernels(policy.network)
         self.output = policy.network.get_output_embeddings()
-        device = policy.device
-        self.tokens = unpadded(inputs["prompt_ids"], lengths)
-        self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
-        nothing = lengths[:0]
-        positions = policy.prompt_positions(self.tokens, lengths, self.images)
-        self.layout = Layout.of(lengths, nothing, nothing, positions, device)
+        self.prompts = PromptRow.of(policy, inputs, lengths)
+        layout = self.prompts.layout
         # The last token is never read.
-        self.decoding = Decoding(self.layout, lengths, group_size, longest - 1, self.fixed)
-        self.positions = self.layout.following.repeat_interleave(group_size) - 1
+        self.decoding = Decoding(layout, lengths, group_size, longest - 1)
+        self.positions = layout.following.repeat_interleave(group_size) - 1
 
     def read(self) -> Tensor:
-        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.images)
-        return self.output(hidden[self.ends])
+        return self.prompts.read(self.policy, self.decoding)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
             self.decoding.keep(kept)
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
         self.decoding.advance()
-        return self._logits(tokens)
+        self.positions += 1
+        with self.kernels.used():
+            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def join(self, other: SharedContinuation) -> Tensor:
-        """Append another's prompts, of which nothing is read yet, and return the logits ``[B', V]`` after them.
-
-        Fixed steps can't: a join changes their shapes.
-        """
+        """Append another's prompts, of which nothing is read yet, and return the logits ``[B', V]`` after them."""
         logits = other.read()
         self.decoding.join(other.decoding)
         self.positions = torch.cat([self.positions, other.positions])
         return logits
-
-    def _logits(self, tokens: Tensor) -> Tensor:
-        """The next step on the device."""
-        self.decoding.advance_on_device()
-        self.positions += 1
-        with self.kernels.used():
-            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
-        return self.output(hidden)
-
-
-class FixedContinuation(SharedContinuation):
-    """A shared continuation in steps of fixed shapes, which a GPU replays as a CUDA graph.
-
-    All slots compute, also those whose answer has ended. A graph is captured for each number of slots and of columns
-    that steps read; the step before a capture runs without a graph, so that libraries are ready. Other devices run
-    every step without a graph.
-    """
-
-    fixed = True
-
-    def __init__(
-        self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> None:
-        super().__init__(policy, inputs, lengths, group_size, longest)
-        self._captures = policy.device.type == "cuda"
-        self._forget_graph()
-        self._place()
-
-    def _forget_graph(self) -> None:
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._ready = False
-        self._output = torch.zeros(0)  # logits [slots, V] of the graph
-
-    def _place(self) -> None:
-        """Make room for a token in each slot, and find the answers' slots."""
-        slots, device = self.decoding.slots, self.positions.device
-        self._tokens = torch.zeros(slots.count, dtype=torch.int64, device=device)
-        self._taken = slots.taken.to(device, non_blocking=True)
-
-    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        if kept is not None:
-            source = self.decoding.keep(kept)
-            if source is None:
-                self._taken = self.decoding.slots.taken.to(self._tokens.device, non_blocking=True)
-            else:
-                self.positions = self.positions[source.to(self.positions.device, non_blocking=True)]
-                self._place()
-                self._forget_graph()
-        if self.decoding.advance():
-            self._forget_graph()
-        self._tokens.index_copy_(0, self._taken, tokens)
-        return self._all_logits().index_select(0, self._taken)
-
-    def _all_logits(self) -> Tensor:
-        """Logits ``[slots, V]``."""
-        if not self._captures or not self._ready:
-            self._ready = True
-            return self._logits(self._tokens)
-        if self._graph is None:
-            graph = torch.cuda.CUDAGraph()
-            # A capture computes nothing. Other threads, such as a data loader's, may use the GPU meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._output = self._logits(self._tokens)
-            self._graph = graph
-        self._graph.replay()
-        return self._output
 
 
 class PaddedContinuation:

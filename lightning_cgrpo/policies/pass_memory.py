@@ -1,4 +1,4 @@
-"""Tokens of a training pass, by the memory of a GPU."""
+"""Tokens of a training pass, and answers generated at once, by the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ TRAINED = 5
 """Times the trained weights that training adds to them: gradients, DDP's copy of these, two moments, and casts."""
 SHARE = 0.8
 """Of the free memory; the rest is for the allocator's fragments."""
+ROLLOUT = 0.25
+"""Share of the free memory for answers that are generated at once, which stays theirs during training."""
+LEAST_ROLLOUT = 2**28
+"""Bytes that a rollout tries to take where training leaves nothing free."""
 
 
 def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
@@ -44,6 +48,20 @@ def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
     room = SHARE * (free - for_training - LOGITS)
     tokens = max(int(room / bytes_per_token(policy)), 1)
     fewest = min(gather_counts(tokens, device))
+    return 1 << fewest.bit_length() - 1
+
+
+def fitting_rollout(policy: CausalLMPolicy) -> int | None:
+    """The power of two of bytes for answers at once that every process's GPU has; None on another device. Collective.
+
+    Kept free are the weights' gradients and moments, also those that the first update makes.
+    """
+    free = free_bytes(policy.device)
+    if free is None:
+        return None
+    for_training = TRAINED * sum(_bytes(weight) for weight in policy.parameters() if weight.requires_grad)
+    room = max(int(ROLLOUT * (free - for_training)), LEAST_ROLLOUT)
+    fewest = min(gather_counts(room, policy.device))
     return 1 << fewest.bit_length() - 1
 
 

@@ -55,30 +55,39 @@ def cast_once(device: torch.device) -> Iterator[None]:
             torch.clear_autocast_cache()
 
 
+Copies = dict[nn.Parameter, nn.Parameter]
+
+
 @contextmanager
-def without_autocast(policy: TextPolicy) -> Iterator[None]:
+def without_autocast(policy: TextPolicy, copies: Copies | None = None) -> Iterator[None]:
     """Context: where autocast is on, it is off, and float32 weights are replaced by copies in its dtype.
 
     Passes then launch no casts, which are a seventh of a decoded token's kernels, and keep the states between layers in
     this dtype, too. The copies take the memory of autocast's cache. The parameters themselves stay as they are, because
     optimizers and wrappers for several GPUs hold them. Weights that FSDP shards stay under autocast.
+
+    Args:
+        copies: of the last context, which are written again and stay in place; by default, copies last for the context.
     """
     kind = policy.device.type
     if not torch.is_autocast_enabled(kind) or is_sharded(policy):
         yield
         return
     dtype = torch.get_autocast_dtype(kind)
-    copies: dict[nn.Parameter, nn.Parameter] = {}  # tied weights have one copy
+    kept = {} if copies is None else copies  # tied weights have one copy
+    old = list(kept)
+    if old:
+        torch._foreach_copy_([kept[weight].data for weight in old], [weight.data for weight in old])
     replaced: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
     try:
         for module in policy.modules():
             for name, weight in module._parameters.items():
                 if weight is None or weight.dtype != torch.float32:
                     continue
-                if weight not in copies:
-                    copies[weight] = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+                if weight not in kept:
+                    kept[weight] = nn.Parameter(weight.detach().to(dtype), requires_grad=False)
                 replaced.append((module._parameters, name, weight))
-                module._parameters[name] = copies[weight]
+                module._parameters[name] = kept[weight]
         with torch.autocast(kind, enabled=False):
             yield
     finally:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
-from lightning_cgrpo.policies.continuation import Continuation, FixedContinuation, SharedContinuation
+from lightning_cgrpo.policies.continuation import Continuation
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import occurring
@@ -30,7 +30,6 @@ class WaitingPrompts:
         inputs: of all B prompts, on the policy's device.
         lengths: ``[B]`` of the prompts, on the CPU.
         limits: ``[B]``, most tokens of each prompt's answers, on the CPU.
-        fixed: decode in steps of fixed shapes.
 
     Attributes:
         at_once: prompts whose answers fit in a batch.
@@ -44,7 +43,6 @@ class WaitingPrompts:
         limits: Tensor,
         group_size: int,
         sampling: Sampling,
-        fixed: bool,
     ) -> None:
         self.policy = policy
         self.inputs = inputs
@@ -52,11 +50,10 @@ class WaitingPrompts:
         self.limits = limits
         self.group_size = group_size
         self.sampling = sampling
-        self.fixed = fixed
         self.ends = Ends(policy, sampling)
         most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
         self.at_once = max(most, 1)
-        self._joins = isinstance(policy.computation, PackedPrompts) and not fixed
+        self._joins = isinstance(policy.computation, PackedPrompts)
         self._first = 0
 
     def __len__(self) -> int:
@@ -80,11 +77,9 @@ class WaitingPrompts:
         some = slice(self._first, self._first + count)
         lengths = self.lengths[some]
         limits = self.limits[some]
-        inputs = {name: _in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
+        inputs = {name: in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
         longest = int(limits.max())
         continuation = policy.continuation(inputs, lengths, self.group_size, longest)
-        if self.fixed and isinstance(continuation, SharedContinuation):
-            continuation = FixedContinuation(policy, inputs, lengths, self.group_size, longest)
 
         prompt = torch.arange(len(self.lengths), device="cpu")[some].repeat_interleave(self.group_size)
         left = limits.repeat_interleave(self.group_size)
@@ -198,6 +193,6 @@ def _appended(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
     return None if rows is None or others is None else torch.cat([rows, others])
 
 
-def _in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Images in the dtype of the weights; tokens and masks as they are."""
     return tensor.to(dtype) if tensor.is_floating_point() else tensor

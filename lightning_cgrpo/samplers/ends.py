@@ -50,7 +50,7 @@ class Ends:
         Returns:
             ``[r]`` bool, the answers that end with the token, and what is matched now.
         """
-        stopped = torch.isin(chosen, self.tokens)
+        stopped = (chosen[:, None] == self.tokens).any(-1)  # `isin` sorts many tokens, for which the host waits
         if self._table is None or matched is None:
             return stopped, None
         read = self._table[matched, chosen].long()

@@ -48,9 +48,12 @@ class RolloutEngine(Stated, ABC):
 
     Attributes:
         reads_weights: `generate` calls passes of the policy; otherwise a sharded policy stays in shards.
+        memory: most bytes of answers that are generated at once, chosen by the engine at the first rollout; None for
+            no limit. Checkpoints keep it, so that a resume has the same batches.
     """
 
     reads_weights: bool = True
+    memory: int | None = None
 
     def session(self, policy: CausalLMPolicy) -> AbstractContextManager[None]:
         """Context of all calls of `generate` in one rollout, in which the policy's weights do not change.

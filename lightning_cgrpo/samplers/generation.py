@@ -149,6 +149,14 @@ class GenerationSampler(Sampler):
     def release(self, policy: CausalLMPolicy) -> None:
         self.engine.release(policy)
 
+    @property
+    def memory(self) -> int | None:
+        return self.engine.memory
+
+    @memory.setter
+    def memory(self, most: int | None) -> None:
+        self.engine.memory = most
+
     def _read(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
         """Inputs of the prompts, on the CPU.
 

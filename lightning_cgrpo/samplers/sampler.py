@@ -31,10 +31,12 @@ class Sampler(Stated, ABC):
         longest: steps or tokens of the longest answer; None for no limit.
         signals: names and kinds of the signals that `measured` returns.
         reads_weights: rollouts call passes of the policy, so that a sharded policy is gathered for them.
+        memory: most bytes of answers at once, see `RolloutEngine`; None for no limit. Checkpoints keep it.
     """
 
     reads_weights: bool = True
     longest: int | None = None
+    memory: int | None = None
     signals: Mapping[str, SignalKind] = MappingProxyType({})
 
     def check_policy(self, policy: Any) -> None:

@@ -5,44 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.continuation import Continuation, SharedContinuation
+from lightning_cgrpo.policies.computations.packed import PackedPrompts
+from lightning_cgrpo.policies.continuation import Continuation, PromptRow, SharedContinuation
 from lightning_cgrpo.policies.onednn import arranged_weights
-from lightning_cgrpo.policies.precision import without_autocast
+from lightning_cgrpo.policies.pass_memory import fitting_rollout
+from lightning_cgrpo.policies.precision import Copies, without_autocast
+from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.shared_prefix.pages import NotedBytes
 from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
+from lightning_cgrpo.samplers.paged_rollout import PagedRollout
+from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 
 LOOK_EVERY = {"cpu": 1}
 """Tokens between looks at which answers have ended, by kind of device; the host waits for a GPU at each look."""
 LOOK_EVERY_ON_GPUS = 8
+IN_PAGES = {"cuda"}
+"""Kinds of devices that generate by `PagedStep`; a CPU is faster with one copy of each prompt (`Decoding`)."""
 
 
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times, at most `Sampling.batch_size` answers at a time.
 
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
-    batch at the next look, and tokens after its stop token are dropped. Waiting prompts take the place of ended
-    answers, if the model shares prompts and there are no CUDA graphs; else they wait for the longest answer. The
-    padding token is never chosen, unless it is a stop token. Under bf16-mixed, a rollout computes with a bfloat16 copy
-    of the weights; on the CPU, it holds copies of large layers' weights in oneDNN's arrangement.
+    batch at the next look, and tokens after its stop token are dropped. If the model shares prompts, waiting prompts
+    take the place of ended answers; else they wait for the longest answer. The padding token is never chosen, unless it
+    is a stop token. Under bf16-mixed, a rollout computes with a bfloat16 copy of the weights; on the CPU, it holds
+    copies of large layers' weights in oneDNN's arrangement.
 
     Args:
-        cuda_graphs: replay each step as a CUDA graph, instead of launching its kernels one by one. For models that
-            share prompts, and without data-dependent shapes (mixtures of experts have them); others ignore it or fail.
+        cuda_graphs: on a CUDA GPU, decode in steps of fixed shapes, of which one graph is replayed in all rollouts
+            of a run (`PagedStep`), instead of launching kernels one by one. For models that share prompts and are not
+            sharded; others ignore it.
     """
 
-    def __init__(self, cuda_graphs: bool = False) -> None:
+    def __init__(self, cuda_graphs: bool = True) -> None:
         self.cuda_graphs = cuda_graphs
+        # Of `PagedStep`: the step of the last rollout, and the weights' copies that its graph reads.
+        self._step: PagedStep | None = None
+        self._copies: Copies = {}
+        self._token_bytes: int | None = None
 
     @contextmanager
     def session(self, policy: CausalLMPolicy) -> Iterator[None]:
-        with without_autocast(policy), arranged_weights(policy):
+        pages = self._pages(policy)
+        if pages and self.memory is None:
+            self.memory = fitting_rollout(policy)
+            if self.memory is not None:
+                rank_zero_info(
+                    f"Answers generated at once take at most {self.memory / 2**30:g} GiB, by the GPU's free memory. "
+                    "Checkpoints keep the number."
+                )
+        with without_autocast(policy, self._copies if pages else None), arranged_weights(policy):
             yield
 
     @torch.no_grad()
@@ -60,11 +83,60 @@ class TransformersEngine(RolloutEngine):
             limits = torch.full_like(lengths, sampling.max_new_tokens)
         inputs = {name: tensor.to(policy.device, non_blocking=True) for name, tensor in inputs.items()}
         draws = draws.flatten().to(policy.device, non_blocking=True)
-        waiting = WaitingPrompts(policy, inputs, lengths, limits, group_size, sampling, self.cuda_graphs)
+        if self._pages(policy) and len(lengths):
+            return self._in_pages(policy, inputs, lengths, limits, group_size, sampling, draws)
+        waiting = WaitingPrompts(policy, inputs, lengths, limits, group_size, sampling)
         answers = Answers(policy, len(lengths) * group_size, sampling)
         while len(waiting):
             _answer(waiting, draws, answers)
         return answers.rollouts(inputs, group_size)
+
+    def _pages(self, policy: CausalLMPolicy) -> bool:
+        """Whether answers are generated by `PagedStep`; sharded weights have no place that a graph could read."""
+        shares = isinstance(policy.computation, PackedPrompts) and not is_sharded(policy)
+        return self.cuda_graphs and policy.device.type in IN_PAGES and shares
+
+    def _in_pages(
+        self,
+        policy: CausalLMPolicy,
+        inputs: dict[str, Tensor],
+        lengths: Tensor,
+        limits: Tensor,
+        group_size: int,
+        sampling: Sampling,
+        draws: Tensor,
+    ) -> Rollouts:
+        """Generate by the step of the last rollout, if its sizes and weights are the same."""
+        groups = len(lengths) if sampling.batch_size is None else max(sampling.batch_size // group_size, 1)
+        sizes = StepSizes.of(
+            policy.device.type,
+            answers=min(groups, len(lengths)) * group_size,
+            prompt=int(lengths.max()),
+            answer=sampling.max_new_tokens,
+            vocabulary=len(policy.output_weight),
+            token_bytes=0 if self.memory is None else self._bytes_of_a_token(policy),
+            memory=self.memory,
+        )
+        step, self._step = self._step, None  # an error leaves none behind
+        if step is None or not step.serves(policy, sampling, sizes):
+            del step  # its memory first
+            step = PagedStep(policy, sampling, sizes)
+        look_every = LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ON_GPUS)
+        rollout = PagedRollout(step, inputs, lengths, limits, group_size, draws.view(-1, sampling.max_new_tokens))
+        answers = rollout.run(look_every)
+        self._step = step
+        return answers.rollouts(inputs, group_size)
+
+    def _bytes_of_a_token(self, policy: CausalLMPolicy) -> int:
+        """Bytes of a token's keys and values, which a pass of one token shows."""
+        if self._token_bytes is None:
+            inputs: dict[str, Any] = policy.padded([[policy.stop_tokens[0]]])
+            inputs = {name: tensor.to(policy.device, non_blocking=True) for name, tensor in inputs.items()}
+            row = PromptRow.of(policy, inputs, torch.ones(1, dtype=torch.int64, device="cpu"))
+            noted = NotedBytes(row.layout)
+            row.read(policy, noted)
+            self._token_bytes = sum(noted.of_layer.values())
+        return self._token_bytes
 
 
 def _answer(waiting: WaitingPrompts, draws: Tensor, answers: Answers) -> None:

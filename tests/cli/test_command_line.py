@@ -121,6 +121,25 @@ print(json.dumps(answers))
 """
 
 
+OF_LIGHTNING = """\
+import json, sys, time
+import lightning.pytorch, lightning.pytorch.cli
+theirs, before = time.process_time(), set(sys.modules)
+import lightning_cgrpo.cli.command_line
+print(json.dumps([theirs, time.process_time() - theirs, sorted(set(sys.modules) - before)]))
+"""
+LATER = {"transformers.modeling_utils", "gymnasium", "peft", "trl", "vllm", "datasets", "pandas", "wandb", "ray"}
+"""Imported by the runs that need them."""
+
+
+@pytest.mark.slow
+def test_a_start_imports_little_besides_lightning():
+    done = subprocess.run([sys.executable, "-c", OF_LIGHTNING], capture_output=True, text=True, check=True)
+    theirs, ours, names = json.loads(done.stdout.splitlines()[-1])
+    assert not LATER & set(names)
+    assert ours < 0.3 * theirs, f"{ours:.2f} CPU s besides {theirs:.2f}"
+
+
 def test_quick_answers_import_nothing_heavy(folder):
     """Help, misspelled keys and missing files must not wait seconds for torch, Lightning or transformers."""
     command = [sys.executable, "-c", HEAVY, json.dumps(list(QUICK))]

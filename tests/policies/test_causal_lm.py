@@ -17,6 +17,9 @@ from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
+from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.grids import grid_module
 from tests.policies.causal_families import SIZES, small
 from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
@@ -101,6 +104,23 @@ def test_equals_transformers_without_padding(family, tokenizer):
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         # Some norms and rotations are computed in float32, whatever the dtype.
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if family in ("gemma", "gemma3_text") else 1e-8)
+
+
+@pytest.mark.parametrize("family", [*SHARED[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in SHARED[2:])])
+def test_answers_by_pages_are_those_of_one_copy_of_the_prompt(family, tokenizer, monkeypatch):
+    """Token for token in float64, with waiting prompts and limits."""
+    policy = CausalLMPolicy.from_model(build(family), tokenizer, temperature=TEMPERATURE)
+    policy.stop_tokens = tuple(range(2, 42))
+    inputs = policy.padded([[5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15, 16], [17], [18] * 6, [19, 20]])
+    draws, limits = torch.rand(5, 3, 20, dtype=torch.float64), torch.tensor([20, 4, 20, 13, 20])
+    found = []
+    for kinds in (set(), {"cpu"}):
+        monkeypatch.setattr(transformers_engine, "IN_PAGES", kinds)
+        for size in (None, 6):
+            found.append(TransformersEngine().generate(policy, inputs, 3, Sampling(20, batch_size=size), draws, limits))
+    for other in found[1:]:
+        assert torch.equal(other.actions, found[0].actions) and torch.equal(other.mask, found[0].mask)
+    assert len(found[0].lengths.unique()) > 4
 
 
 class Widest(TorchDispatchMode):

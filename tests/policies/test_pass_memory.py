@@ -1,6 +1,7 @@
 """Passes are as long as a GPU's memory allows; on a CPU nothing is chosen."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from lightning_cgrpo.policies import pass_memory
 from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.pass_memory import bytes_per_token, fitting_tokens
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.samplers import transformers_engine
 from tests.quiet import quiet_trainer
 
 PROMPT, ANSWER, ANSWERS = 128, 64, 4
@@ -159,6 +161,18 @@ def test_a_run_keeps_its_passes_in_checkpoints(fit, tmp_path):
     assert chosen == 1 and set(passes) == {1}
     chosen, passes = fit(2, free=2**40)
     assert chosen > 2**20 and set(passes) == {16}
+
+
+def test_a_run_keeps_the_memory_of_its_rollouts_in_checkpoints(fit, tmp_path, monkeypatch):
+    """A resume generates as many answers at once as before."""
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"cpu"})
+    fit(1, free=2**34)
+    kept = torch.load(tmp_path / "step=1.ckpt", weights_only=True)["rollout_bytes"]
+    assert kept == 2**31, "a quarter, rounded down, since some is for training"
+    fit(2, free=2**40, checkpoint=tmp_path / "step=1.ckpt")
+    assert torch.load(tmp_path / "step=2.ckpt", weights_only=True)["rollout_bytes"] == kept
+    monkeypatch.setattr(pass_memory, "free_bytes", lambda device: 0)
+    assert pass_memory.fitting_rollout(SimpleNamespace(device="cpu", parameters=list)) == pass_memory.LEAST_ROLLOUT
 
 
 def test_demonstrations_fit_too(fit):

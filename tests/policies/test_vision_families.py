@@ -20,6 +20,7 @@ from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
+from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies import tiny_families
@@ -197,8 +198,8 @@ def test_rollouts_have_the_log_probs_of_training(policy):
     assert not len(rows)
 
 
-def test_prompts_that_wait_for_a_place_have_the_same_answers(policy):
-    """Other prompts' images, and none, are read while answers go on."""
+def test_prompts_that_wait_for_a_place_have_the_same_answers(policy, monkeypatch):
+    """Other prompts' images, and none, are read while answers go on; also into pages."""
     inputs, draws = (
         policy.read_prompts([*PROMPTS, *PROMPTS[::-1]]),
         uniform(0, Stream.ROLLOUT, 0, torch.arange(6), (2, 9)),
@@ -209,6 +210,11 @@ def test_prompts_that_wait_for_a_place_have_the_same_answers(policy):
         for size in (None, 4)
     )
     assert torch.equal(waiting.actions, whole.actions) and torch.equal(waiting.mask, whole.mask)
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"cpu"})
+    engine = TransformersEngine()
+    engine.memory = 2**26
+    paged = engine.generate(policy, inputs, 2, Sampling(9, batch_size=4), draws, limits)
+    assert torch.equal(paged.actions, whole.actions) and torch.equal(paged.mask, whole.mask)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

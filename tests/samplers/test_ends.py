@@ -10,6 +10,7 @@ from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.tiny.text import TURN_END, make_tiny_model
+from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.ends import first_end, spellings
@@ -77,13 +78,14 @@ def test_answers_end_where_their_text_first_holds_a_string(policy, stop, least):
     assert by_string > 5 and not ended.info["truncated"].all()
 
 
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("kind", ["shared", "padded", "pages"])
 @pytest.mark.parametrize(("look_every", "batch_size"), [(1, None), (8, None), (1, 34), (8, 34)])
-def test_looks_joins_and_computations_change_no_answer(policy, monkeypatch, shares, look_every, batch_size):
+def test_looks_joins_and_computations_change_no_answer(policy, monkeypatch, kind, look_every, batch_size):
     prompts = groups([f"{text} {number}" for number, text in enumerate(TEXTS * 4)])
     options = {"stop": ["e", "at"], "min_new_tokens": 3}
     expected = rolled(policy, 40, 4, prompts, **options)
-    monkeypatch.setattr(policy, "computation", PackedPrompts() if shares else PaddedRows())
+    monkeypatch.setattr(policy, "computation", PaddedRows() if kind == "padded" else PackedPrompts())
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"cpu"} if kind == "pages" else set())
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     same(rolled(policy, 40, 4, prompts, batch_size=batch_size, **options), expected)
     assert len(expected.lengths.unique()) > 5

@@ -1,4 +1,6 @@
-"""Kernels of a decoded step, counted on the CPU, beside transformers' `generate`."""
+"""Kernels of a decoded step: counted on the CPU beside transformers' `generate`, and for a graph on meta tensors."""
+
+import copy
 
 import pytest
 import torch
@@ -7,13 +9,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from lightning_cgrpo import CausalLMPolicy
+from lightning_cgrpo.policies.shared_prefix import pages
+from lightning_cgrpo.policies.shared_prefix.support import share_attention
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4
 FIRST, LAST = 2, 4
 MOST = 800
+MOST_OF_A_GRAPH = 600
 ALLOCATIONS = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
 NO_KERNEL = ALLOCATIONS | {
     "aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense", "aten::promote_types",
@@ -99,10 +105,9 @@ def theirs(policy):
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_decoded_step_takes_fewer_kernels_than_generate(policy, theirs, precision, fixed):
+def test_a_decoded_step_takes_fewer_kernels_than_generate(policy, theirs, precision):
     """Under bf16-mixed, too, because a rollout's copy of the weights is in bfloat16."""
-    engine = TransformersEngine(cuda_graphs=fixed)
+    engine = TransformersEngine()
 
     def ours(length):
         draws = torch.rand(PROMPTS, GROUP_SIZE, length)
@@ -114,3 +119,32 @@ def test_a_decoded_step_takes_fewer_kernels_than_generate(policy, theirs, precis
     count = each_step(ours)
     print(f"kernels of a decoded step, {LAYERS} layers: {count:.0f}, transformers' generate {theirs:.0f}")
     assert count <= MOST and count < theirs
+
+
+@pytest.mark.skipif(not pages.takes_pages(), reason="torch before 2.13 gathers the pages")
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("0.5B", (896, 4864, 24, 14)), ("1.5B", (1536, 8960, 28, 12))], ids=["0.5B", "1.5B"]
+)
+def test_a_graph_has_few_kernels_for_a_token_of_all_answers(policy, monkeypatch, name, sizes):
+    """Of Qwen2.5's sizes on meta tensors, with the choice of the token; a norm counts as one, as on a GPU."""
+    monkeypatch.setattr(pages, "runs_flash", lambda query: True)
+    monkeypatch.setattr(pages, "_kernel_works", lambda *arguments: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # meta tensors have none
+    hidden, between, layers, heads = sizes
+    config = Qwen2Config(
+        hidden_size=hidden, intermediate_size=between, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=2, vocab_size=151_936, eos_token_id=0, pad_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    large = copy.copy(policy)
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
+        share_attention(model)
+        large._modules = {"model": model}
+        step = PagedStep(large, Sampling(256, min_new_tokens=2), StepSizes(slots=128, columns=4, pages=513, page=256))
+        step.logits = torch.zeros(128, 151_936, dtype=torch.bfloat16)
+        pool = torch.zeros(513, 256, 2, hidden // heads, dtype=torch.bfloat16)
+    step.pages.pools = dict.fromkeys(range(layers), (pool, pool))
+    with torch.no_grad(), Kernels() as kernels:
+        step._step()
+    print(f"kernels of a token of all answers, {name}, {layers} layers: {kernels.count}")
+    assert 15 * layers < kernels.count <= MOST_OF_A_GRAPH

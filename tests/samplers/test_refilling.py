@@ -110,15 +110,12 @@ def test_a_batch_smaller_than_a_group_answers_one_prompt_at_a_time(policy, monke
     assert set(steps.prompts) == {1} and max(steps.answers) <= 4
 
 
-@pytest.mark.parametrize("kind", ["padded rows", "CUDA graphs"])
-def test_prompts_of_other_models_wait_for_the_longest_answer(policy, monkeypatch, kind):
+def test_prompts_of_other_models_wait_for_the_longest_answer(policy, monkeypatch):
     prompts = groups([f"Tom {number}" for number in range(9)])
     expected = rolled(policy, 60, 4, prompts)
     steps = Steps(monkeypatch)
-    if kind == "padded rows":
-        monkeypatch.setattr(policy, "computation", PaddedRows())
-    engine = TransformersEngine(cuda_graphs=kind == "CUDA graphs")
-    same(rolled(policy, 60, 4, prompts, batch_size=8, engine=engine), expected)
+    monkeypatch.setattr(policy, "computation", PaddedRows())
+    same(rolled(policy, 60, 4, prompts, batch_size=8), expected)
     assert not steps.joined
 
 

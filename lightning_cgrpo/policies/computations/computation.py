@@ -22,6 +22,7 @@ class LanguageModel(Protocol):
     """The parts of a `CausalLMPolicy` that computations read; the policy imports this file."""
 
     temperature: float
+    gradient_checkpointing: bool
 
     @property
     def network(self) -> Any: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -14,7 +15,11 @@ from lightning_cgrpo.policies.continuation import Continuation, SharedContinuati
 from lightning_cgrpo.policies.padded_prompts import without_text
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
+from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
 from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
+
+FEWER_KERNELS = {"cuda"}
+"""Kinds of devices whose training passes replace norms and rotations; a CPU gains nothing."""
 
 
 class PackedPrompts(Computation):
@@ -61,7 +66,10 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
     images = without_text(prompts)
     positions = policy.prompt_positions(prompt_tokens, lengths, images)
     layout = Layout.of(lengths, answer_lengths, group, positions, device)
-    states = policy.hidden(ids, layout.position_ids, PackedAttention(layout), images)
+    # A layer that recomputes its activations does so after the context, and would save other tensors.
+    fewer = device.type in FEWER_KERNELS and not policy.gradient_checkpointing
+    with FewerKernels(policy.network).used(training=True) if fewer else nullcontext():
+        states = policy.hidden(ids, layout.position_ids, PackedAttention(layout), images)
 
     # The layout predicts all tokens of a text; the world's tokens are left out.
     predictors = layout.predictors

@@ -71,7 +71,7 @@ def attention(
     if layer is None:
         raise UnsupportedAttentionError(f"{type(module).__name__} doesn't know the number of its layer")
     # Under autocast, rotations leave queries and keys in float32, but products use the values' dtype.
-    q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
+    q, k, v = (tensor.squeeze(0).transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
     return shared_prefix(layer, q, k, v, scale)[None], None
 
 

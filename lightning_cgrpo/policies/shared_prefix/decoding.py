@@ -12,8 +12,6 @@ from lightning_cgrpo.policies.shared_prefix.slots import Slots
 
 CROWDED = 0.75
 """Largest share of the slots that answers may need for keys and values to be gathered in fewer slots."""
-FEWEST_COLUMNS = 128
-"""Keys and values of an answer that fixed steps read at first."""
 
 # Shapes: n prompts of P tokens; a grid with G cells for each prompt's answers; S slots for answers' keys and values; R
 # answers that go on; H heads of queries, K of keys, width D.
@@ -63,18 +61,14 @@ class _Layer:
 class Decoding:
     """`Attend` for generation: a packed row of prompts, then R answers, to which every step appends a token.
 
-    Steps are `fixed` to be captured as a CUDA graph: all slots compute, whether an answer is in them or not, and each
-    step reads `columns` of the caches. A step's numbers then depend on nothing but static tensors.
-
     Args:
         lengths: ``[n]`` of the prompts, on the CPU.
         group_size: answers to each prompt.
         room: most steps.
     """
 
-    def __init__(self, layout: Layout, lengths: Tensor, group_size: int, room: int, fixed: bool = False) -> None:
-        self.layout, self.lengths, self.room, self.fixed = layout, lengths, room, fixed
-        self.columns = min(FEWEST_COLUMNS, room)  # of fixed steps; the host doubles them
+    def __init__(self, layout: Layout, lengths: Tensor, group_size: int, room: int) -> None:
+        self.layout, self.lengths, self.room = layout, lengths, room
         prompts = layout.prompts.shape[0]
         # On the CPU, so that no shape waits for the device.
         answers = prompts * group_size
@@ -98,8 +92,8 @@ class Decoding:
             return self._read(layer, query, key, value, scale)
         return self._continue(self._layers[layer], query, key, value, scale)
 
-    def advance(self) -> bool:
-        """Begin the next step on the host; returns whether the shapes of fixed steps changed."""
+    def advance(self) -> None:
+        """Begin the next step."""
         if not self._began:
             self._began = True
             for layer in self._layers.values():
@@ -108,33 +102,20 @@ class Decoding:
             self._arrange()
         self.steps = self.steps + 1
         self.step += 1
-        if self.step < self.columns or not self.fixed:
-            return False
-        self.columns = min(2 * self.columns, self.room)
-        return True
-
-    def advance_on_device(self) -> None:
-        """Begin the next step on the device."""
         self._cell += 1
         if self._own_bias is not None:
             self._own_bias.view(-1).index_fill_(0, self._cell, 0.0)
 
-    def keep(self, rows: Tensor) -> Tensor | None:
-        """Keep only the answers at `rows`, ascending indices on the CPU.
-
-        Returns:
-            the old slot of each new one, on the CPU; None if the slots stay.
-        """
+    def keep(self, rows: Tensor) -> None:
+        """Keep only the answers at `rows`, ascending indices on the CPU."""
         slots = self.slots = self.slots.kept(rows)
         self.steps = self.steps[rows]
         self.step = int(self.steps.max())
         fewer, source, left = slots.gathered()
-        gathers = len(source) <= CROWDED * slots.count
-        if gathers:
+        if len(source) <= CROWDED * slots.count:
             self._move(fewer, source, left)
-        elif self._began and not self.fixed:
+        elif self._began:
             self._place()
-        return source if gathers else None
 
     def join(self, other: Decoding) -> None:
         """Append another's prompts, which it has read, and its answers, which have no step yet."""
@@ -169,7 +150,7 @@ class Decoding:
 
     def _continue(self, layer: _Layer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         q, length = layer.query, self._length
-        steps = self.columns if self.fixed else self.step + 1
+        steps = self.step + 1
         q.index_copy_(0, self._slot, query.reshape(-1, *q.shape[1:]))
         layer.key_cells.index_copy_(0, self._cell, key.flatten(0, 1))
         layer.value_cells.index_copy_(0, self._cell, value.flatten(0, 1))
@@ -228,14 +209,9 @@ class Decoding:
 
     def _place(self) -> None:
         """Find the slot ``[R K]`` of each answer's kinds of heads, and its cell in the caches at its last step."""
-        taken = self.slots.taken
-        steps = self.steps
-        if self.fixed:
-            taken = numbers(self.slots.count)
-            steps = steps[:1].expand(len(taken))
-        slot = self._with_kinds(taken, self.slots.per_kind)  # [R, K]
+        slot = self._with_kinds(self.slots.taken, self.slots.per_kind)  # [R, K]
         self._slot = self._on_device(slot.flatten())
-        self._cell = self._on_device((slot * self.room + steps[:, None]).flatten())
+        self._cell = self._on_device((slot * self.room + self.steps[:, None]).flatten())
 
     def _arrange(self) -> None:
         """Relate slots to cells, and hide what is not written yet."""
@@ -255,7 +231,7 @@ class Decoding:
 
     def _reads_unwritten(self) -> bool:
         """Whether a step reads keys and values that are not written yet."""
-        return self.fixed or bool((self.steps != self.step).any())
+        return bool((self.steps != self.step).any())
 
     def _with_kinds(self, slots: Tensor, per_kind: int) -> Tensor:
         """Rows ``[X, K]`` of the caches, for slots or cells ``[X]``, of which `per_kind` are neighbors in each kind."""

@@ -1,8 +1,8 @@
-"""Norms and rotations of decoded steps in fewer kernels than transformers' loops of small ones.
+"""Norms and rotations in fewer kernels than transformers' loops of small ones.
 
-A decoded step is bound by the host, which launches its kernels one by one. In a layer of Qwen 2, transformers' norms
-and rotations take 22 of 44 kernels; these take 4. They replace transformers' own only where both give the same
-numbers.
+A decoded step, and a short training pass on a GPU, are bound by the host, which launches kernels one by one. In a
+decoded step of a layer of Qwen 2, transformers' norms and rotations take 22 of 44 kernels; these take 4. They replace
+transformers' own only where both give the same numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
 ROTATION = "apply_rotary_pos_emb"
@@ -42,12 +43,17 @@ class FewerKernels:
         self._files = [file for file in files if _rotates_halves(getattr(file, ROTATION, None))]
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Context in which the model computes with fewer kernels."""
+    def used(self, training: bool = False) -> Iterator[None]:
+        """Context in which the model computes with fewer kernels.
+
+        Args:
+            training: of passes with many tokens, and with gradients.
+        """
         rotations = [(file, getattr(file, ROTATION)) for file in self._files]
+        kind = _RotateMany if training else _Rotate
         try:
             for file, original in rotations:
-                setattr(file, ROTATION, _Rotate(original))
+                setattr(file, ROTATION, kind(original))
             for attributes, norm in self._norms:
                 attributes["forward"] = norm
             yield
@@ -68,7 +74,10 @@ class _Norm:
         # Transformers rounds float64 to float32.
         if states.dtype != weight.dtype or states.dtype == torch.float64:
             return type(self.module).forward(self.module, states)
-        return rms_norm(states, weight.shape, weight, self.epsilon)
+        made = rms_norm(states, weight.shape, weight, self.epsilon)
+        # Under autocast, every layer that reads the norm would cast it.
+        kind = states.device.type
+        return made.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else made
 
 
 class _Rotate:
@@ -93,6 +102,50 @@ class _Rotate:
 
     def _rotated(self, states: Tensor) -> Tensor:
         return torch.bmm(states[0].transpose(0, 1), self._matrices).transpose(0, 1)[None]
+
+
+class _RotateMany:
+    """`_Rotate` of many tokens, for which matrices would be large, with derivatives.
+
+    The turned halves (-x₂, x₁) times sin are (x₂, x₁) times (-sin₁, sin₂).
+    """
+
+    def __init__(self, original: Rotation) -> None:
+        self.original = original
+        self._sin: Tensor | None = None  # of the last layer
+        self._factors = (
+            torch.zeros(0),
+        ) * 3  # cosines, signed sines, and these with their halves swapped, [1, 1, S, D]
+
+    def __call__(self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *others: Any, **options: Any) -> Any:
+        whole = cos.dim() == 3 and len(cos) == len(query) == 1 and cos.shape[-1] == query.shape[-1] == key.shape[-1]
+        if others or options or not whole:
+            return self.original(query, key, cos, sin, *others, **options)
+        if sin is not self._sin:
+            first, second = sin.chunk(2, -1)
+            signed, swapped = torch.cat([-first, second], -1), torch.cat([second, -first], -1)
+            self._sin, self._factors = sin, (cos.unsqueeze(1), signed.unsqueeze(1), swapped.unsqueeze(1))
+        return tuple(_Rotation.apply(states, *self._factors) for states in (query, key))
+
+
+class _Rotation(torch.autograd.Function):
+    """x cos + (x₂, x₁) s for states x and signed sines s = (s₁, s₂); its transpose is g cos + (g₂, g₁) (s₂, s₁)."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, cos: Tensor, signed: Tensor, swapped: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, swapped)
+        return (states * cos).addcmul_(_swapped(states), signed).to(states.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        cos, swapped = ctx.saved_tensors
+        return (gradient * cos).addcmul_(_swapped(gradient), swapped).to(gradient.dtype), None, None, None
+
+
+def _swapped(states: Tensor) -> Tensor:
+    """The second half of the last dimension, then the first."""
+    return states.roll(states.shape[-1] // 2, -1)
 
 
 def _matrices(cos: Tensor, sin: Tensor) -> Tensor:

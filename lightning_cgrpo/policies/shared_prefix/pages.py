@@ -1,0 +1,213 @@
+"""Keys and values of generation in pages of fixed size, and the attention of a step to them.
+
+A page holds neighboring tokens of a text. A table names the pages of each slot, so a text grows and ends without a
+copy, and answers share the pages of their prompt (vLLM; Kwon et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from lightning_cgrpo.core.distributed import rank_zero_warn
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
+from lightning_cgrpo.policies.shared_prefix.layout import Layout, numbers
+from lightning_cgrpo.policies.shared_prefix.varlen import runs_flash
+
+PAGE = {"cuda": 256}
+"""Tokens of a page; CUDA's flash kernel takes multiples of 256."""
+PAGE_ELSEWHERE = 16
+TRASH = 0
+"""The page of slots without an answer, which no answer gets."""
+NEEDED = ("seqused_k", "block_table")
+"""Arguments of PyTorch's flash kernel that read pages, since torch 2.13."""
+CLOSE = 0.02
+"""Largest difference that rounding to bfloat16 explains."""
+
+# Shapes: S slots; C columns of the table, the most pages of a slot; H heads of queries, K of keys, width D.
+
+
+class Pages:
+    """A pool of pages for each layer, and the pages of each slot; `Attend` for a step of one token in each slot.
+
+    The host keeps the lists of pages, and the device the table. Tensors stay at their addresses.
+
+    Args:
+        columns: most pages of a slot.
+        count: pages of the pool, with the page `TRASH`.
+        size: tokens of a page.
+    """
+
+    def __init__(self, slots: int, columns: int, count: int, size: int, device: torch.device) -> None:
+        self.count, self.size = count, size
+        # On the host.
+        self.free = list(range(count - 1, TRASH, -1))
+        self._readers = [0] * count  # slots that read a page
+        self._of_slot: list[list[int]] = [[] for _ in range(slots)]
+        # On the device.
+        self.pools: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of a layer, [count, size, K, D]
+        self.table = torch.zeros(slots, columns, dtype=torch.int32, device=device)
+        self.written = torch.zeros(slots, dtype=torch.int32, device=device)  # tokens of each slot
+        self._cell = torch.zeros(slots, dtype=torch.int64, device=device)  # of the step's token
+        self._seen = torch.ones(slots, dtype=torch.int32, device=device)  # tokens that the step attends to
+        self._ends = torch.arange(slots + 1, dtype=torch.int32, device=device)  # of the step's queries
+
+    # --- on the host
+
+    def needed(self, prompt: int, answer: int) -> tuple[int, int]:
+        """Pages that the answers to a prompt share, and further pages of each answer, for this many tokens."""
+        shared = prompt // self.size
+        return shared, pages_of(prompt + answer, self.size) - shared
+
+    def give(self, slots: Sequence[int], prompt: int, answer: int) -> tuple[list[int], list[list[int]]]:
+        """Give pages to the slots of answers to one prompt; returns the shared ones, and the own ones of each slot."""
+        shared_count, own_count = self.needed(prompt, answer)
+        shared = [self.free.pop() for _ in range(shared_count)]
+        own = [[self.free.pop() for _ in range(own_count)] for _ in slots]
+        for slot, pages in zip(slots, own, strict=True):
+            self._of_slot[slot] = [*shared, *pages]
+            for page in self._of_slot[slot]:
+                self._readers[page] += 1
+        return shared, own
+
+    def release(self, slot: int) -> None:
+        """Take back a slot's pages, as far as no other slot reads them."""
+        for page in self._of_slot[slot]:
+            self._readers[page] -= 1
+            if not self._readers[page]:
+                self.free.append(page)
+        self._of_slot[slot] = []
+
+    # --- on the device
+
+    def advance(self, going_on: Tensor) -> None:
+        """Find the cell of each slot's next token; slots ``[S]`` that don't go on write into the trash."""
+        column = self.written // self.size * going_on  # that of a full slot would be beyond the table
+        page = self.table.gather(1, column[:, None].long())[:, 0].long()
+        self._cell.copy_(torch.where(going_on, page * self.size + self.written % self.size, TRASH))
+        self.written.add_(going_on)
+        self._seen.copy_(self.written.clamp(min=1))
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        keys, values = self.pools[layer]
+        keys.flatten(0, 1).index_copy_(0, self._cell, key)
+        values.flatten(0, 1).index_copy_(0, self._cell, value)
+        return paged_attention(query, keys, values, self.table, self._seen, self._ends, scale)
+
+
+class PromptsIntoPages:
+    """`Attend` of new prompts, whose keys and values are copied into pages.
+
+    Args:
+        source: ``[X]``, tokens of the packed row of prompts.
+        cells: ``[X]``, where their keys and values go.
+    """
+
+    def __init__(self, layout: Layout, pages: Pages, source: Tensor, cells: Tensor) -> None:
+        self.attend, self.pages, self.source, self.cells = PackedAttention(layout), pages, source, cells
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        if layer not in self.pages.pools:
+            shape = (self.pages.count, self.pages.size, *key.shape[1:])
+            self.pages.pools[layer] = key.new_zeros(shape), value.new_zeros(shape)
+        for pool, states in zip(self.pages.pools[layer], (key, value), strict=True):
+            pool.flatten(0, 1).index_copy_(0, self.cells, states.index_select(0, self.source))
+        return self.attend(layer, query, key, value, scale)
+
+
+class NotedBytes:
+    """`Attend` that notes the bytes of a token's keys and values in all layers."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.attend, self.of_layer = PackedAttention(layout), dict[int, int]()
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        self.of_layer[layer] = 2 * key[0].numel() * key.element_size()
+        return self.attend(layer, query, key, value, scale)
+
+
+def page_size(kind: str) -> int:
+    """Tokens of a page on this kind of device."""
+    return PAGE.get(kind, PAGE_ELSEWHERE)
+
+
+def pages_of(tokens: int, size: int) -> int:
+    """Pages of `size` tokens that hold this many."""
+    return -(-tokens // size)
+
+
+def cells_of(pages: Sequence[int], size: int, count: int) -> Tensor:
+    """The cells ``[count]`` of the first tokens in a text's pages, on the CPU."""
+    return (torch.tensor(pages, dtype=torch.int64, device="cpu")[:, None] * size + numbers(size)).flatten()[:count]
+
+
+def paged_attention(
+    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: Tensor, ends: Tensor, scale: float
+) -> Tensor:
+    """Attended values ``[S, H, D]`` of one query per slot, to the first `seen` ``[S]`` tokens of the slot's pages.
+
+    Args:
+        query: ``[S, H, D]``.
+        keys: ``[pages, size, K, D]``, as `values`.
+        table: ``[S, C]`` int32.
+        seen: ``[S]`` int32, at least 1.
+        ends: ``[S + 1]`` int32, 0 to S.
+    """
+    if runs_flash(query) and _kernel_works(query.device, query.dtype, query.shape[1], *keys.shape[2:]):
+        return _by_kernel(query, keys, values, table, seen, ends, scale)
+    return _gathered(query, keys, values, table, seen, scale)
+
+
+def _by_kernel(
+    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: Tensor, ends: Tensor, scale: float
+) -> Tensor:
+    most = table.shape[1] * keys.shape[1]
+    attended, *_ = torch.ops.aten._flash_attention_forward(
+        query, keys, values, ends, None, 1, most, 0.0, False, False, scale=scale, seqused_k=seen, block_table=table
+    )
+    return attended
+
+
+def _gathered(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: Tensor, scale: float) -> Tensor:
+    """`paged_attention` of a copy of all pages, for any device, dtype and width."""
+    k, v = (pool[table.long()].flatten(1, 2).transpose(1, 2) for pool in (keys, values))  # [S, K, C size, D]
+    mask = torch.arange(k.shape[2], device=query.device) < seen[:, None]
+    gqa = k.shape[1] != query.shape[1]
+    attended: Tensor = scaled_dot_product_attention(
+        query[:, :, None], k, v, attn_mask=mask[:, None, None], scale=scale, enable_gqa=gqa
+    )
+    return attended[:, :, 0]
+
+
+def takes_pages() -> bool:
+    """Whether PyTorch's flash kernel reads pages, by its signature."""
+    names = {argument.name for argument in torch.ops.aten._flash_attention_forward.default._schema.arguments}
+    return names.issuperset(NEEDED)
+
+
+@cache
+def _kernel_works(device: torch.device, dtype: torch.dtype, heads: int, kinds: int, width: int) -> bool:
+    """Whether the flash kernel attends to pages as `_gathered` does, tried on small ones; a failure is told."""
+    if not takes_pages():
+        return False
+    size, slots, columns = PAGE["cuda"], 3, 2
+    draw = torch.Generator("cpu").manual_seed(0)
+    shapes = (slots, heads, width), (1 + slots * columns, size, kinds, width), (1 + slots * columns, size, kinds, width)
+    query, keys, values = (torch.randn(shape, generator=draw, device="cpu").to(device, dtype) for shape in shapes)
+    table = torch.arange(1, 1 + slots * columns, dtype=torch.int32, device=device).flip(0).view(slots, columns)
+    seen = torch.tensor([1, size, size + 5], dtype=torch.int32, device=device)
+    ends = torch.arange(slots + 1, dtype=torch.int32, device=device)
+    expected = _gathered(query, keys, values, table, seen, width**-0.5)
+    try:
+        found = _by_kernel(query, keys, values, table, seen, ends, width**-0.5)
+        close = torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE)
+        reason = "it gives other values than plain attention"
+    except Exception as error:  # of PyTorch: the kernel refuses this device, dtype or width
+        close, reason = False, f"{type(error).__name__}: {error}".splitlines()[0]
+    if not close:
+        rank_zero_warn(f"Generation gathers keys and values, instead of PyTorch's paged flash kernel, because {reason}")
+    return close

@@ -1,0 +1,226 @@
+"""Steps of fixed shapes, with keys and values in pages: the same answers, no waits, one capture."""
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.policies.shared_prefix import pages
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.paged_rollout import PagedRollout
+from lightning_cgrpo.samplers.paged_step import LOGIT, StepSizes
+from lightning_cgrpo.samplers.replayed_step import ReplayedStep
+from lightning_cgrpo.samplers.transformers_engine import IN_PAGES, LOOK_EVERY, TransformersEngine
+from tests.samplers.rolled import groups, noise_for
+from tests.samplers.vllm_client import make_policy
+
+TEXTS = [
+    "Tom", "How many apples are left?", "Anna reads 12 pages every day. How many in 5 days?", "A",
+    "Bob has 3 red and 4 green pens, how many pens?", "x y z",
+]  # fmt: skip
+LIMITS = torch.tensor([24, 7, 24, 1, 13, 24])
+GROUP_SIZE = 3
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    directory = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
+    return make_policy(directory, dtype="float64")
+
+
+@pytest.fixture
+def paged(monkeypatch):
+    """The CPU generates by pages, too."""
+    monkeypatch.setattr(transformers_engine, "IN_PAGES", IN_PAGES | {"cpu"})
+    monkeypatch.setattr(pages, "PAGE_ELSEWHERE", 4)
+
+
+def answered(policy, sampling, engine=None, limits=LIMITS):
+    prompts = groups(TEXTS)
+    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+    draws = noise_for(prompts)(GROUP_SIZE, sampling.max_new_tokens)
+    engine = TransformersEngine() if engine is None else engine
+    return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
+
+
+def equal(one, other):
+    assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
+    assert torch.equal(one.info["truncated"], other.info["truncated"])
+    if other.sampling_log_probs is not None:
+        torch.testing.assert_close(one.sampling_log_probs, other.sampling_log_probs, rtol=0, atol=1e-6)
+
+
+def leaked(engine):
+    held = engine._step.pages
+    return held.count - 1 - len(held.free) + sum(held._readers)
+
+
+CASES = [(3, 3, 4, {"min_new_tokens": 5}), (6, 8, 16, {}), (None, 1, 4, {"repetition_penalty": 2.0})]
+MANY = itertools.product(
+    (None, 2, 3, 6, 9), (1, 3, 8), (4, 16), ({}, {"min_new_tokens": 5}, {"top_p": 0.9}, {"repetition_penalty": 2.0})
+)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "look_every", "page", "options"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MANY)],
+)
+def test_pages_change_no_answer(policy, monkeypatch, paged, batch_size, look_every, page, options):
+    sampling = Sampling(24, batch_size=batch_size, **options)
+    expected = answered(policy, sampling, TransformersEngine(cuda_graphs=False))
+    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
+    monkeypatch.setattr(pages, "PAGE_ELSEWHERE", page)
+    engine = TransformersEngine()
+    equal(answered(policy, sampling, engine), expected)
+    assert leaked(engine) == 0 and len(expected.lengths.unique()) > 4
+
+
+def test_prompts_wait_for_pages_where_memory_is_short(policy, paged, monkeypatch):
+    """Down to a pool that holds a single answer, so that groups are cut."""
+    sampling = Sampling(24)
+    expected = answered(policy, sampling, TransformersEngine(cuda_graphs=False))
+    at_once, run = [], PagedRollout._begin
+
+    def noted(rollout):
+        run(rollout)
+        at_once[-1].append(len(rollout.running))
+
+    monkeypatch.setattr(PagedRollout, "_begin", noted)
+    engine = TransformersEngine()
+    tokens = engine._bytes_of_a_token(policy)
+    longest = int(policy.read_prompts(TEXTS)["prompt_mask"].sum(-1).max()) + 24
+    for answers in (1, 4, 9):
+        at_once.append([])
+        engine.memory = answers * (LOGIT * len(policy.output_weight) + (longest + 4) * tokens)
+        equal(answered(policy, sampling, engine), expected)
+        assert leaked(engine) == 0
+    assert max(at_once[0]) < GROUP_SIZE < max(at_once[1]) < max(at_once[2]) < len(TEXTS) * GROUP_SIZE
+    engine.memory = longest * tokens // 2
+    with pytest.raises(UserError, match=r"Expected memory for the .* tokens of a prompt and its answer"):
+        answered(policy, sampling, engine)
+
+
+def test_sizes_hold_all_answers_or_as_many_as_fit():
+    sizes = {"kind": "cuda", "prompt": 300, "answer": 500, "vocabulary": 1000, "token_bytes": 100}
+    whole = StepSizes.of(answers=32, memory=None, **sizes)
+    assert (whole.slots, whole.columns, whole.pages) == (32, 4, 32 * 4 + 1)
+    assert StepSizes.of(answers=32, memory=2**30, **sizes) == whole
+    memory = 5_000_000
+    fitting = StepSizes.of(answers=512, memory=memory, **sizes)
+    assert fitting.slots * LOGIT * 1000 + (fitting.pages - 1) * 256 * 100 <= memory
+    assert 2 * (fitting.slots + 1) * 256 * 100 + (fitting.slots + 1) * LOGIT * 1000 > memory
+    # Batches whose longest prompts differ a little have the same step.
+    assert StepSizes.of(answers=512, memory=memory, **sizes | {"prompt": 400}) == fitting
+
+
+def test_a_step_serves_rollouts_of_equal_sizes_with_weights_in_their_places(policy, paged):
+    """Under autocast, the weights' copies are written again where they were."""
+    engine = TransformersEngine()
+    single = make_policy(policy.name, dtype="float32")
+
+    def step_after(policy, half=True, **options):
+        with torch.autocast("cpu", torch.bfloat16, half), engine.session(policy):
+            answered(policy, Sampling(6, batch_size=6, **options), engine, LIMITS.clamp(max=6))
+            return engine._step, policy.output_weight.clone()
+
+    first, weight = step_after(single)
+    with torch.no_grad():
+        single.output_weight.mul_(2)
+    second, doubled = step_after(single)
+    assert second is first and doubled.dtype == torch.bfloat16 and torch.equal(doubled, 2 * weight)
+    for other in ({"half": False}, {"top_p": 0.9}):
+        assert step_after(single, **other)[0] is not first
+    first, _ = step_after(policy)
+    assert step_after(policy)[0] is first
+    single.temperature = 2.0
+    assert step_after(single)[0] is not first
+
+
+def captured_by(monkeypatch, fault=None):
+    """Pretend CUDA's streams and graphs; a graph raises `fault` at the end of its capture."""
+
+    class Capture:
+        def __init__(self, graph, **options):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            if fault is not None:
+                raise fault
+
+    class CUDAGraph:
+        replays = 0
+
+        def replay(self):
+            CUDAGraph.replays += 1
+
+    streams = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    return CUDAGraph, streams
+
+
+def test_a_step_is_captured_after_its_first_call_and_then_replayed(monkeypatch):
+    graph, streams = captured_by(monkeypatch)
+    calls = []
+    step = ReplayedStep(lambda: calls.append(1), "cuda")
+    for _ in range(5):
+        step()
+    assert len(calls) == 2 and graph.replays == 4 and step.captures == 1 and not streams
+
+
+def test_a_model_that_no_graph_takes_is_computed_kernel_by_kernel(monkeypatch):
+    graph, streams = captured_by(monkeypatch, RuntimeError("operation not permitted when stream is capturing\nat 5"))
+    calls = []
+    step = ReplayedStep(lambda: calls.append(1), "cuda")
+    step()
+    with pytest.warns(match="one by one, because .* RuntimeError: operation not permitted when stream is capturing$"):
+        step()
+    step()
+    assert len(calls) == 4 and graph.replays == 0 and step.captures == 1 and streams == ["before"]
+
+
+def refuse(*arguments):
+    raise RuntimeError("FlashAttention only supports Ampere GPUs\nor newer")
+
+
+def gather(query, keys, values, table, seen, ends, scale):
+    return pages._gathered(query, keys, values, table, seen, scale)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [
+        (gather, ""),
+        (lambda query, *_: query, "it gives other values than plain attention"),
+        (refuse, "RuntimeError: FlashAttention only supports Ampere GPUs$"),
+    ],
+)  # fmt: skip
+def test_the_paged_kernel_is_tried_before_its_use(monkeypatch, recwarn, kernel, problem):
+    monkeypatch.setattr(pages, "_by_kernel", kernel)
+    monkeypatch.setattr(pages, "takes_pages", lambda: True)
+    pages._kernel_works.cache_clear()
+    works = [pages._kernel_works(torch.device("cpu"), torch.bfloat16, 4, 2, 8) for _ in range(2)]
+    pages._kernel_works.cache_clear()
+    assert works == [not problem] * 2 and len(recwarn) == bool(problem)
+    if problem:
+        assert re.search(f"gathers keys and values, .* because {problem}", str(recwarn[0].message))
+
+
+def test_a_failed_rollout_leaves_no_step_behind(policy, paged, monkeypatch):
+    engine = TransformersEngine()
+    monkeypatch.setattr(policy, "temperature", 0.7)
+    answered(policy, Sampling(6), engine, LIMITS.clamp(max=6))
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.output_weight, "data", policy.output_weight * torch.inf)
+        with pytest.raises(FloatingPointError, match="Expected finite logits"):
+            answered(policy, Sampling(6), engine, LIMITS.clamp(max=6))
+    assert engine._step is None
