@@ -95,7 +95,7 @@ class JSONClient:
             for pause in PAUSES if again else ():
                 try:
                     return await self._try(path, body)
-                except _PassingError:
+                except PassingError:
                     await asyncio.sleep(pause)
             return await self._try(path, body)
 
@@ -118,7 +118,7 @@ class JSONClient:
                 "timeout."
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _PassingError(
+            raise PassingError(
                 f"Expected {self.server} at {self.address}, but got no answer to {path} ({printable(error)}), try "
                 "starting it there, or another address."
             ) from None
@@ -142,12 +142,12 @@ class JSONClient:
             message = printable(json.loads(text)["error"]["message"])
         except (ValueError, LookupError, TypeError, RecursionError):
             message = _start(text)
-        kind = _PassingError if code in BUSY else UserError
+        kind = PassingError if code in BUSY else UserError
         remedy = next((f", try {remedy}" for part, remedy in self.remedies.items() if part in message), "")
         return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){remedy}.")
 
 
-class _PassingError(UserError):
+class PassingError(UserError):
     """A fault that may pass on another try."""
 
 
