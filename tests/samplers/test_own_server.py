@@ -1,6 +1,7 @@
 """A server that a run starts ends with the run, with its workers, files and port, however the run ends."""
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -201,6 +202,6 @@ def test_a_run_whose_server_is_killed_says_so(runs, tmp_path):
     assert run.until(lambda: "update 1" in kill_loop.marks(tmp_path / "served"), 0.01)
     os.kill(fakes()[0], signal.SIGKILL)
     assert run.wait() and run.statuses[run.processes[0]] == 2
-    told = (tmp_path / "served/output.txt").read_text()
+    told = json.loads((tmp_path / "served/runs/run/version_0/summary.json").read_text())["error"]
     assert "to go on, but it ended with status 137, try --ckpt_path=auto, which starts it anew" in told
     runs("served").finish()
