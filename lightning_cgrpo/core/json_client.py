@@ -24,6 +24,7 @@ PAUSES = (1.0, 4.0)
 BUSY = 429, 502, 503, 504
 AT_ONCE = 256
 """Requests of a process at once, a vLLM server's default limit."""
+LOOPBACK = "all://127.0.0.1", "all://localhost", "all://[::1]"
 LARGEST = 2**26
 """Bytes of an answer at most; a long completion with its log-probabilities takes a few million."""
 
@@ -156,7 +157,8 @@ def _client(process: int) -> httpx.AsyncClient:
     """Connections of this process; limits of time are the caller's."""
     # Servers close idle connections after five seconds, and a request that meets the end would fail.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE, keepalive_expiry=1.0)
-    return httpx.AsyncClient(timeout=None, limits=limits)
+    # A proxy of the environment is for other machines.
+    return httpx.AsyncClient(timeout=None, limits=limits, mounts=dict.fromkeys(LOOPBACK))
 
 
 def _start(text: bytearray) -> str:
