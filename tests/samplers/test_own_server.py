@@ -137,6 +137,26 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     assert not files.exists()
 
 
+def test_an_engine_that_died_is_told_with_the_log(served, policy):
+    """Its server may live on for a while, and the log is removed at the run's end."""
+
+    class Own:
+        def check(self, aim, wait):
+            assert not wait
+
+        def last_lines(self):
+            return "ValueError: the cause"
+
+    def dead(*_):
+        raise RuntimeError("EngineCore encountered an issue.")
+
+    engine = VLLMServer(served.address)
+    generate(engine, policy, rows=(0,))
+    engine.own, served.engine.faulty = Own(), dead
+    with pytest.raises(UserError, match="EngineCore .*log ends with:\nValueError: the cause"):
+        generate(engine, policy, rows=(0,))
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -88,7 +88,7 @@ class OwnServer:
             time.sleep(0.2)
         raise UserError(
             f"Expected `{shlex.join(self.command)}` to answer within {STARTING:g} s, but got no answer, try the "
-            f"command by itself, and its address here. Its log ends with:\n{self._last_lines()}"
+            f"command by itself, and its address here. Its log ends with:\n{self.last_lines()}"
         )
 
     def check(self, aim: str, wait: bool = False) -> None:
@@ -105,10 +105,10 @@ class OwnServer:
         remedy = "its options in `command`" if aim == "start" else "--ckpt_path=auto, which starts it anew"
         raise UserError(
             f"Expected `{shlex.join(self.command)}` to {aim}, but it ended with status {status}, try {remedy}. Its log "
-            f"ends with:\n{self._last_lines()}"
+            f"ends with:\n{self.last_lines()}"
         )
 
-    def _last_lines(self) -> str:
+    def last_lines(self) -> str:
         """The log's last lines, after the first error above them, because vLLM ends with errors that followed."""
         size = os.fstat(self._log).st_size
         text = os.pread(self._log, 2**20, max(size - 2**20, 0)).decode(errors="replace")

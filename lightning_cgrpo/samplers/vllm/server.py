@@ -207,12 +207,14 @@ class VLLMServer(RolloutEngine):
 
     @contextmanager
     def _while_it_runs(self) -> Iterator[None]:
-        """Context: a request that fails because this run's server has ended is told as such."""
+        """Context: a request that fails because this run's server has ended, or is ending, is told with its log."""
         try:
             yield
         except UserError as error:
             if self.own is not None:
                 self.own.check("go on", wait=isinstance(error, PassingError))
+                if "Engine" in str(error):  # which died, and the server may follow
+                    raise UserError(f"{error} Its log ends with:\n{self.own.last_lines()}") from None
             raise
 
     # --- weights
