@@ -153,7 +153,7 @@ def test_an_engine_that_died_is_told_with_the_log(served, policy):
     engine = VLLMServer(served.address)
     generate(engine, policy, rows=(0,))
     engine.own, served.engine.faulty = Own(), dead
-    with pytest.raises(UserError, match="EngineCore .*log ends with:\nValueError: the cause"):
+    with pytest.raises(UserError, match=r"EngineCore .*log ends with:\nValueError: the cause"):
         generate(engine, policy, rows=(0,))
 
 
