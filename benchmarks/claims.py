@@ -1,133 +1,306 @@
-"""The paper's claims that committed runs decide, as differences paired by seed, with 95 % intervals.
+"""The paper's claims, decided by committed runs: docs/claims.md's tables, of which no verdict is typed by hand.
 
-    python -m benchmarks.claims     # seconds; reads docs/results, trains nothing
+    python -m benchmarks.claims          # seconds; reads docs/results, trains nothing, prints the tables
+    python -m benchmarks.claims --write  # the same into docs/claims.md
 
-Student's interval over seeds holds for other seeds, not for other prompts, scenes or models. docs/claims.md says which
-claim of the paper each row is about.
+A measure's difference is paired by seed; Student's 95 % interval over seeds holds for other seeds, not for other
+prompts, scenes or models. `VERDICTS` is the rule.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
-from lightning_cgrpo.cli.study.comparison import Difference, difference
+import numpy as np
+from scipy import stats
 
-RESULTS = Path(__file__).parents[1] / "docs/results"
+from benchmarks.claims_of_the_paper import Comparison, NotRun, Section, Spread, sections
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs/results"
+PAGE = ROOT / "docs/claims.md"
+MARKS = "<!-- python -m benchmarks.claims --write -->", "<!-- end -->"
 SEEDS = range(10)
 SAME = {"gridworld/paper/scalarized_advantages_lava_0.01_battery_0.01": "gridworld/controllers/softmax_adam"}
 """Methods whose other seeds are another study's, of equal settings."""
-ScoreKey = tuple[str, str]
-BOTH: ScoreKey = ("both", "EPDMS")
-FIRST: ScoreKey = ("stage_one", "EPDMS")
+LEVEL = 0.05
+VERDICTS = {
+    "shown": "every interval agrees with the claim, also after Holm's correction for all tests of the page (5 %)",
+    "likely": "every interval agrees, but not after the correction, which three seeds rarely pass",
+    "not shown": "an interval has both signs",
+    "mixed": "one interval agrees, and another has the opposite sign",
+    "unlikely": "every interval has the opposite sign, but not after the correction",
+    "refuted": "every interval has the opposite sign, also after the correction",
+    "not run": "the command is in the last table",
+}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One measure of two methods.
+class Outcome:
+    """What the files say of one test.
 
     Args:
-        measure: words.
-        method: folder and name of the runs, such as ``gsm8k/paper/gdpo``.
-        other: the method that `method` is compared with.
-        key: of the run's test or final means, or of the official scores of driving.
+        text: the difference with its interval.
+        side: 1 if the interval agrees with the claim, -1 if it has the opposite sign, 0 if it has both.
+        p: two-sided; for "same" the larger of two one-sided ones.
     """
 
-    measure: str
-    method: str
-    other: str
-    key: str | ScoreKey
+    text: str
+    side: int
+    p: float
 
 
-def gridworld() -> Iterator[Comparison]:
-    for thresholds in ("lava_0.01_battery_0.01", "lava_0.01", "lava_0.01_battery_0.1"):
-        methods = (f"gridworld/paper/scalarized_{kind}_{thresholds}" for kind in ("advantages", "rewards"))
-        advantages, rewards = methods
-        for measure, key in (("goal", "reward/mean"), ("lava rate", "rate/lava")):
-            yield Comparison(f"{measure}, last 1,000 updates", advantages, rewards, key)
-    for weight in ("0.01", "0.1", "0.3", "0.5", "0.7", "1"):
-        advantages, rewards = (
-            f"gridworld/sweep/scalarized_{of}_lava_{weight}_battery_0" for of in ("advantages", "rewards")
-        )
-        yield Comparison("goal, test", advantages, rewards, "test/reward/mean")
-        yield Comparison("lava rate, test", advantages, rewards, "test/rate/lava")
+# --- measures of a method, by seed
 
 
-def driving() -> Iterator[Comparison]:
-    constrained = "navsim/main/cgrpo_pooled_scale"
-    methods = "navsim/methods"
-    pairs = [
-        (constrained, f"{methods}/cgrpo_scalarized_rewards"),
-        (f"{methods}/equal_weights", f"{methods}/equal_weights_scalarized_rewards"),
-        ("navsim/main/informed_weights", f"{methods}/informed_weights_scalarized_rewards"),
-        (constrained, f"{methods}/equal_weights"),
-        (constrained, "navsim/main/informed_weights"),
-        (constrained, f"{methods}/grpo_epdms"),
-        (constrained, f"{methods}/ppo_lagrangian"),
-        (constrained, f"{methods}/cgrpo_group_scale"),
-    ]
-    for method, other in pairs:
-        yield Comparison("EPDMS, first stage", method, other, FIRST)
-        yield Comparison("EPDMS, both stages", method, other, BOTH)
+def values(method: str, key: str) -> dict[int, float]:
+    """A measure by seed.
+
+    Args:
+        method: folder and name of the runs, such as ``gsm8k/paper/gdpo``.
+        key: of the final means; ``test/...`` of the test; ``stage/COLUMN`` of driving's official scores; or a name in
+            `OF_SERIES`.
+    """
+    folders = [SAME[method], method] if method in SAME else [method]
+    return {seed: value for folder in folders for seed, value in _values_in(folder, key).items()}
 
 
-def word_problems() -> Iterator[Comparison]:
-    paper = "gsm8k/paper"
-    pairs = [
-        (f"{paper}/scalarized_advantages", f"{paper}/gdpo"),
-        (f"{paper}/scalarized_advantages", f"{paper}/scalarized_rewards"),
-        ("gsm8k/critics/scalarized_advantages", "gsm8k/critics/ppo_lagrangian"),
-        (f"{paper}/scalarized_advantages", f"{paper}/fixed_weights"),
-        (f"{paper}/scalarized_advantages", f"{paper}/dual_rate_1e-4"),
-        ("gsm8k/estimators/pooled", "gsm8k/estimators/group"),
-    ]
-    for method, other in pairs:
-        yield Comparison("correctness, test", method, other, "test/rate/correctness")
-        yield Comparison("tokens, test", method, other, "test/rollout/length")
-
-
-def values(method: str, key: str | ScoreKey) -> dict[int, float]:
-    """A measure by seed."""
-    if method in SAME:
-        return values_in(SAME[method], key) | values_in(method, key)
-    return values_in(method, key)
-
-
-def values_in(method: str, key: str | ScoreKey) -> dict[int, float]:
-    """A measure by seed, of one folder's runs."""
+def _values_in(method: str, key: str) -> dict[int, float]:
     folder, name = method.rsplit("/", 1)
-    if isinstance(key, tuple):
-        stage, column = key
-        scores = json.loads((RESULTS / folder / "scores.json").read_text())
+    stage, _, column = key.partition("/")
+    if stage in ("stage_one", "both"):
+        scores = _read(RESULTS / folder / "scores.json")
         by_seed = {seed: scores.get(f"{name}_seed{seed}") for seed in SEEDS}
         return {seed: score[stage][column] for seed, score in by_seed.items() if score is not None}
-    part = "tests" if key.startswith("test/") else "final"
-    found: dict[int, float] = {}
-    for seed in SEEDS:
-        file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
-        if file.is_file():
-            found[seed] = json.loads(file.read_text())[part][key]
-    return found
+    files = {seed: RESULTS / folder / "runs" / f"{name}_seed{seed}.json" for seed in SEEDS}
+    return {seed: _measured(_read(file), key) for seed, file in files.items() if file.is_file()}
 
 
-def main() -> None:
-    print("| method | minus | measure | seeds | difference (95 %) |\n|---|---|---|---:|---|")
-    for comparison in [*gridworld(), *driving(), *word_problems()]:
-        method, other = values(comparison.method, comparison.key), values(comparison.other, comparison.key)
-        gain = difference(other, method)
-        assert gain is not None, f"no common seed of {comparison}"
-        names = (name.split("/", 1)[1] for name in (comparison.method, comparison.other))
-        print(f"| {' | '.join(names)} | {comparison.measure} | {gain.seeds} | {shown(gain)} |")
+def _measured(run: dict[str, Any], key: str) -> float:
+    if key in OF_SERIES:
+        return OF_SERIES[key](run)
+    return float(run["tests" if key.startswith("test/") else "final"][key])
 
 
-def shown(gain: Difference) -> str:
+def _late(run: dict[str, Any], tag: str) -> np.ndarray:
+    """A series after its first quarter."""
+    series = np.array(run["series"][tag], float)
+    return series[len(series) // 4 :]
+
+
+OF_SERIES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "weight of the constraints": lambda run: 1 - run["final"]["multiplier/reward"],
+    "noise of lava's effective weight": lambda run: float(np.nanstd(_late(run, "effective_weight/lava"))),
+    "share of updates in which lava outweighs goal": lambda run: float(
+        np.nanmean(_late(run, "effective_weight/lava") > _late(run, "effective_weight/reward"))
+    ),
+}
+
+
+@cache
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text())
+
+
+# --- tests
+
+
+def decided(test: Comparison | Spread) -> Outcome:
+    return _spread(test) if isinstance(test, Spread) else _difference(test)
+
+
+def _difference(test: Comparison) -> Outcome:
+    """Mean difference by seed, averaged over the pairs of methods, with Student's interval."""
+    by_pair = [_apart(test, method, other) for method, other in zip(test.methods, test.others, strict=True)]
+    seeds = sorted(set.intersection(*(set(pair) for pair in by_pair)))
+    assert len(seeds) >= 3, f"Expected three common seeds, but got {seeds} of {test}."
+    apart = np.array([np.mean([pair[seed] for pair in by_pair]) for seed in seeds])
+    mean, error = float(apart.mean()), float(stats.sem(apart))
+    freedom = len(seeds) - 1
+    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    low, high = mean - half, mean + half
+    text = f"{test.measure} {shown(mean, half)}, {len(seeds)} seeds"
+    if test.expected == "same":
+        side = 1 if -test.margin < low and high < test.margin else -1 if low > test.margin or high < -test.margin else 0
+        nearest = (test.margin - abs(mean)) / error if error else math.inf
+        return Outcome(text, side, float(stats.t.sf(abs(nearest), freedom)))
+    toward = 1 if test.expected == "more" else -1
+    side = toward if low > 0 else -toward if high < 0 else 0
+    p = float(2 * stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    return Outcome(text, side, p)
+
+
+def _apart(test: Comparison, method: str, other: str | float) -> dict[int, float]:
+    first = values(method, test.key)
+    if isinstance(other, float):
+        return {seed: value - other for seed, value in first.items()}
+    second = values(other, test.other_key or test.key)
+    return {seed: first[seed] - second[seed] for seed in first if seed in second}
+
+
+def _spread(test: Spread) -> Outcome:
+    """Standard deviations over seeds, compared by all permutations of the seeds between the methods."""
+    method, other = (_curves(names, test) for names in (test.methods, test.others))
+    count = min(method.shape[1], other.shape[1])
+    method, other = method[:, :count], other[:, :count]
+    # Each method around its own mean, or the permutations would mix different means.
+    centred = np.concatenate([method - method.mean(0), other - other.mean(0)])
+    ratio = _ratio(method, other)
+    rows = range(len(centred))
+    permuted = [
+        _ratio(centred[list(chosen)], centred[[row for row in rows if row not in chosen]])
+        for chosen in combinations(rows, len(method))
+    ]
+    p = float(np.mean(np.abs(permuted) >= abs(ratio) - 1e-12))
+    deviations = (float(curves.std(0, ddof=1).mean()) for curves in (method, other))
+    text = "{} ± {:.3f} and ± {:.3f}".format(test.measure, *deviations) + f" (permutations: p = {p:.3f})"
+    side = 0 if p > LEVEL else 1 if ratio > 0 else -1
+    return Outcome(text, side, p)
+
+
+def _curves(methods: Sequence[str], test: Spread) -> np.ndarray:
+    """A row for each seed: of a method's series, or of all methods' tests."""
+    if test.key.startswith("test/"):
+        tested = [values(method, test.key) for method in methods]
+        return np.array([[of_method[seed] for of_method in tested] for seed in sorted(tested[0])])
+    (method,) = methods
+    found = {}
+    for folder, name in (one.rsplit("/", 1) for one in ([SAME[method], method] if method in SAME else [method])):
+        for seed in SEEDS:
+            file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
+            if file.is_file():
+                # Means of two logged values, because single ones are noise.
+                series = np.array(_read(file)["series"][test.key], float)
+                found[seed] = np.convolve(series, np.ones(2) / 2, "valid")
+    shortest = min(map(len, found.values()))
+    return np.array([found[seed][:shortest] for seed in sorted(found)])
+
+
+def _ratio(method: np.ndarray, other: np.ndarray) -> float:
+    """Logarithm of the other's deviation divided by the method's."""
+    return math.log(other.std(0, ddof=1).mean() / method.std(0, ddof=1).mean())
+
+
+def shown(mean: float, half: float) -> str:
     """A difference with its interval: rates with three digits, tokens with one; a rate below 0.01 with four."""
-    largest = max(abs(gain.mean), gain.half)
+    largest = max(abs(mean), half)
     digits = 1 if largest >= 1 else 4 if largest < 0.01 else 3
-    low, high = gain.mean - gain.half, gain.mean + gain.half
-    return f"{gain.mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
+
+
+# --- verdicts
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Adjusted p-values (Holm, 1979): at most `LEVEL` for a test that holds beside all others."""
+    order = sorted(range(len(ps)), key=lambda number: ps[number])
+    adjusted, largest = [0.0] * len(ps), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min((len(ps) - rank) * ps[number], 1.0))
+        adjusted[number] = largest
+    return adjusted
+
+
+def verdict(sides: Sequence[int], adjusted: Sequence[float]) -> str:
+    """The key of `VERDICTS` for the tests of one claim by one method."""
+    if 1 in sides and -1 in sides:
+        return "mixed"
+    if 0 in sides:
+        return "not shown"
+    holds = max(adjusted) <= LEVEL
+    if sides[0] > 0:
+        return "shown" if holds else "likely"
+    return "refuted" if holds else "unlikely"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim with the cells of the paper's method and of this package's default, and their verdicts ("" for none)."""
+
+    claim: str
+    cells: tuple[str, str]
+    verdicts: tuple[str, str]
+
+
+def all_tests() -> dict[Comparison | Spread, None]:
+    """All tests of the page, each once."""
+    every = [test for section in sections() for claim in section.claims for cell in claim.cells for test in cell]
+    return dict.fromkeys(test for test in every if not isinstance(test, NotRun))
+
+
+def rows() -> Iterator[tuple[Section, list[Row]]]:
+    tests = list(all_tests())
+    outcomes = [decided(test) for test in tests]
+    adjusted = dict(zip(tests, holm([outcome.p for outcome in outcomes]), strict=True))
+    found = dict(zip(tests, outcomes, strict=True))
+    for section in sections():
+        made = []
+        for claim in section.claims:
+            cells, verdicts = [], []
+            for cell in claim.cells:
+                ran = [test for test in cell if not isinstance(test, NotRun)]
+                if ran:
+                    told = verdict([found[test].side for test in ran], [adjusted[test] for test in ran])
+                    cells.append(f"**{told}**: " + "; ".join(found[test].text for test in ran))
+                else:
+                    told = "not run" if cell else ""
+                    cells.append("not run" if cell else "-")
+                verdicts.append(told)
+            made.append(Row(claim.text, (cells[0], cells[1]), (verdicts[0], verdicts[1])))
+        yield section, made
+
+
+def table() -> str:
+    """The rule, the tables, and the commands of what was not run."""
+    parts = ["| verdict | rule |\n|---|---|"]
+    parts[0] += "".join(f"\n| {name} | {rule} |" for name, rule in VERDICTS.items())
+    for section, made in rows():
+        head = f"| claim | {section.paper} | {section.default} |\n|---|---|---|"
+        body = "".join(f"\n| {row.claim} | {row.cells[0]} | {row.cells[1]} |" for row in made)
+        parts += [f"## {section.title}", *([section.text] if section.text else []), head + body]
+    missing = dict.fromkeys(
+        test
+        for section in sections()
+        for claim in section.claims
+        for cell in claim.cells
+        for test in cell
+        if isinstance(test, NotRun)
+    )
+    parts.append("## Not run\n\n| what | command | CPU minutes |\n|---|---|---:|")
+    parts[-1] += "".join(f"\n| {one.what} | `{one.command}` | {one.minutes} |" for one in missing)
+    return "\n\n".join(parts) + "\n"
+
+
+def counted() -> str:
+    """How many claims have which verdict, by method."""
+    columns = list(zip(*(row.verdicts for _, made in rows() for row in made), strict=True))
+    texts = [", ".join(f"{count} {name}" for name in VERDICTS if (count := column.count(name))) for column in columns]
+    outcomes = [decided(test) for test in all_tests()]
+    alone, after = sum(one.side != 0 for one in outcomes), sum(p <= LEVEL for p in holm([one.p for one in outcomes]))
+    return (
+        f"The paper's method: {texts[0]}.\nThis package's default: {texts[1]}.\n"
+        f"Of {len(outcomes)} tests, {alone} decide alone, and {after} after Holm's correction."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/claims.md")
+    given = parser.parse_args(arguments)
+    made = f"{counted()}\n\n{table()}"
+    if not given.write:
+        print(made)
+        return
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ PAUSES = (1.0, 4.0)
 BUSY = 429, 502, 503, 504
 AT_ONCE = 256
 """Requests of a process at once, a vLLM server's default limit."""
+LOOPBACK = "all://127.0.0.1", "all://localhost", "all://[::1]"
 LARGEST = 2**26
 """Bytes of an answer at most; a long completion with its log-probabilities takes a few million."""
 
@@ -95,7 +96,7 @@ class JSONClient:
             for pause in PAUSES if again else ():
                 try:
                     return await self._try(path, body)
-                except _PassingError:
+                except PassingError:
                     await asyncio.sleep(pause)
             return await self._try(path, body)
 
@@ -118,7 +119,7 @@ class JSONClient:
                 "timeout."
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _PassingError(
+            raise PassingError(
                 f"Expected {self.server} at {self.address}, but got no answer to {path} ({printable(error)}), try "
                 "starting it there, or another address."
             ) from None
@@ -142,12 +143,12 @@ class JSONClient:
             message = printable(json.loads(text)["error"]["message"])
         except (ValueError, LookupError, TypeError, RecursionError):
             message = _start(text)
-        kind = _PassingError if code in BUSY else UserError
+        kind = PassingError if code in BUSY else UserError
         remedy = next((f", try {remedy}" for part, remedy in self.remedies.items() if part in message), "")
         return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){remedy}.")
 
 
-class _PassingError(UserError):
+class PassingError(UserError):
     """A fault that may pass on another try."""
 
 
@@ -156,7 +157,8 @@ def _client(process: int) -> httpx.AsyncClient:
     """Connections of this process; limits of time are the caller's."""
     # Servers close idle connections after five seconds, and a request that meets the end would fail.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE, keepalive_expiry=1.0)
-    return httpx.AsyncClient(timeout=None, limits=limits)
+    # A proxy of the environment is for other machines.
+    return httpx.AsyncClient(timeout=None, limits=limits, mounts=dict.fromkeys(LOOPBACK))
 
 
 def _start(text: bytearray) -> str:

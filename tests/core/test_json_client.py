@@ -128,3 +128,12 @@ def test_requests_are_limited_at_a_time(monkeypatch):
     with serving(count) as (address, heads):
         answers = client(address).post_all("/x", ({"number": number} for number in range(30)))
     assert len(answers) == len(heads) == 30 and 1 < max(most) <= 7
+
+
+def test_this_machine_is_reached_without_the_environment_s_proxy(monkeypatch):
+    """A server that a run starts listens here."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    json_client._client.cache_clear()
+    with serving(responding("200 OK", b"{}")) as (address, heads):
+        assert client(address).get("/health") == {} and len(heads) == 1
+    json_client._client.cache_clear()

@@ -1,13 +1,16 @@
 """What vLLM 0.33 documents of itself, as far as it is asked here, around a small model that really samples.
 
 Requests are held against the documented names, and against the order in which things may be done; replies have the form
-of a real server's.
+of a real server's. ``python -m tests.samplers.fake_vllm serve MODEL --port=PORT`` is a process of its own.
 """
 
+import argparse
 import copy
 import functools
 import json
 import math
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -172,8 +175,8 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, directory, logprobs_mode="processed_logprobs", dev_mode=True, backend=None, **options):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, directory, logprobs_mode="processed_logprobs", dev_mode=True, backend=None, port=0, **options):
+        super().__init__(("127.0.0.1", port), _Handler)
         workers = [WORKERS[backend]()] if isinstance(backend, str) else backend or ()
         self.engine = FakeEngine(directory, logprobs_mode, workers=workers, **options)
         self.dev_mode, self.dtype = dev_mode, torch.float32
@@ -189,6 +192,8 @@ class FakeServer(ThreadingHTTPServer):
         """Status and content."""
         path, query = url.path, dict(parse_qsl(url.query))
         self.requests.append((path, body))
+        if path == "/health":
+            return 200, b""
         if path == "/v1/completions" and method == "POST":
             return self.completions(body)
         if not self.dev_mode:
@@ -277,3 +282,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         """Says nothing."""
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser()
+    for name in ("serve", "model", "--host", "--logprobs-mode", "--dtype", "--gpu-memory-utilization"):
+        parser.add_argument(name)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--no-enable-chunked-prefill", action="store_true")
+    parser.add_argument("--enable-sleep-mode", action="store_true")
+    given = parser.parse_args(arguments)
+    assert given.serve == "serve" and given.host == "127.0.0.1" and os.environ["VLLM_SERVER_DEV_MODE"] == "1"
+    FakeServer(given.model, given.logprobs_mode, port=given.port, sleep_mode=given.enable_sleep_mode)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

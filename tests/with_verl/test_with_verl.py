@@ -5,6 +5,10 @@ Skipped without verl, see CONTRIBUTING.md. The v1 trainer's queue is a real one,
 
 import math
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -244,6 +248,36 @@ def test_a_killed_run_continues_exactly(driver, tmp_path):
     named, _ = driver("trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/global_step_3")
     with pytest.raises(UserError, match="by SoftmaxAdam"):
         named._load_checkpoint()
+
+
+def train_until_killed(folder):
+    """In a process of its own: a step and a checkpoint at a time."""
+    trainer = v0(config_of(folder))
+    for seed in range(10**6):
+        v0_step(trainer, drawn(seed))
+        trainer.global_steps = seed + 1
+        trainer._save_checkpoint()
+
+
+def test_a_process_that_was_killed_continues_exactly(tmp_path):
+    """SIGKILL at any moment after three checkpoints, also within a step or a checkpoint."""
+    program = f"import runpy; runpy.run_path({__file__!r})['train_until_killed']({str(tmp_path)!r})"
+    latest = tmp_path / "latest_checkpointed_iteration.txt"
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as process:
+        while not (latest.exists() and int(latest.read_text() or 0) >= 3):
+            assert process.poll() is None
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+    resumed = v0(config_of(tmp_path))
+    resumed._load_checkpoint()
+    steps = resumed.global_steps
+    assert steps >= 3
+    expected = ConstrainedAdvantages(OBJECTIVE)
+    for seed in range(steps):
+        expected(drawn(seed))
+    for seed in range(steps, steps + 3):
+        assert torch.equal(v0_step(resumed, drawn(seed))[0], expected(drawn(seed)))
+    assert resumed.constrained_grpo.advantages.weights == expected.weights
 
 
 def test_a_checkpoint_without_multipliers_is_told(driver, tmp_path):

@@ -31,6 +31,8 @@ class IPCPush(WeightPush):
     its environment, because handles are pickled.
     """
 
+    backend = "ipc"
+
     @contextmanager
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
         gpu = self._gpu(policy.device)

@@ -41,6 +41,8 @@ class NCCLPush(WeightPush):
         timeout: seconds until a broadcast fails.
     """
 
+    backend = "nccl"
+
     def __init__(self, timeout: float = 600.0) -> None:
         expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.timeout = timedelta(seconds=timeout)

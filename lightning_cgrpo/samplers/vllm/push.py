@@ -17,7 +17,13 @@ Send = Callable[[JSONClient], None]
 
 
 class WeightPush(ABC):
-    """Sends a policy's weights to a vLLM server."""
+    """Sends a policy's weights to a vLLM server.
+
+    Attributes:
+        backend: of ``--weight-transfer-config``; None if the server needs none.
+    """
+
+    backend: str | None = None
 
     @abstractmethod
     def prepared(self, policy: CausalLMPolicy) -> AbstractContextManager[Send]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.distributed import all_sum, world
+from lightning_cgrpo.core.distributed import all_sum, gathered, world
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.json_client import JSONClient
+from lightning_cgrpo.core.json_client import JSONClient, PassingError
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import without_text
 from lightning_cgrpo.policies.sharding import unsharded
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
+from lightning_cgrpo.samplers.vllm.own_server import OwnServer
 from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
@@ -43,6 +45,11 @@ REMEDIES = {
     "dtype": "`vllm serve` with --dtype float32",
 }
 """Remedies by parts of vLLM's messages."""
+BESIDE = {
+    "cuda": ["--gpu-memory-utilization=0.4"],
+    "cpu": ["--dtype=float32", "--no-enable-chunked-prefill", "--gpu-memory-utilization=0.1"],
+}
+"""Options of a server that a run starts, by the policy's device: the server isn't alone there, and docs/vllm.md."""
 IN_BETWEEN = "incomplete"
 """Version of the weights during a push, and of a server that sleeps."""
 
@@ -50,49 +57,68 @@ IN_BETWEEN = "incomplete"
 class VLLMServer(RolloutEngine):
     """Lets a vLLM server continue the prompts.
 
-    Start the server with the policy's model, for one run at a time:
+    Without an address, the run starts a server of the policy's model on this machine. The server ends with this object
+    or the process, however the process ends, and `OwnServer.end` ends it before.
+
+    With an address, start the server with the policy's model, for one run at a time:
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --host 127.0.0.1 --logprobs-mode processed_logprobs``
 
-    The environment variable ``VLLM_API_KEY``, which also gives a server its key, is sent with each request.
+    The environment variable ``VLLM_API_KEY``, which also gives a server its key, is then sent with each request.
 
     Each answer is one request with its own seed; in a conversation, each turn is one, with all tokens before it.
     Changed weights are pushed before a rollout, and the log-probabilities of a short answer are compared.
 
     Args:
+        address: of a server that runs; by default one is started.
         push: way of the weights, `FolderPush` (the default), `NCCLPush` or `IPCPush`.
         timeout: seconds until a request fails.
         sleeps: the server shares the GPUs of training, and gives its memory back before each update trains
-            (needs ``--enable-sleep-mode``). Weights are then pushed before each update's rollout.
+            (needs ``--enable-sleep-mode``). Weights are then pushed before each update's rollout. By default a server
+            that is started here sleeps if the policy is on a GPU and `push` isn't `NCCLPush`.
+        command: starts a server; ``serve`` may have a path before and options behind it.
     """
 
     reads_weights = False
+    client: JSONClient
+    _where: str
 
     def __init__(
         self,
-        address: str = "http://localhost:8000",
+        address: str | None = None,
         push: WeightPush | None = None,
         timeout: float = 600.0,
-        sleeps: bool = False,
+        sleeps: bool | None = None,
+        command: str = "vllm serve",
     ) -> None:
-        self.client = JSONClient(address, timeout, "a vLLM server", os.environ.get(API_KEY), REMEDIES)
         self.push: WeightPush = FolderPush() if push is None else push
-        self.sleeps = sleeps
-        self._where = f"the vLLM server at {self.client.address}"
+        self.timeout, self.sleeps, self.command = timeout, sleeps, command
+        self.own: OwnServer | None = None  # on the process that started it
+        self._reached = False
         self._version = ""
         self._in_session = False
         self._first_gap: float | None = None  # of log-probabilities after the first push
+        if address is not None:
+            self._reach(address, os.environ.get(API_KEY))
+
+    def _reach(self, address: str, key: str | None) -> None:
+        self.client = JSONClient(address, self.timeout, "a vLLM server", key, REMEDIES)
+        self._where = f"the vLLM server at {self.client.address}"
+        self._reached = True
 
     @contextmanager
     def session(self, policy: CausalLMPolicy) -> Iterator[None]:
         """Push changed weights, and check at the end that the server still has them. Collective."""
-        self._synchronize(policy)
-        self._in_session = True
-        try:
-            yield
-        finally:
-            self._in_session = False
-        served = self._served()
+        if not self._reached:
+            self._start(policy)
+        with self._while_it_runs():
+            self._synchronize(policy)
+            self._in_session = True
+            try:
+                yield
+            finally:
+                self._in_session = False
+            served = self._served()
         if served != self._version:
             raise UserError(
                 f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
@@ -101,7 +127,8 @@ class VLLMServer(RolloutEngine):
 
     def release(self, policy: CausalLMPolicy) -> None:
         if self.sleeps and self._version:
-            self._sleep(policy)
+            with self._while_it_runs():
+                self._sleep(policy)
 
     @torch.no_grad()
     def generate(
@@ -129,6 +156,66 @@ class VLLMServer(RolloutEngine):
                 seed = seed_of[number * group_size + answer]
                 requests.append({"prompt": prompt, **parameters(policy, sampling, seed, limit_of[number])})
         return rollouts(policy, inputs, self._turns(policy, requests), group_size, sampling.max_new_tokens)
+
+    # --- a server of this run
+
+    def _start(self, policy: CausalLMPolicy) -> None:
+        """Start a server on the first process, whose address all processes get. Collective."""
+        machines = sorted(set(gathered(socket.gethostname())))
+        if len(machines) > 1:
+            raise UserError(
+                f"Expected all processes on one machine, because a server that this run starts is reached from there "
+                f"alone, but got {', '.join(machines)}, try the address of a server that runs."
+            )
+        if self.sleeps is None:
+            self.sleeps = policy.device.type == "cuda" and self.push.backend != "nccl"
+        answers, fault = ("", ""), ""
+        if world()[0] == 0:
+            try:
+                answers = self._started(policy)
+            except UserError as error:
+                fault = str(error)
+        # Every process raises.
+        answers, fault = gathered((answers, fault))[0]
+        if fault:
+            raise UserError(fault)
+        self._reach(*answers)
+
+    def _started(self, policy: CausalLMPolicy) -> tuple[str, str]:
+        """Address and key of a server that answers."""
+        model = policy.model.config.name_or_path
+        if not model:
+            raise UserError(
+                f"Expected a policy from a directory or the hub, because a server that this run starts reads it from "
+                f"there, but got '{policy.name}' without a name, try the address of a server that runs."
+            )
+        options = [f"--logprobs-mode={LOGPROBS_MODE}", *BESIDE.get(policy.device.type, [])]
+        if revision := policy.model_init_kwargs.get("revision"):
+            options.append(f"--revision={revision}")
+        if self.sleeps:
+            options.append("--enable-sleep-mode")
+        environment = {}
+        if self.push.backend is not None:
+            options.append(f'--weight-transfer-config={{"backend": "{self.push.backend}"}}')
+        if self.push.backend == "ipc":
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+        self.own = OwnServer(self.command, model, options, environment)
+        if isinstance(self.push, FolderPush):
+            self.push.folder = self.push.folder or str(self.own.folder)  # removed with it, also after SIGKILL
+        self.own.wait()
+        return self.own.address, self.own.key
+
+    @contextmanager
+    def _while_it_runs(self) -> Iterator[None]:
+        """Context: a request that fails because this run's server has ended, or is ending, is told with its log."""
+        try:
+            yield
+        except UserError as error:
+            if self.own is not None:
+                self.own.check("go on", wait=isinstance(error, PassingError))
+                if "Engine" in str(error):  # which died, and the server may follow
+                    raise UserError(f"{error} Its log ends with:\n{self.own.last_lines()}") from None
+            raise
 
     # --- weights
 

@@ -1,0 +1,414 @@
+"""What the paper claims, and which committed runs test it, with the paper's method and with this package's default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+COMPARABLE = 0.02
+"""Largest difference of rates and scores that counts as comparable."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A difference that a claim expects to have a sign, or to be small.
+
+    Args:
+        measure: words.
+        methods: folders and names of runs, such as ``gsm8k/paper/gdpo``; several are averaged by seed.
+        others: what is subtracted, one for each method: a method, or a number.
+        key: see `benchmarks.claims.values`.
+        expected: "same" is a difference below `margin`, to either side.
+        other_key: of the others, by default `key`.
+    """
+
+    measure: str
+    methods: tuple[str, ...]
+    others: tuple[str | float, ...]
+    key: str
+    expected: Literal["more", "less", "same"] = "more"
+    margin: float = COMPARABLE
+    other_key: str | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The claim that a measure of the methods varies less between seeds than the others'.
+
+    Args:
+        key: of one method's series, or ``test/...`` of several methods' tests.
+    """
+
+    measure: str
+    methods: tuple[str, ...]
+    others: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Runs that would decide a claim, and their CPU minutes."""
+
+    what: str
+    command: str
+    minutes: int
+
+
+Cell = tuple[Comparison | Spread | NotRun, ...]
+"""Tests of one method; empty if the claim says nothing of it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, with the tests of the paper's method and of this package's default."""
+
+    text: str
+    paper: Cell = ()
+    default: Cell = ()
+
+    @property
+    def cells(self) -> tuple[Cell, Cell]:
+        return self.paper, self.default
+
+
+@dataclass(frozen=True)
+class Section:
+    """Claims about one problem; `paper` and `default` name the two methods' settings."""
+
+    title: str
+    text: str
+    paper: str
+    default: str
+    claims: list[Claim] = field(hash=False)
+
+
+def sections() -> Iterator[Section]:
+    yield gridworld()
+    yield driving()
+    yield word_problems()
+
+
+def one(
+    measure: str,
+    method: str,
+    other: str | float,
+    key: str,
+    expected: Literal["more", "less", "same"] = "more",
+    margin: float = COMPARABLE,
+) -> Comparison:
+    return Comparison(measure, (method,), (other,), key, expected, margin)
+
+
+STUDY = "python -m lightning_cgrpo study configs/studies"
+GRIDWORLD, SWEEP = f"{STUDY}/claims_gridworld.yaml", f"{STUDY}/gridworld_sweep.yaml"
+DRIVING, WORDS = f"{STUDY}/claims_navsim.yaml", f"{STUDY}/claims_gsm8k.yaml"
+
+# --- the gridworld
+
+THRESHOLDS = {
+    "(0.01, 0.01)": "lava_0.01_battery_0.01",
+    "lava alone": "lava_0.01",
+    "(0.01, 0.1)": "lava_0.01_battery_0.1",
+}
+WEIGHTS = ("0.01", "0.05", "0.1", "0.2", "0.3", "0.5")
+"""Fixed weights of lava, up to which the paper's two methods differ."""
+
+
+def gridworld() -> Section:
+    folder = "gridworld/paper"
+    pairs = {
+        name: (f"{folder}/scalarized_advantages_{of}", f"{folder}/scalarized_rewards_{of}")
+        for name, of in THRESHOLDS.items()
+    }
+    advantages, rewards = pairs["(0.01, 0.01)"]
+    against = NotRun("claims_gridworld.yaml: the default beside scalarized rewards, five seeds", GRIDWORLD, 90)
+    sweep = NotRun("gridworld_sweep.yaml with `--model.estimator.scale=pooled` in `overrides`", SWEEP, 190)
+    infeasible = NotRun(
+        "claims_gsm8k.yaml: a threshold that no policy here reaches, eight seeds", f"{WORDS} --only infeasible", 40
+    )
+    every = [_swept(*pair) for pair in product((*WEIGHTS, "0.7", "1"), ("0", "0.1"))]
+    swept = tuple(pair[0] for pair in every), tuple(pair[1] for pair in every)
+    noise, swaps = "noise of lava's effective weight", "share of updates in which lava outweighs goal"
+    vanishing = (
+        one("reward's multiplier minus 0.95", rewards, 0.95, "multiplier/reward"),
+        one("lava's effective weight minus 0.4", rewards, 0.4, "effective_weight/lava"),
+    )
+    return Section(
+        "Gridworld",
+        "The paper's own gridworld. Differences are scalarized advantages minus scalarized rewards, unless a cell\n"
+        "says otherwise. With fixed weights of lava, policies are tested, without battery unless said.",
+        "the paper's method: each group's scale, softmax dual",
+        "this package's default: pooled scale, DampedAscent",
+        [
+            Claim(
+                "Scalarized advantages reach more goals",
+                tuple(one(name, *pair, "reward/mean") for name, pair in pairs.items()),
+                (against,),
+            ),
+            Claim(
+                "They have a higher lava rate, up to its threshold, where scalarized rewards leave it unused",
+                tuple(one(name, *pair, "rate/lava") for name, pair in pairs.items()),
+                (one("lava rate minus 0.01", "gridworld/estimators/pooled", 0.01, "rate/lava", "same", 0.002),),
+            ),
+            Claim(
+                "A threshold of 0.1 of battery is used",
+                (one("battery rate", *pairs["(0.01, 0.1)"], "rate/battery"),),
+                (against,),
+            ),
+            Claim(
+                "Training is more stable",
+                tuple(Spread(name, pair[:1], pair[1:], "reward/mean") for name, pair in pairs.items()),
+                (against,),
+            ),
+            Claim("Under scalarized rewards, effective weights stay large while multipliers vanish", vanishing),
+            Claim(
+                "Under scalarized rewards, effective weights are noisier",
+                (one(f"{noise}, rewards minus advantages", rewards, advantages, noise),),
+            ),
+            Claim("Under scalarized rewards, the order of goal and lava swaps", (one(swaps, rewards, 0.0, swaps),)),
+            Claim(
+                "Fixed weights: scalarized rewards suppress lava at every weight",
+                tuple(one(f"lava rate at {weight}", *_swept(weight), "test/rate/lava") for weight in WEIGHTS),
+                (sweep,),
+            ),
+            Claim(
+                "Fixed weights: more goals with scalarized advantages, over all weights",
+                (Comparison("goals, mean over 16 pairs of weights", *swept, "test/reward/mean"),),
+                (sweep,),
+            ),
+            Claim("… with smaller error bars", (Spread("goals", *swept, "test/reward/mean"),), (sweep,)),
+            Claim(
+                "… at each weight up to 0.5",
+                tuple(one(f"goals at {weight}", *_swept(weight), "test/reward/mean") for weight in WEIGHTS),
+                (sweep,),
+            ),
+            Claim(
+                "Fixed weights: a battery weight of 0.1, instead of 0, relaxes lava under scalarized advantages",
+                tuple(
+                    one(f"lava rate at {weight}", _swept(weight, "0.1")[0], _swept(weight)[0], "test/rate/lava")
+                    for weight in WEIGHTS
+                ),
+                (sweep,),
+            ),
+            Claim(
+                "… and leaves lava as it is under scalarized rewards",
+                (
+                    Comparison(
+                        "lava rate, mean over weights",
+                        tuple(_swept(weight, "0.1")[1] for weight in WEIGHTS),
+                        tuple(_swept(weight)[1] for weight in WEIGHTS),
+                        "test/rate/lava",
+                        "same",
+                        0.002,
+                    ),
+                ),
+                (sweep,),
+            ),
+            Claim(
+                "Infeasible thresholds: the softmax dual gives one constraint all the weight (a limitation)",
+                (infeasible,),
+                (infeasible,),
+            ),
+        ],
+    )
+
+
+def _swept(weight: str, battery: str = "0") -> tuple[str, str]:
+    """Scalarized advantages and rewards at fixed weights."""
+    advantages, rewards = (
+        f"gridworld/sweep/scalarized_{of}_lava_{weight}_battery_{battery}" for of in ("advantages", "rewards")
+    )
+    return advantages, rewards
+
+
+# --- driving
+
+START_FILE = Path(__file__).parents[1] / "docs/results/navsim/start.json"
+START = {
+    stage: json.loads(START_FILE.read_text())["drivers"]["policy"][stage]["EPDMS"] for stage in ("stage_one", "both")
+}
+"""EPDMS before training."""
+START_BEFORE = {"stage_one": 0.861, "both": 0.663}
+"""The same on the 200 scenes of before."""
+STAGES = {"first stage": "stage_one", "both stages": "both"}
+RATES = ("NC", "DAC", "DDC")
+
+
+def driving() -> Section:
+    before, methods, main = "navsim/before", "navsim/methods", "navsim/main"
+    theirs, ours = "navsim/duals/softmax_adam", f"{main}/cgrpo_pooled_scale"
+    lagrangian = f"{methods}/cgrpo_scalarized_rewards"
+    scales = NotRun(
+        "claims_navsim.yaml: fixed weights with each group's scale, three seeds", f"{DRIVING} --only group_scale", 44
+    )
+    ppo = NotRun(
+        "claims_navsim.yaml: PPO with EPDMS in today's driving, three seeds", f"{DRIVING} --only ppo_epdms", 30
+    )
+
+    def scores(method: str, other: str, expected: Literal["more", "less", "same"] = "more") -> Cell:
+        return tuple(one(words, method, other, f"{stage}/EPDMS", expected) for words, stage in STAGES.items())
+
+    def gains(method: str, starts: dict[str, float], expected: Literal["more", "less"] = "more") -> Cell:
+        return tuple(one(words, method, starts[stage], f"{stage}/EPDMS", expected) for words, stage in STAGES.items())
+
+    return Section(
+        "Driving",
+        "Official scores (EPDMS), three seeds. The paper's method ran with the configuration of until November 25,\n"
+        "2026 ([rows of before](results/navsim/README.md#the-rows-of-before)): thresholds of 0.95, 200 test scenes\n"
+        "(`results/navsim/before/scores.json` is commit c77033a's). Constrained GRPO has the softmax dual there;\n"
+        "scalarized rewards and PPO-Lagrangian have the default dual of then. The default ran with today's three\n"
+        "rates and 1,000 scenes. In rows about rates, the first column has today's configuration, with each\n"
+        "group's scale and the default dual.",
+        "the paper's method: each group's scale, softmax dual",
+        "this package's default: pooled scale, DampedAscent",
+        [
+            Claim(
+                "Under constraints, scalarized advantages score more than scalarized rewards",
+                scores(theirs, f"{before}/cgrpo_scalarized_rewards"),
+                scores(ours, lagrangian),
+            ),
+            Claim(
+                "… with equal weights",
+                scores(f"{before}/equal_weights_scalarized_advantages", f"{before}/equal_weights_scalarized_rewards"),
+                scores(f"{methods}/equal_weights", f"{methods}/equal_weights_scalarized_rewards"),
+            ),
+            Claim(
+                "… with informed weights",
+                scores(
+                    f"{before}/informed_weights_scalarized_advantages", f"{before}/informed_weights_scalarized_rewards"
+                ),
+                scores(f"{main}/informed_weights", f"{methods}/informed_weights_scalarized_rewards"),
+            ),
+            Claim(
+                "Constrained GRPO scores more than equal weights",
+                scores(theirs, f"{before}/equal_weights_scalarized_advantages"),
+                scores(ours, f"{methods}/equal_weights"),
+            ),
+            Claim(
+                "… than informed weights",
+                scores(theirs, f"{before}/informed_weights_scalarized_advantages"),
+                scores(ours, f"{main}/informed_weights"),
+            ),
+            Claim(
+                "… than EPDMS as the reward",
+                scores(theirs, f"{before}/grpo_epdms"),
+                scores(ours, f"{methods}/grpo_epdms"),
+            ),
+            Claim(
+                "EPDMS as GRPO's reward does harm",
+                gains(f"{before}/grpo_epdms", START_BEFORE, "less"),
+                gains(f"{methods}/grpo_epdms", START, "less"),
+            ),
+            Claim("EPDMS as PPO's reward does harm", gains("navsim/critics/ppo_epdms", START_BEFORE, "less"), (ppo,)),
+            Claim(
+                "Constrained GRPO is comparable with PPO-Lagrangian (± 0.02)",
+                scores(theirs, "navsim/critics/ppo_lagrangian", "same"),
+                scores(ours, f"{methods}/ppo_lagrangian", "same"),
+            ),
+            Claim("Constrained GRPO improves on fine-tuning", gains(theirs, START_BEFORE), gains(ours, START)),
+            Claim(
+                "So does Constrained GRPO with scalarized rewards",
+                gains(f"{before}/cgrpo_scalarized_rewards", START_BEFORE),
+                gains(lagrangian, START),
+            ),
+            Claim(
+                "Equal weights on advantages don't gain",
+                gains(f"{before}/equal_weights_scalarized_advantages", START_BEFORE, "less"),
+                gains(f"{methods}/equal_weights", START, "less"),
+            ),
+            Claim(
+                "Equal weights on rewards don't gain",
+                gains(f"{before}/equal_weights_scalarized_rewards", START_BEFORE, "less"),
+                gains(f"{methods}/equal_weights_scalarized_rewards", START, "less"),
+            ),
+            Claim(
+                "Constraints are met (test, as training scores, minus 0.92)",
+                tuple(one(rate, f"{methods}/cgrpo_group_scale", 0.92, f"test/rate/{rate}") for rate in RATES),
+                tuple(one(rate, ours, 0.92, f"test/rate/{rate}") for rate in RATES),
+            ),
+            Claim(
+                "… where equal weights on advantages miss NC",
+                (scales,),
+                (one("NC minus 0.92", f"{methods}/equal_weights", 0.92, "test/rate/NC", "less"),),
+            ),
+            Claim(
+                "… where equal weights on rewards miss NC",
+                (),
+                (one("NC minus 0.92", f"{methods}/equal_weights_scalarized_rewards", 0.92, "test/rate/NC", "less"),),
+            ),
+            Claim(
+                "Under scalarized rewards, the constraints take all the weight without reaching the rate",
+                (),
+                (
+                    one("their multipliers minus 0.9", lagrangian, 0.9, "weight of the constraints"),
+                    one("NC minus 0.92", lagrangian, 0.92, "rate/NC", "less"),
+                ),
+            ),
+        ],
+    )
+
+
+# --- word problems
+
+
+def word_problems() -> Section:
+    paper, critics, estimators = "gsm8k/paper", "gsm8k/critics", "gsm8k/estimators"
+    theirs, ours = f"{paper}/scalarized_advantages_softmax_adam", f"{paper}/scalarized_advantages"
+    more = NotRun("claims_gsm8k.yaml: PPO-Lagrangian and Constrained GRPO with today's dual, eight seeds", WORDS, 75)
+    models = NotRun("larger models", "none is packaged", 0)
+
+    def correct(method: str, other: str, expected: Literal["more", "less", "same"] = "more") -> Cell:
+        return (one("correctness", method, other, "test/rate/correctness", expected),)
+
+    def shift(method: str) -> Cell:
+        return (
+            Comparison(
+                "test minus training",
+                (method,),
+                (method,),
+                "test/rate/correctness",
+                "same",
+                other_key="rate/correctness",
+            ),
+        )
+
+    return Section(
+        "Word problems (the paper: GSM8K)",
+        "Correctness of the answers to 1,000 test problems. The softmax dual has the floor that it needs here.\n"
+        "PPO-Lagrangian and Constrained GRPO beside it had the default dual of until November 25, 2026.",
+        "the paper's method: each group's scale, softmax dual",
+        "this package's default: pooled scale, DampedAscent",
+        [
+            Claim("More correct than GDPO", correct(theirs, f"{paper}/gdpo"), correct(ours, f"{paper}/gdpo")),
+            Claim(
+                "Scalarized advantages more correct than scalarized rewards",
+                correct(theirs, f"{paper}/scalarized_rewards_softmax_adam"),
+                correct(ours, f"{paper}/scalarized_rewards"),
+            ),
+            Claim(
+                "Comparable with PPO-Lagrangian, without a critic (± 0.02)",
+                correct(f"{critics}/scalarized_advantages", f"{critics}/ppo_lagrangian", "same"),
+                (more,),
+            ),
+            Claim(
+                "Fixed weights give up correctness",
+                correct(theirs, f"{paper}/fixed_weights"),
+                correct(ours, f"{paper}/fixed_weights"),
+            ),
+            Claim(
+                "A dual learning rate of 1e-4 suffices (± 0.02; here 300 updates)",
+                (one("correctness minus 0.85", f"{paper}/dual_rate_1e-4", 0.85, "test/rate/correctness", "same"),),
+            ),
+            Claim("The shift from training to test is small (± 0.02)", shift(theirs), shift(ours)),
+            Claim("Gains grow with the model (1.5, 3 and 7 billion parameters)", (models,), (models,)),
+            Claim(
+                "Not the paper's claim: one running deviation is more correct than each group's",
+                (),
+                correct(f"{estimators}/pooled", f"{estimators}/group"),
+            ),
+        ],
+    )
