@@ -127,13 +127,18 @@ class Signal(_Tensors):
     def of(cls, values: Sequence[float | None], rollouts: Rollouts) -> Signal:
         """Values of B G answers in the order (b, g); None does not apply.
 
-        They are float32, or float64 if float32 would blur the differences within a group, as of rewards of 1e7 ± 0.25.
+        They are float32, or float64 if float32 would blur the differences within a group, as of rewards of 1e7 ± 0.25;
+        the values of other groups are those of float32 then, too.
         """
         shape, device = rollouts.mask.shape[:2], rollouts.mask.device
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device="cpu").view(shape)
         exact = torch.tensor([value or 0.0 for value in values], dtype=torch.float64, device="cpu").view(shape)
-        dtype = torch.float64 if _blurred(exact, applicable) else torch.float32
-        return cls(exact.to(dtype).to(device), applicable=applicable.to(device))
+        blurred_B = _blurred(exact, applicable)
+        values = exact.float()
+        if blurred_B.any():
+            # Other groups keep the digits of float32, because digits of their rounding would tell their answers apart.
+            values = torch.where(blurred_B[:, None], exact, values.double())
+        return cls(values.to(device), applicable=applicable.to(device))
 
     @property
     def total(self) -> Tensor:
@@ -168,14 +173,14 @@ class Signal(_Tensors):
         return self.mapped(lambda tensor: _where(answers, tensor))
 
 
-def _blurred(exact: Tensor, applicable: Tensor) -> bool:
-    """True if float32 rounds values ``[B, G]`` by more than `BLUR` of a group's range, which is more than residue."""
+def _blurred(exact: Tensor, applicable: Tensor) -> Tensor:
+    """Groups ``[B]`` whose values ``[B, G]`` float32 rounds by more than `BLUR` of their range, if that is no residue."""
     rounded = exact.float().double()
     used = applicable & rounded.isfinite()  # an overflow of float32 remains a fault
     lost = torch.where(used, exact - rounded, 0).abs().amax(-1)
     spread = torch.where(used, exact, -torch.inf).amax(-1) - torch.where(used, exact, torch.inf).amin(-1)
     largest = torch.where(used, exact, 0).abs().amax(-1)
-    return bool(((lost > BLUR * spread) & (spread > RESIDUE * largest)).any())
+    return (lost > BLUR * spread) & (spread > RESIDUE * largest)
 
 
 def _where(answers: Tensor | None, values: Tensor) -> Tensor:

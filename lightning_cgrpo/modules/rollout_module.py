@@ -161,12 +161,13 @@ class RolloutModule(Stated, LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._metrics = checkpoint.get("metrics", {})
         self.manual_optimization.fitting_tokens = checkpoint.get("micro_batch_tokens")  # passes as before: equal sums
-        self.sampler.memory = checkpoint.get("rollout_bytes", self.sampler.memory)
         path = "the checkpoint"
         if self._trainer is not None:
             path = str(self.trainer.ckpt_path or path)
             if self.trainer.state.fn == "fit":
                 check_resumable(checkpoint, path)
+                # As many answers at once as before. An evaluation may have less memory.
+                self.sampler.memory = checkpoint.get("rollout_bytes", self.sampler.memory)
             if self.trainer.precision == "64-true":
                 # Lightning converts the module after loading, which would round the weights.
                 self.double()

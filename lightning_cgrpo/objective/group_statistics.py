@@ -71,9 +71,13 @@ def group_statistics(components: Components) -> GroupStatistics:
     mean_JB = shifted_JBG.sum(-1) / count_JB.clamp(min=1)
     deviation_JBG = torch.where(applicable_JBG, shifted_JBG - mean_JB[..., None], 0)
     std_JB = (deviation_JBG.square().sum(-1) / count_JB.clamp(min=1)).sqrt()
-    # A spread within the rounding of the values is none.
+    # A spread within the rounding of the values is none. Values that float32 holds may have been computed in it, beside
+    # another component's in float64.
     largest_JB = torch.where(applicable_JBG, values_JBG.abs(), 0).amax(-1)
-    informative_JB = std_JB > ULPS * torch.finfo(components.values.dtype).eps * largest_JB
+    of_float32_JB = (~applicable_JBG | (values_JBG.float().double() == values_JBG)).all(-1)
+    eps, eps_of_float32 = torch.finfo(components.values.dtype).eps, torch.finfo(torch.float32).eps
+    eps_JB = torch.where(of_float32_JB, max(eps, eps_of_float32), eps)
+    informative_JB = std_JB > ULPS * eps_JB * largest_JB
     return GroupStatistics(
         components,
         deviation=deviation_JBG * informative_JB[..., None],

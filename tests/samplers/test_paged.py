@@ -44,7 +44,43 @@ def answered(policy, sampling, engine=None, limits=LIMITS):
     inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
     draws = noise_for(prompts)(GROUP_SIZE, sampling.max_new_tokens)
     engine = TransformersEngine() if engine is None else engine
+    if engine._pages(policy) and limits is not None:
+        # Pages serve limits of each prompt too, though later turns of conversations take the other way.
+        with torch.no_grad():
+            lengths = inputs["prompt_mask"].sum(-1)
+            return engine._in_pages(policy, inputs, lengths, limits, GROUP_SIZE, sampling, draws.flatten())
     return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
+
+
+def test_a_step_of_a_validation_serves_training(policy, paged):
+    """Lightning validates in inference mode, whose tensors nothing could write later."""
+    engine, sampling = TransformersEngine(), Sampling(6)
+    with torch.inference_mode():
+        first = answered(policy, sampling, engine, None)
+    step = engine._step
+    second = answered(policy, sampling, engine, None)
+    assert engine._step is step
+    equal(first, second)
+
+
+def test_later_turns_take_no_pages(policy, paged):
+    """Each turn has sizes of its own, which would need a graph each."""
+    engine = TransformersEngine()
+    prompts = groups(TEXTS)
+    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+    engine.generate(policy, inputs, 1, Sampling(6), noise_for(prompts)(1, 6), LIMITS.clamp(max=6))
+    assert engine._step is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "reads"),
+    [(torch.bfloat16, (9, 0), True), (torch.float32, (9, 0), False), (torch.bfloat16, (7, 5), False)],
+)
+def test_pages_need_their_kernel(monkeypatch, dtype, capability, reads):
+    monkeypatch.setattr(pages, "takes_pages", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert pages.kernel_reads(torch.device("cuda"), dtype) is reads
+    assert pages.kernel_reads(torch.device("cpu"), torch.float32)
 
 
 def equal(one, other):

@@ -183,6 +183,14 @@ def _gathered(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: 
     return attended[:, :, 0]
 
 
+def kernel_reads(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether PyTorch's flash kernel can read pages of this dtype there; other devices read copies of them."""
+    if device.type != "cuda":
+        return True
+    recent = torch.cuda.get_device_capability(device) >= (8, 0)
+    return takes_pages() and recent and dtype in (torch.float16, torch.bfloat16)
+
+
 def takes_pages() -> bool:
     """Whether PyTorch's flash kernel reads pages, by its signature."""
     names = {argument.name for argument in torch.ops.aten._flash_attention_forward.default._schema.arguments}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.measurement import isolate_faults
@@ -106,6 +106,17 @@ def test_rewards_far_from_0_keep_their_differences(level, last):
         return ScalarizedAdvantages(scale="group")(None, statistics, torch.ones(1))
 
     torch.testing.assert_close(advantages(far).double(), advantages(near).double(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_far_group_does_not_sharpen_the_others():
+    """Rounding of float64 in another group, or of float32 in another component, tells no answers apart."""
+    far = [1e7, 1e7 + 0.25, 1e7 + 0.5]
+    residue = [sum([0.1] * 1000), 100.0, 100.0]
+    signals = {"m": value(lambda completions: far + residue)}
+    third = torch.tensor([[0.1, 0.2, 0.3], [1 / 3, 1 / 3, 1 / 3 * (1 + 2e-7)]])
+    signals["n"] = Signal(third)
+    statistics = group_statistics(Objective({"m": 1.0, "n": 1.0}).components(signals))
+    assert (statistics.std > 0).tolist() == [[True, False], [True, False]]
 
 
 @pytest.mark.parametrize(
