@@ -174,7 +174,7 @@ class Signal(_Tensors):
 
 
 def _blurred(exact: Tensor, applicable: Tensor) -> Tensor:
-    """Groups ``[B]`` whose values ``[B, G]`` float32 rounds by more than `BLUR` of their range, if that is no residue."""
+    """Groups ``[B]`` whose values ``[B, G]`` float32 rounds by more than `BLUR` of their range, residue apart."""
     rounded = exact.float().double()
     used = applicable & rounded.isfinite()  # an overflow of float32 remains a fault
     lost = torch.where(used, exact - rounded, 0).abs().amax(-1)

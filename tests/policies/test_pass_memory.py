@@ -129,6 +129,9 @@ def fit(directory, tmp_path, monkeypatch):
 
     def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, **options):
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
+        if checkpoint is None:  # a folder belongs to one run
+            for left in tmp_path.glob("*.ckpt"):
+                left.unlink()
         module = kind(
             policy=CausalLMPolicy(str(directory)),
             sampler=GenerationSampler(max_new_tokens=8),
