@@ -1,8 +1,6 @@
-"""Change the packages in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
+"""Change the core in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
-- All rooms of the packages are changed (`core.core_files`): expressions, guards, masks, returns, constants, defaults.
-  Their tests are the fast tests and the examples of docstrings. One process collects them.
-- The first mutant is a control: code that is compiled again without a change. No test may fail.
+- The core is `core.CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
 - A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds.
 - A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
   Files come first that killed another mutant of the file, then those of the same room, then the quickest, up to
@@ -10,12 +8,7 @@
 - `KEPT` has what was found: a test is recorded again, and a mutant runs again, only if its code or its tests' files
   have changed. So an interrupted run goes on where it was. --fresh forgets all.
 - The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
-  The seed is the commit's by default.
-- A mutant is killed by an assertion, by an exception, or by a crash of its process. A time-out alone is no kill.
-- With --tests, the mutants are of lines that these files of tests run: a small sample in a minute.
-- With --near N, the tests of a mutant are those of at most N files: the tests named like its file, then the smallest
-  that name its module. Recording all tests takes half an hour, and recording near tests takes minutes.
-- `score.json` has the score by room, and the survivors. `equivalent.json` names mutants that change no behavior, by
+- `score.json` has the score by file, and the survivors. `equivalent.json` names mutants that change no behavior, by
   reason; they are not run.
 """
 
@@ -26,53 +19,32 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import hypothesis
 import pytest
 
-from tests.mutants.changes import Mutant, code_of, mutants_of, value_of
-from tests.mutants.core import (
-    PACKAGES,
-    cached_functions,
-    core_files,
-    forget,
-    functions_of_core,
-    import_quietly,
-    room_of,
-    set_constant,
-    set_default,
-)
+from tests.mutants.changes import Mutant, code_of, mutants_of
+from tests.mutants.core import ROOMS, cached_functions, core_files, forget, functions_of_core, import_quietly
 from tests.mutants.forks import Forks
 from tests.mutants.kept import ROOT, Kept, digest_of
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
-TESTS = ("tests", *PACKAGES)
+TESTS = (
+    *(f"tests/{room}" for room in (*ROOMS, "callbacks", "checkpoints", "core", "datamodules", "navsim_score", "tasks")),
+    *(f"tests/test_{name}.py" for name in ("against_loops", "bounds", "reference_update", "theorems")),
+    *(f"tests/test_{name}.py" for name in ("own_parts", "plain_example", "seeds", "trl")),
+    *(f"lightning_cgrpo/{room}" for room in ("core", *ROOMS)),
+    "navsim_score",
+)
 ENOUGH = 30.0
-CONTROL = 5.0
-"""CPU seconds of tests for each mutant, and for the control."""
-LONGEST = 3600.0
-"""Seconds of the clock until a fork is killed, whose tests have limits of CPU seconds: a machine may be loaded."""
-Functions = dict[tuple[str, str, int], list[FunctionType]]
-KILLED = "assertion", "exception", "crash"
-"""How tests notice a mutant; a time-out alone is no kill."""
-
-
-class TimedOutError(Exception):
-    """A test takes five times as long as without a change, and five seconds."""
-
-
-def _time_out(*_: Any) -> None:
-    raise TimedOutError
 
 
 class Mutants:
@@ -81,12 +53,9 @@ class Mutants:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.kept = Kept(KEPT)
-        self.began = time.monotonic()
         self.results: dict[Mutant, dict[str, Any]] = {}
         self.failed = ""
         """How a test failed, since this was emptied."""
-        self.kind = ""
-        """Whether by an assertion, another exception, or a time-out."""
         self.lines: dict[str, set[int]] = {}
         """Lines of the core that ran, by file, since this was emptied."""
         self.in_setup: dict[str, set[int]] = {}
@@ -97,19 +66,6 @@ class Mutants:
         phases = hypothesis.Phase.explicit, hypothesis.Phase.generate
         hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
         hypothesis.settings.load_profile("mutants")
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.arguments.near:
-            paths = {path for mutant in self._chosen() for path in _near(mutant.file, items, self.arguments.near)}
-            items[:] = [item for item in items if str(item.path) in paths]
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        error = None if call.excinfo is None else call.excinfo.value
-        if error is not None and not isinstance(error, pytest.skip.Exception) and not self.kind:
-            asserted = isinstance(error, AssertionError | pytest.fail.Exception)
-            late = isinstance(error, TimedOutError)
-            self.kind = "time-out" if late else "assertion" if asserted else "exception"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -125,11 +81,7 @@ class Mutants:
         gc.freeze()  # a collection in a fork would copy the memory
         known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
         forks = Forks(self.arguments.processes)
-        chosen = self._chosen()
-        self._control(next((mutant for mutant in chosen if mutant.kind == "code"), None), session, functions, recorded)
-        for mutant in chosen:
-            if mutant.name in known and self.arguments.tests:
-                continue
+        for mutant in self._chosen():
             if mutant.name in known:
                 self._keep(mutant, "", result="equivalent", by=None, seconds=0.0)
                 continue
@@ -137,51 +89,27 @@ class Mutants:
             if (fact := self._known_of(mutant, tests)) is not None:
                 self.results[mutant] = fact
                 continue
-            if not tests and self.arguments.tests:
-                continue
-            if len(self.results) >= self.arguments.count:
-                break
             if not tests:
                 self._end(mutant, tests, "", 0.0)
                 continue
-            few = _enough(tests, recorded, ENOUGH)
-            apply = _change(mutant, functions)
+            few, seconds = _enough(tests, recorded)
+            code = code_of(mutant, ROOT)
+            changed = functions[mutant.file, mutant.function, mutant.first_line]
+            free = {function.__code__.co_freevars for function in changed}
+            assert free == {code.co_freevars}, mutant.text
             forks.start(
-                functools.partial(self._run, apply, few, recorded),
-                LONGEST,
+                functools.partial(self._run, changed, code, few, recorded),
+                120 + 20 * seconds,
                 functools.partial(self._end, mutant, tests),
             )
-            if self.arguments.until and time.monotonic() > self.began + self.arguments.until:
-                break
         forks.end()
         _write(self.results, self.arguments)
         return True
 
-    def _control(
-        self, mutant: Mutant | None, session: pytest.Session, functions: Functions, recorded: dict[str, Any]
-    ) -> None:
-        """Run the tests of a mutant with its function compiled anew, without the change: none may fail."""
-        if mutant is None:
-            return
-        few = _enough(_tests(mutant, session.items, recorded, set()), recorded, CONTROL)
-        same = next(
-            function.__code__.replace() for function in functions[mutant.file, mutant.function, mutant.first_line]
-        )
-        ended: list[str | None] = []
-        forks = Forks(1)
-        apply = functools.partial(_put_code, functions[mutant.file, mutant.function, mutant.first_line], same)
-        forks.start(functools.partial(self._run, apply, few, recorded), LONGEST, lambda by, seconds: ended.append(by))
-        forks.end()
-        if ended != [""]:
-            raise SystemExit(f"The control, {mutant.function} of {mutant.file} without a change, fails: {ended[0]}")
-        print(f"   0 control    passes {len(few)} tests  {mutant.file} {mutant.function}", flush=True)
-
-    @functools.cache  # noqa: B019 (one object)
     def _chosen(self) -> list[Mutant]:
         found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT, file)]
         found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
-        count = None if self.arguments.tests else self.arguments.count
-        return [mutant for mutant in found[:count] if self.arguments.only in mutant.name]
+        return [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
 
     def _known_of(self, mutant: Mutant, tests: list[pytest.Item]) -> dict[str, Any] | None:
         """What a run has found, if neither the function nor the files have changed of the tests that found it."""
@@ -196,35 +124,28 @@ class Mutants:
         return {str(ROOT / fact["by"].partition("::")[0]) for fact in facts}
 
     def _end(self, mutant: Mutant, tests: list[pytest.Item], by: str | None, seconds: float) -> None:
-        """Keep what was found: how and which test failed, "" for none, None for a crash."""
-        kind, _, test = ("crash", "", "") if by is None else by.partition(" ")
-        test = test if kind in KILLED else ""
-        self._keep(mutant, _digest(mutant, tests, test), result=kind or "survived", by=test, seconds=seconds)
+        """Keep what was found: the name of the test that failed, "" for none, None for a crash."""
+        result = "survived" if by == "" else "killed"
+        self._keep(mutant, _digest(mutant, tests, by), result=result, by=by, seconds=seconds)
 
     def _keep(self, mutant: Mutant, digest: str, **found: Any) -> None:
         self.kept.add(mutant.name, digest, **found)
         self.results[mutant] = fact = self.kept.facts[mutant.name]
         print(f"{len(self.results):4} {fact['result']:10} {fact['seconds']:5.1f} s  {mutant.text}", flush=True)
 
-    def _run(self, apply: Callable[[], None], tests: list[pytest.Item], recorded: dict[str, Any]) -> str:
-        """Run tests with a change until one fails; how, and its name, or "" if none does.
-
-        After a time-out, the other tests run, because a time-out alone is no kill.
-        """
-        apply()
+    def _run(self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> str:
+        """Run tests with the changed functions until one fails; its name, or "" if none does."""
+        for function in functions:
+            function.__code__ = code
         forget(self.caches)
-        signal.signal(signal.SIGPROF, _time_out)
-        late = ""
+        self.failed = ""
         for item, following in zip(tests, [*tests[1:], None], strict=True):
-            self.failed = self.kind = ""
-            # CPU seconds: the signal ends the test, if a loop has no end.
+            # CPU seconds: the signal ends the fork, if a loop has no end.
             signal.setitimer(signal.ITIMER_PROF, 5 + 5 * recorded[item.nodeid]["seconds"])
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if self.failed and self.kind == "time-out":
-                late = f"time-out {item.nodeid}"
-            elif self.failed:
-                return f"{self.kind or 'exception'} {item.nodeid}"
-        return late
+            if self.failed:
+                return item.nodeid
+        return ""
 
     # ------------------------------------------------------------------ which test runs which line
 
@@ -273,44 +194,6 @@ class Mutants:
         return ""
 
 
-def _change(mutant: Mutant, functions: Functions) -> Callable[[], None]:
-    """What makes the change in a fork."""
-    if mutant.kind == "constant":
-        return functools.partial(set_constant, mutant.file, *value_of(mutant))
-    own = functions[mutant.file, mutant.function, mutant.first_line]
-    if mutant.kind == "default":
-        return functools.partial(_set_defaults, own, *value_of(mutant))
-    code = code_of(mutant, ROOT)
-    free = {function.__code__.co_freevars for function in own}
-    assert free == {code.co_freevars} or not own, mutant.text
-    return functools.partial(_put_code, own, code)
-
-
-def _put_code(functions: list[FunctionType], code: CodeType) -> None:
-    for function in functions:
-        function.__code__ = code
-
-
-def _set_defaults(functions: list[FunctionType], name: str, value: Any) -> None:
-    for function in functions:
-        set_default(function, name, value)
-
-
-def _near(file: str, items: list[pytest.Item], most: int) -> list[str]:
-    """The paths of at most so many files of tests: those named like a file, then the smallest that name its module."""
-    stem, module = Path(file).stem, file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    paths = {item.path for item in items}
-    named = [path for path in paths if path.name == f"test_{stem}.py" or path == ROOT / file]
-    sizes = {path: len(_text_of(path)) for path in paths if path not in named and module in _text_of(path)}
-    room = [path for path in paths if not named and not sizes and room_of(file) in path.parts]
-    return [str(path) for path in [*sorted(named), *sorted(sizes, key=lambda path: sizes[path]), *sorted(room)][:most]]
-
-
-@functools.cache
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
 def _digest(mutant: Mutant, tests: list[pytest.Item], by: str | None) -> str:
     """Of all that decides what is found: all tests, or the test that fails."""
     deciding = [item for item in tests if not by or item.nodeid == by]
@@ -332,66 +215,48 @@ def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any], k
     return [item for file in order for item in files[file]]
 
 
-def _enough(tests: list[pytest.Item], recorded: dict[str, Any], enough: float) -> list[pytest.Item]:
-    """The first tests of so many seconds, and at least one."""
+def _enough(tests: list[pytest.Item], recorded: dict[str, Any]) -> tuple[list[pytest.Item], float]:
+    """The first tests of `ENOUGH` seconds, and at least one, and their seconds."""
     chosen: list[pytest.Item] = []
     total = 0.0
     for item in tests:
         seconds = recorded[item.nodeid]["seconds"]
-        if total + seconds < enough or not chosen:
+        if total + seconds < ENOUGH or not chosen:
             chosen.append(item)
             total += seconds
-    return chosen
+    return chosen, total
 
 
 def _runs(mutant: Mutant, lines: dict[str, list[int]]) -> bool:
-    if mutant.kind == "constant":  # any line of the file may read it
-        return mutant.file in lines
-    if mutant.kind == "default":
-        return not set(range(mutant.lines.start, mutant.lines.start + 40)).isdisjoint(lines.get(mutant.file, ()))
     return not set(mutant.lines).isdisjoint(lines.get(mutant.file, ()))
 
 
 def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace) -> None:
     total = Counter(fact["result"] for fact in results.values())
-    killed = sum(total[kind] for kind in KILLED)
-    changing = killed + total["survived"] + total["time-out"]
-    score = f"{killed} of {changing}, {killed / max(changing, 1):.1%}"
+    changing = total["killed"] + total["survived"]
+    score = f"{total['killed']} of {changing}, {total['killed'] / max(changing, 1):.1%}"
     minutes = round(sum(fact["seconds"] for fact in results.values()) / 60, 1)
     print(f"Killed: {score}, in {minutes} CPU minutes")
-    rooms: dict[str, Counter[str]] = defaultdict(Counter)
+    files: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant, fact in sorted(results.items(), key=lambda pair: pair[0].file):
-        rooms[room_of(mutant.file)][fact["result"]] += 1
+        files[mutant.file][fact["result"]] += 1
     written = {
         "seed": arguments.seed,
-        "tests": arguments.tests or (f"of {arguments.near} files near each mutant" if arguments.near else "all fast"),
-        "mutants": len(results),
         "killed": score,
-        "by": {kind: total[kind] for kind in KILLED},
-        "timed out": total["time-out"],
         "equivalent": total["equivalent"],
         "cpu_minutes": minutes,
         "survivors": [mutant.text for mutant, fact in results.items() if fact["result"] == "survived"],
-        "late": [mutant.text for mutant, fact in results.items() if fact["result"] == "time-out"],
-        "rooms": {room: dict(counts) for room, counts in rooms.items()},
+        "files": {file: dict(counts) for file, counts in files.items()},
     }
     if not arguments.only:
         (HERE / "score.json").write_text(json.dumps(written, indent=1) + "\n")
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", default=_commit(), help="by default the commit")
+    parser.add_argument("--seed", type=int, default=57)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--near", type=int, default=0, help="files of tests for each mutant; 0 for all")
-    parser.add_argument("--tests", nargs="*", default=[], help="files of tests; the mutants are then of lines they run")
-    parser.add_argument("--until", type=float, default=0, help="seconds after which no mutant begins; 0 for all")
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
     parser.add_argument("--fresh", action="store_true", help="begin again")
     arguments = parser.parse_args()
@@ -401,7 +266,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = [f"-p no:{plugin}" for plugin in ("cacheprovider", "terminal", "faulthandler")]
         options += ["-n", "0", f"--basetemp={folder}/tests"]
-        sys.exit(pytest.main([*options, *(arguments.tests or TESTS)], plugins=[Mutants(arguments)]))
+        sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))
 
 
 if __name__ == "__main__":

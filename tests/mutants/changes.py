@@ -1,17 +1,11 @@
-"""The changes: what a slip of the pen does to an expression, a statement, a constant or a default.
-
-Beside slips, changes that an expert would fear: a guard that is gone (``if ...: raise``), an early return that is
-gone, and a mask that is left out.
-"""
+"""The changes: what a slip of the pen does to an expression or a statement inside a function."""
 
 import ast
 import copy
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 PAIRS = (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
 COMPARISONS = dict(PAIRS) | {second: first for first, second in PAIRS}
@@ -37,7 +31,6 @@ class Mutant:
         change: source before and after.
         number: of equal changes in a function, the first is 0.
         source: of the function, without the change.
-        kind: "code" of a function, "constant" of a module or a class, or "default" of a function's argument.
     """
 
     file: str
@@ -47,7 +40,6 @@ class Mutant:
     change: str
     number: int
     source: str
-    kind: str = "code"
 
     @property
     def name(self) -> str:
@@ -61,70 +53,18 @@ class Mutant:
 def mutants_of(root: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
     """All mutants of a file, each with the changed source, which is changed back before the next."""
     tree = ast.parse((root / file).read_text())
-    yield from ((mutant, tree) for mutant in _values(tree, file))
     for name, function in _functions(tree, ""):
         first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         seen: dict[str, int] = {}
         source = ast.unparse(function)
         for parent, field, index, lines in _places(function, range(0)):
             old = getattr(parent, field) if index is None else getattr(parent, field)[index]
-            last = index is None or old is function.body[-1]
-            for new in [*_changed(old), *_removed(old, last)]:
+            for new in _changed(old):
                 change = f"{_text(old)}  ->  {_text(new)}"
                 number = seen[change] = seen.get(change, -1) + 1
                 _put(parent, field, index, ast.fix_missing_locations(ast.copy_location(new, old)))
                 yield Mutant(file, name, first_line, lines, change, number, source), tree
                 _put(parent, field, index, old)
-
-
-VALUES = re.compile(r"(.+) = (.+)  ->  (.+)")
-
-
-def _values(tree: ast.Module, file: str) -> Iterator[Mutant]:
-    """Numbers and switches of modules and classes, and defaults of arguments."""
-    for owner, body in _bodies(tree, ""):
-        for node in body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                name = owner + getattr(target, "id", "")
-                yield from _value(file, "", 0, node.lineno, name, node.value, "constant")
-    for name, function in _functions(tree, ""):
-        first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        positional = [*function.args.posonlyargs, *function.args.args]
-        given = [
-            *zip(positional[len(positional) - len(function.args.defaults) :], function.args.defaults, strict=True),
-            *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True),
-        ]
-        for argument, default in given:
-            if isinstance(default, ast.Constant):
-                yield from _value(file, name, first_line, function.lineno, argument.arg, default, "default")
-
-
-def _value(
-    file: str, function: str, first_line: int, line: int, name: str, constant: ast.Constant, kind: str
-) -> Iterator[Mutant]:
-    old = constant.value
-    if type(old) not in (bool, int, float):
-        return
-    assert isinstance(old, bool | int | float)
-    new = (not old) if isinstance(old, bool) else old + 1 if isinstance(old, int) else 2 * old or 1.0
-    yield Mutant(file, function, first_line, range(line, line + 1), f"{name} = {old!r}  ->  {new!r}", 0, str(old), kind)
-
-
-def _bodies(node: ast.AST, prefix: str) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """The statements of a module and of its classes, with the classes' names."""
-    body = getattr(node, "body", [])
-    yield prefix, body
-    for child in body:
-        if isinstance(child, ast.ClassDef):
-            yield from _bodies(child, f"{prefix}{child.name}.")
-
-
-def value_of(mutant: Mutant) -> tuple[str, Any]:
-    """Name and changed value of a constant or a default."""
-    found = VALUES.fullmatch(mutant.change)
-    assert found is not None
-    return found[1], ast.literal_eval(found[3])
 
 
 def code_of(mutant: Mutant, root: Path) -> CodeType:
@@ -215,28 +155,6 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         # A method that calls super has a free variable, which the new code needs too.
         yield ast.Expr(ast.Name("__class__", ast.Load())) if "super()" in ast.unparse(node) else ast.Pass()
-
-
-def _removed(node: ast.AST, last: bool) -> Iterator[ast.AST]:
-    """Without a guard, an early return or a mask.
-
-    Args:
-        last: the node is a function's last statement.
-    """
-    if (
-        isinstance(node, ast.If)
-        and not node.orelse
-        and isinstance(node.body[-1], ast.Raise | ast.Return | ast.Continue)
-    ):
-        yield ast.Pass()
-    if isinstance(node, ast.Return) and not last:
-        yield ast.Pass()
-    if isinstance(node, ast.Call) and _name(node) == "where" and len(node.args) == 3:
-        yield copy.deepcopy(node.args[1])
-    if isinstance(node, ast.Call) and _name(node).startswith("masked_fill") and isinstance(node.func, ast.Attribute):
-        yield copy.deepcopy(node.func.value)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
-        yield from (copy.deepcopy(node.left), copy.deepcopy(node.right))
 
 
 def _changed_calls(call: ast.Call) -> Iterator[ast.Call]:

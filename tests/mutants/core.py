@@ -5,36 +5,34 @@ import fnmatch
 import functools
 import gc
 import importlib
-import os
-import sys
 from collections import defaultdict
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from tests.mutants.kept import ROOT
 
-PACKAGES = "lightning_cgrpo", "driving_scenes", "navsim_score"
-# They need a GPU or a vLLM server; a model that tests alone have; figures for people; verl, which is not installed.
-WITHOUT = (
-    "*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*", "*/report/figures/*",
-    "*/verl*", "*/configs/*",
-)  # fmt: skip
+ROOMS = "grpo", "modules", "multipliers", "objective", "policies", "samplers"
+CORE = (
+    *(f"lightning_cgrpo/core/{name}.py" for name in ("copies", "randomness", "rollout")),
+    *(f"lightning_cgrpo/{room}/*.py" for room in ROOMS),
+    "lightning_cgrpo/trl.py",
+    *(
+        f"lightning_cgrpo/callbacks/{name}.py"
+        for name in ("checkpoints", "fixed_weights", "lagrangian", "weight_setter")
+    ),
+    *(f"navsim_score/{room}/*.py" for room in ("expert", "geometry", "route", "scoring", "simulation")),
+    "navsim_score/scorer.py",
+)
+# They need a GPU or a vLLM server; a model that tests alone have.
+WITHOUT = "*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py", "*/policies/tiny/*"
 
 
 def core_files() -> list[str]:
-    """All files of the packages, in all rooms; callbacks and data modules by their links."""
     found = []
-    for package in PACKAGES:
-        for folder, _, names in os.walk(ROOT / package, followlinks=True):
-            found += [str(Path(folder, name).relative_to(ROOT)) for name in names if name.endswith(".py")]
-    return [file for file in sorted(found) if not any(fnmatch.fnmatch(file, without) for without in WITHOUT)]
-
-
-def room_of(file: str) -> str:
-    """``grpo`` of lightning_cgrpo/grpo/losses.py, and a package's name of its other files."""
-    package, *rooms, _ = file.split("/")
-    return rooms[0] if package == "lightning_cgrpo" and rooms else package
+    for pattern in CORE:
+        folder, _, name = pattern.rpartition("/")
+        found += [str(path.relative_to(ROOT)) for path in sorted((ROOT / folder).rglob(name))]
+    return [file for file in found if not any(fnmatch.fnmatch(file, without) for without in WITHOUT)]
 
 
 def functions_of_core() -> dict[tuple[str, str, int], list[FunctionType]]:
@@ -66,33 +64,6 @@ def cached_functions() -> list[Any]:
 
 def _file_of(function: Any) -> str:
     return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
-
-
-def set_constant(file: str, name: str, value: Any) -> None:
-    """Change a constant of a module, also where others have imported it, or of a class."""
-    module = importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    owner, _, attribute = name.rpartition(".")
-    holder: Any = module
-    for part in owner.split(".") if owner else ():
-        holder = getattr(holder, part)
-    old = getattr(holder, attribute)
-    setattr(holder, attribute, value)
-    if not owner:
-        for other in list(sys.modules.values()):
-            if getattr(other, "__dict__", {}).get(attribute) is old:
-                setattr(other, attribute, value)
-
-
-def set_default(function: FunctionType, name: str, value: Any) -> None:
-    """Change the default of an argument."""
-    code = function.__code__
-    if name in (function.__kwdefaults__ or {}):
-        function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), name: value}
-        return
-    defaults = list(function.__defaults__ or ())
-    place = code.co_varnames.index(name) - (code.co_argcount - len(defaults))
-    defaults[place] = value
-    function.__defaults__ = tuple(defaults)
 
 
 def forget(caches: list[Any]) -> None:

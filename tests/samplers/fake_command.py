@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 
@@ -31,6 +32,8 @@ if options.get("fault") == "dies":
     sys.exit(3)
 if options.get("fault") == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    memory = SharedMemory(create=True, size=8)
+    Path(options["tell"]).with_name("memory").write_text(memory.name)
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
 (Path(os.environ["TMPDIR"]) / "socket").touch()
 if options.get("fault") == "hangs":

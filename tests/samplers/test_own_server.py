@@ -122,7 +122,7 @@ def test_a_server_that_never_answers(tmp_path, monkeypatch):
 
 def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     """In this process, with a run that has ended before."""
-    monkeypatch.setattr(keeper, "GRACE", 0.3)
+    monkeypatch.setattr(keeper, "GRACE", 1.0)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(keeper.os, "getppid", lambda: 0 if (tmp_path / "processes").exists() else 1)
@@ -134,7 +134,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
         for number, handler in handlers.items():
             signal.signal(number, handler)
     until(lambda: not any(map(lives, processes(tmp_path))))
-    assert not files.exists()
+    assert not files.exists() and not Path("/dev/shm", (tmp_path / "memory").read_text()).exists()
 
 
 def test_an_engine_that_died_is_told_with_the_log(served, policy):

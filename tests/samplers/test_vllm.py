@@ -236,4 +236,4 @@ def test_the_server_s_key_is_sent(key, monkeypatch):
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     if key is not None:
         monkeypatch.setenv("VLLM_API_KEY", key)
-    assert VLLMServer().client._headers.get("Authorization") == (key and f"Bearer {key}")
+    assert VLLMServer("http://localhost:8000").client._headers.get("Authorization") == (key and f"Bearer {key}")

@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 PAUSE = 0.1
 """Seconds between two looks at the run and the server."""
@@ -41,12 +43,32 @@ def keep(run: int, folder: str, command: list[str]) -> int:
 def _end(server: subprocess.Popen[bytes]) -> None:
     """End the server's process group, also where its leader has died and left its workers behind."""
     _signal(server, signal.SIGTERM)
+    _wait(server)
+    # Python's resource tracker then removes the shared memory of the dead.
+    for process in _others_than_trackers(server.pid):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    _wait(server)
+    _signal(server, signal.SIGKILL)
+    server.wait()
+
+
+def _wait(server: subprocess.Popen[bytes]) -> None:
+    """Wait until no process is left, at most for `GRACE`."""
     until = time.monotonic() + GRACE
     while _signal(server, 0) and time.monotonic() < until:
         server.poll()  # a dead leader belongs to the group until its status is read
         time.sleep(PAUSE)
-    _signal(server, signal.SIGKILL)
-    server.wait()
+
+
+def _others_than_trackers(group: int) -> list[int]:
+    """Processes of the group, from Linux' /proc; none elsewhere."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(int(folder.name)) == group and b"resource_tracker" not in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def _signal(server: subprocess.Popen[bytes], number: int) -> bool:

@@ -25,7 +25,7 @@ from lightning_cgrpo.samplers.vllm import keeper
 
 STARTING = 1500.0
 """Seconds until a server must answer: less than the half hour for which other processes wait for the first one."""
-ENDING = keeper.GRACE + 5.0
+ENDING = 2 * keeper.GRACE + 5.0
 """Seconds until the keeper of a dead server has ended its workers, too."""
 LAST_LINES = 12
 """Lines of the server's log in an error."""

@@ -119,7 +119,7 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             f"Expected {where} to answer with the {vocabulary} tokens of '{policy.name}', but got token {unknown[0]}, "
             "try serving the policy's model."
         )
-    end = first_end(policy, tokens, stops, tuple(request.get("stop", ())), request["min_tokens"] + 1)
+    end = first_end(policy, tokens, stops, tuple(request.get("stop", ())), request.get("min_tokens", 0) + 1)
     if reason == "length" and 1 <= size < length and end is None:
         raise UserError(
             f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
