@@ -3,9 +3,10 @@
 import math
 from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from lightning_cgrpo.objective.measurement import (
 )
 from lightning_cgrpo.objective.moments import clustered_rates
 from tests.dual_run import DualRun, Recording
-from tests.generated import Batch, Run, examples, runs, units
+from tests.generated import Batch, Run, examples, make_run, runs, units
 from tests.loops.advantages import gdpo, leave_one_out, pooled_advantages, scalarized_advantages, scalarized_rewards
 from tests.loops.components import components
 from tests.loops.counts import Values, answers, counted, own_steps
@@ -115,6 +116,7 @@ def test_advantages_of_answers(name: str, run: Run) -> None:
 
 @examples
 @given(runs(updates=3))
+@example(make_run(np.random.default_rng(10_000_000), 3, False))  # a cost of which only rounding is left
 def test_the_default_advantages_over_some_updates(run: Run) -> None:
     estimator = ScalarizedAdvantages()
     each = [replace(run, batches=[batch]) for batch in run.batches]

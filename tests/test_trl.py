@@ -223,7 +223,7 @@ def test_rates_before_and_after_training_are_shown_with_intervals(trainer_of, ca
     before, end = capsys.readouterr().out.split("Run finished")
     rates = logged(trainer, "rate/vowels")
     assert "Before training" in before and f"{rates[0]:.3f}" in before and "best of 4" in before
-    assert f"{rates[0]:.4f}" in end and f"{(rates[-2] + rates[-1]) / 2:.4f}" in end and "end of training" in end
+    assert f"{rates[0]:.3f}" in end and f"{(rates[-2] + rates[-1]) / 2:.3f}" in end and "end of training" in end
     brief_before, *_, brief_end = logged(trainer, "rewards/brief/mean")
     assert f"{brief_before:.3f}"[:5] in end and "±" in end and brief_end != brief_before
 

@@ -118,8 +118,11 @@ class Constraint:
         indicator = self._indicator(signal)
         counted = indicator.count is None and indicator.opportunities is not None
         if counted or self.given is not None:
+            from lightning_cgrpo.objective.rounding import without_residue
+
             count, opportunities = self.violations(signal)
-            return (self.bound.target if rate is None else rate) * opportunities - count
+            allowed = (self.bound.target if rate is None else rate) * opportunities
+            return without_residue(allowed - count, allowed.abs() + count.abs())
         value = as_number(indicator.value)
         return value if self.bound.lower else -value
 

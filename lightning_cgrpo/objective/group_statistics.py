@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.objective.objective import Components
-
-ULPS = 4
-"""Standard deviations below this many roundings of the largest value are residue: in float32, 5e-7 of it."""
+from lightning_cgrpo.objective.rounding import ULPS
 
 
 @dataclass(frozen=True)

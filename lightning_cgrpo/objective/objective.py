@@ -245,6 +245,7 @@ class Objective:
         import torch
 
         from lightning_cgrpo.core.rollout import over_steps
+        from lightning_cgrpo.objective.rounding import without_residue
 
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
@@ -256,7 +257,7 @@ class Objective:
             # the condition holds, unlike which prompts are in a subset.
             applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
         values = [as_number(value) for value in values]
-        sums = [over_steps(value) for value in values]
+        sums = [without_residue(over_steps(value), over_steps(value.abs())) for value in values]
         everywhere = torch.ones_like(sums[0], dtype=torch.bool)
         dtype = torch.float64 if any(value.dtype is torch.float64 for value in sums) else sums[0].dtype
         return Components(
