@@ -20,6 +20,7 @@ from pathlib import Path
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import file_fingerprint
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths
+from lightning_cgrpo.core.paths import expanded
 
 STANDARD = str(Path(sysconfig.get_paths()["stdlib"]).resolve())
 INSTALLED = tuple({str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("purelib", "platlib")})
@@ -58,7 +59,7 @@ class Reads:
             UserError: there is no such file, folder or package.
         """
         for name in listed:
-            path = Path(name).expanduser()
+            path = expanded(name)
             if path.is_file():
                 self.files[name] = file_fingerprint(path)
             elif path.is_dir():
@@ -286,7 +287,7 @@ def _files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
     """
     written = {id(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and _writes(node)}
     for text in sorted({text for node in ast.walk(tree) if id(node) not in written for text in _path_texts(node)}):
-        for place in (Path(text).expanduser(), file.parent / text):
+        for place in (expanded(text), file.parent / text):
             with suppress(OSError, ValueError):  # a text that is no path
                 if place.is_file() and place.suffix != ".py":
                     yield text, place

@@ -144,3 +144,9 @@ def test_what_changes_no_reward_is_no_difference(here: Path) -> None:
     write(here, "reward_of_reads.py", "open('log.txt', 'w').write('x')\nSIGN = 1  # a comment\n" + REWARD)
     assert reads_of(["reward_of_reads.reward", "torch.nn.Linear"]) == before
     assert reads_of([]) == Reads()
+
+
+@pytest.mark.parametrize("text", ["~~~", "~", "~nobody_of_this_name/sign", "\\0", "$NOT_SET/a", "x" * 5000])
+def test_any_text_in_a_reward_is_read_without_an_error(here: Path, text: str) -> None:
+    write(here, "reward_of_reads.py", f"SIGN, FENCE = 1, '{text}'\n{REWARD}")
+    assert [*reads_of(["reward_of_reads.reward"]).code] == ["reward_of_reads"]
