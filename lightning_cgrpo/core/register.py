@@ -152,6 +152,18 @@ class Register:
                 os.close(folder)
         return written
 
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Append entries of another project's register, as far as they aren't here.
+
+        Raises:
+            UserError: see `append` and `locked`.
+        """
+        with self.locked():
+            here = {(entry["event"], entry.get("id")) for entry in self.entries()}
+            for entry in entries:
+                if (entry["event"], entry["id"]) not in here:
+                    self.append(entry)
+
     def _damaged(self) -> UserError:
         return UserError(
             f"Expected '{self.file}' to be the looks of a project, but it is damaged, try to restore the file; "
@@ -211,6 +223,19 @@ def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | 
         for name in entry["lineage"]
     ]
     return tuple(dict.fromkeys([*exported, *lineage]))
+
+
+def looks_along(entries: Iterable[Entry], lineage: Iterable[str]) -> list[Entry]:
+    """The looks at a lineage, begun and ended, without digests, which belong to the register."""
+    names = {*lineage}
+    kept: list[Entry] = []
+    ids: set[str] = set()
+    for entry in entries:
+        if entry["event"] == "began" and names & {*entry["lineage"]}:
+            ids.add(entry["id"])
+        if entry.get("id") in ids:
+            kept.append({name: value for name, value in entry.items() if name not in (DIGEST, EDITED)})
+    return kept
 
 
 def shown_by(identities: Iterable[float] = (), stream: str = "", first: int = 0, until: int = 0) -> dict[str, Any]:
