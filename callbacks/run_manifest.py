@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
+from lightning_cgrpo.core.distributed import by_first
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import (
     file_fingerprint,
@@ -30,7 +32,7 @@ from lightning_cgrpo.core.manifest.reads import reads_in
 from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, settings_of
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.core.register import project_of
+from lightning_cgrpo.core.register import Register, project_of
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
@@ -89,11 +91,17 @@ class RunManifest(Callback):
     changes_learning = False
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings
+        self.settings = self._declared = settings
         self.manifest: Manifest | None = None
 
         self.told: list[str] = []
         """Differences of the evaluated policy to its training."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # Each fit and each evaluation has settings of its own; a manifest stays after a fit, for later checkpoints.
+        self.settings, self.told = self._declared, []
+        if stage == "fit":
+            self.manifest = None
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         before = Manifest.of(checkpoint)
@@ -126,7 +134,7 @@ class RunManifest(Callback):
             code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=named_files(_evaluated(settings)) | reads.files,
+            files=named_files(_evaluated(settings)) | reads.files | reads.found,
             variables=reads.variables,
             machine={"precision": str(trainer.precision)},
         )
@@ -137,14 +145,18 @@ class RunManifest(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = run_folder(trainer)
         self._read_settings(trainer, pl_module)
+        ancestry = Ancestry()
         if self.manifest is None:
-            self.manifest = _with_ancestry(self._made(trainer, pl_module), pl_module)
+            ancestry = _ancestry(pl_module)
+            made = self._made(trainer, pl_module)
+            self.manifest = made.starting(ancestry.lineage, ancestry.used, ancestry.known)
         if not Path(self.manifest.project or "nowhere").is_dir():  # a new run, or a run from another machine
             runs = folder.parent.parent if trainer.loggers else folder
             self.manifest = replace(self.manifest, project=str(project_of(runs)))
         if trainer.is_global_zero:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / FILE, json.dumps(self.manifest.readable(), indent=1) + "\n")
+            _take_looks(ancestry, Path(self.manifest.project))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.manifest is not None:
@@ -158,7 +170,7 @@ class RunManifest(Callback):
             fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
             if fingerprints is not None:
                 prompts[split] = fingerprints
-        reads = reads_in(settings)
+        reads = by_first(lambda: reads_in(settings))
         # Prompts tell more than their files. Callbacks name files that they write.
         read = ("model.",) if prompts else ("model.", "data.")
         reading = {key: value for key, value in settings.items() if key.startswith(read)}
@@ -169,7 +181,7 @@ class RunManifest(Callback):
             code=reads.code,
             start=_start_fingerprints(pl_module),
             rendered=_rendered(pl_module),
-            files=named_files(reading) | reads.files if trainer.is_global_zero else {},
+            files=named_files(reading) | reads.files | reads.found if trainer.is_global_zero else {},
             variables=reads.variables,
             machine={
                 "processes": str(trainer.world_size),
@@ -190,7 +202,7 @@ def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
     config = {
         MADE: "in Python",
         "model": model,
-        "callbacks": {type(callback).__name__: described(callback) for callback in callbacks},
+        "callbacks": _numbered(callbacks),
         "trainer": {name: getattr(trainer, name, None) for name in TRAINER},
     }
     data = getattr(trainer, "datamodule", None)
@@ -199,13 +211,34 @@ def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
     return settings_of(config)
 
 
-def _with_ancestry(manifest: Manifest, module: LightningModule) -> Manifest:
-    """The manifest of a new run, with the runs and the prompts that made its starting model."""
+def _numbered(callbacks: Iterable[Callback]) -> dict[str, Any]:
+    """Described callbacks by their class's name; a second one of a class has a number."""
+    found: dict[str, Any] = {}
+    counts: Counter[str] = Counter()
+    for callback in callbacks:
+        name = type(callback).__name__
+        counts[name] += 1
+        found[name if counts[name] == 1 else f"{name}_{counts[name]}"] = described(callback)
+    return found
+
+
+def _ancestry(module: LightningModule) -> Ancestry:
+    """The runs and the prompts that made the starting model of a new run."""
     origin = getattr(getattr(module, "policy", None), "origin", None)
     ancestry = Ancestry() if origin is None else read_lineage(Path(origin.path), origin.fingerprint)
     if ancestry.fault:
         rank_zero_print(f"The prompts that trained the starting model are not known, because {ancestry.fault}.")
-    return manifest.starting(ancestry.lineage, ancestry.used, ancestry.known)
+    return ancestry
+
+
+def _take_looks(ancestry: Ancestry, project: Path) -> None:
+    """Write the looks at the starting model's runs, which may be another project's, into this project's register."""
+    if not ancestry.looks:
+        return
+    try:
+        Register(project).take(ancestry.looks)
+    except UserError as error:
+        rank_zero_print(f"No certificate will know the looks at the starting model's runs. {error}")
 
 
 def library_versions() -> dict[str, str]:
@@ -233,6 +266,7 @@ def _of_policy(manifest: Manifest) -> Manifest:
         files={key: value for key, value in manifest.files.items() if not key.startswith(UNEVALUATED)},
         variables=manifest.variables,
         machine=machine,
+        lacks=manifest.lacks,
     )
 
 

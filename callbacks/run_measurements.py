@@ -85,11 +85,11 @@ class KeptMeasurements:
     def read(cls, state: Mapping[str, Any], constraints: Constraints, rewards: dict[str, float]) -> KeptMeasurements:
         """From `state`, as far as they are of the same reward."""
         kept = cls(rewards=rewards)
-        for rank, of in state["scored"].items():
+        for rank, of in state.get("scored", {}).items():
             kept.validated.scored[rank] = Measurement.read(of, constraints), of["score"]
-        if state["rewards"] in (None, rewards):  # Another reward is not compared with this one.
-            kept.measured = {key: Measurement.read(of, constraints) for key, of in state["measured"].items()}
-            for update, of in state["validated"].items():
+        if state.get("rewards") in (None, rewards):  # Another reward is not compared with this one.
+            kept.measured = {key: Measurement.read(of, constraints) for key, of in state.get("measured", {}).items()}
+            for update, of in state.get("validated", {}).items():
                 kept.validated.by_update[update] = Measurement.read(of, constraints)
         return kept
 

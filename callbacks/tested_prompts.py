@@ -8,7 +8,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_cgrpo.core.distributed import gathered_on_first
+from lightning_cgrpo.core.distributed import gathered_on_first, rank_zero_warn
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.register import Register, shown_by
@@ -55,9 +56,12 @@ class TestedPrompts(Callback):
         shown = shown_by(numbers)
         if getattr(source, "endless", False):
             shown = shown_by(stream=data.stream(), until=len(source))
+        at = datetime.now(UTC).isoformat(timespec="seconds")
         register = Register.of(self._project, Path(str(trainer.ckpt_path)).parent)
-        with register.locked():
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            register.append(
-                {"event": "test", "at": at, "checkpoint": trainer.ckpt_path, **self._policy, "shown": shown}
-            )
+        try:
+            with register.locked():
+                register.append(
+                    {"event": "test", "at": at, "checkpoint": trainer.ckpt_path, **self._policy, "shown": shown}
+                )
+        except UserError as error:  # such as a project of another user, whose policies anyone may test
+            rank_zero_warn(f"No certificate will tell of this test. {error}")

@@ -95,6 +95,15 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         self.worker = False  # for sources that take longer than a process
         self._identities: dict[int, float] = {}  # of test prompts by index, because reading images takes long
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Without an error, its prompts that trained would count as unused.
+        if "seen_prompts" in vars(cls):
+            raise UserError(
+                f"Expected {cls.__name__} to tell prompts that splits share by overlapping_sources, but got the "
+                "earlier seen_prompts, which is not called any more, try returning the training and validation prompts."
+            )
+
     @property
     def seed(self) -> int:
         """`seed`, else the seed of `lightning.seed_everything`, else 0."""

@@ -7,7 +7,6 @@ Interpolations ``${a.b}`` are resolved last, so they follow overrides; what a ru
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.core.manifest.settings import with_hash
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
@@ -104,7 +104,7 @@ class Environment:
 
     def fingerprinted(self, content: Any) -> Any:
         """As `hidden`, with two bytes of a hash of each value: enough to see a change, too few to guess a secret."""
-        return _laid_over(content, self.declared, _with_hash)
+        return _laid_over(content, self.declared, with_hash)
 
     def hidden_yaml(self, text: str) -> str:
         """A configuration in YAML with the interpolations; its first comment stays."""
@@ -183,12 +183,6 @@ def _laid_over(content: Any, declared: Any, show: Callable[[str, Any], str] = la
             values.append(_laid_over(value, declared[number] if known else None, show))
         return type(content)(values)
     return content
-
-
-def _with_hash(text: str, value: Any) -> str:
-    # The text counts, so that equal secrets under other names do not look equal.
-    digest = hashlib.blake2b(f"{text} {value}".encode("utf-8", "surrogatepass"), digest_size=2)
-    return f"{text} ({digest.hexdigest()})"
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from lightning_cgrpo.core.errors import UserError
 
 T = TypeVar("T")
 _replicated = ContextVar("_replicated", default=False)
@@ -96,6 +98,26 @@ def gathered(value: T) -> list[T]:
     values: list[T | None] = [None] * size
     dist.all_gather_object(values, value)
     return values  # type: ignore[return-value]  # all are filled
+
+
+def by_first(make: Callable[[], T]) -> T:
+    """The picklable value that the first process makes, on all. Collective; its error is raised on all."""
+    rank, size = world()
+    if size == 1:
+        return make()
+    told: list[Any] = [None, None]
+    error: Exception | None = None
+    if rank == 0:
+        try:
+            told[0] = make()
+        except Exception as raised:
+            error, told[1] = raised, str(raised)
+    dist.broadcast_object_list(told)
+    if error is not None:
+        raise error
+    if told[1] is not None:
+        raise UserError(told[1])
+    return cast(T, told[0])
 
 
 def gathered_on_first(value: T) -> list[T] | None:

@@ -7,5 +7,6 @@ from pathlib import Path
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """The path with ``~`` and ``$NAME`` as in a shell; an unknown variable stays."""
-    return Path(os.path.expandvars(path)).expanduser()
+    """The path with ``~`` and ``$NAME`` as in a shell; an unknown variable or user stays."""
+    # By os, because a path's own method fails for an unknown user.
+    return Path(os.path.expanduser(os.path.expandvars(path)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +15,8 @@ from lightning_cgrpo.core.errors import UserError, first_line
 FILE = "looks.jsonl"
 DIGEST = "digest"
 EDITED = "edited"
+DAMAGE = (ValueError, TypeError, KeyError)
+"""What a line that is no entry raises."""
 
 Entry = dict[str, Any]
 
@@ -26,10 +28,18 @@ def project_of(place: Path) -> Path:
     in it; else the place.
     """
     place, here = place.resolve(), Path.cwd()
-    kept = next((folder for folder in (place, *place.parents) if (folder / FILE).is_file()), None)
+    kept = next(filter(_is_kept, (place, *place.parents)), None)
     if kept is not None:
         return kept
     return here if place.is_relative_to(here) else place
+
+
+def _is_kept(folder: Path) -> bool:
+    """True if a folder has a register."""
+    try:
+        return (folder / FILE).is_file()
+    except OSError:  # a folder of another user's
+        return False
 
 
 class Register:
@@ -53,7 +63,10 @@ class Register:
             project: the folder that the run's manifest names, in which a copy of the run is registered, too.
             place: of the run, for a project that is not on this machine.
         """
-        return cls(Path(project) if project and Path(project).is_dir() else project_of(place))
+        near = project_of(place)
+        # A project without a register may be an emptied folder, or one that another program made since.
+        named = project != "" and Path(project).is_dir() and (_is_kept(Path(project)) or not _is_kept(near))
+        return cls(Path(project) if named else near)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -67,7 +80,7 @@ class Register:
         lock = FileLock(self.file.with_name(f".{FILE}.lock"))
         try:
             lock.acquire()
-        except OSError as error:
+        except (OSError, NotImplementedError) as error:  # a folder without locks, too
             raise self._unwritable(error) from error
         try:
             yield
@@ -82,22 +95,20 @@ class Register:
         """
         if not self.file.exists():
             return []
+        entries: list[Entry] = []
+        before = ""
         try:
-            lines = self.file.read_text(encoding="utf-8").split("\n")
-            # What follows the last end of a line was never written whole, so its look never began.
-            entries: list[Entry] = [json.loads(line) for line in lines[:-1]]
-            before = ""
-            for entry in entries:
-                assert isinstance(entry["event"], str)
-                content = {name: value for name, value in entry.items() if name not in (DIGEST, EDITED)}
-                if entry[DIGEST] != digest_of(content, before):
+            lines, tail = _lines(self.file.read_bytes())
+            for line in lines:
+                entry = _entry(line)
+                if not _follows(entry, before):
                     entry[EDITED] = True
+                entries.append(entry)
                 before = entry[DIGEST]
-        except (OSError, ValueError, TypeError, KeyError, AssertionError) as error:
-            raise UserError(
-                f"Expected '{self.file}' to be the looks of a project, but it is damaged, try to restore the file; "
-                "without it, a policy may be looked at twice."
-            ) from error
+        except (OSError, *DAMAGE) as error:
+            raise self._damaged() from error
+        if (last := _whole(tail, before)) is not None:
+            entries.append(last)
         return entries
 
     def append(self, entry: Mapping[str, Any]) -> Entry:
@@ -106,32 +117,97 @@ class Register:
         Raises:
             UserError: the file can't be written, or is damaged.
         """
-        entries = self.entries()
-        before = entries[-1][DIGEST] if entries else ""
-        written = {**entry, DIGEST: digest_of(entry, before)}
+        # As it will be read: names of JSON are texts, and a path is its text.
+        plain: Entry = json.loads(_json(entry))
         try:
             with self.file.open("ab+") as file:
-                # A killed process may have left a part of a line.
+                # The entry before, of which alone the digest counts.
                 file.seek(0)
-                whole = file.read().rfind(b"\n") + 1
-                file.truncate(whole)
-                file.write(json.dumps(written).encode() + b"\n")
+                content = file.read()
+                lines, tail = _lines(content)
+                before = _entry(lines[-1])[DIGEST] if lines else ""
+
+                # A killed process may have left a part of a line, an editor a whole one without its end.
+                last = _whole(tail, before)
+                if last is None:
+                    file.truncate(len(content) - len(tail))
+                else:
+                    before = last[DIGEST]
+                    file.write(b"\n")
+
+                # The new line.
+                written = {**plain, DIGEST: digest_of(plain, before)}
+                file.write(_json(written).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+        except OSError as error:
+            raise self._unwritable(error) from error
+        except DAMAGE as error:
+            raise self._damaged() from error
+        with suppress(OSError):  # a file system that writes no folders through
             folder = os.open(self.file.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-        except OSError as error:
-            raise self._unwritable(error) from error
         return written
 
-    def _unwritable(self, error: OSError) -> UserError:
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Append entries of another project's register, as far as they aren't here.
+
+        Raises:
+            UserError: see `append` and `locked`.
+        """
+        with self.locked():
+            here = {(entry["event"], entry.get("id")) for entry in self.entries()}
+            for entry in entries:
+                if (entry["event"], entry["id"]) not in here:
+                    self.append(entry)
+
+    def _damaged(self) -> UserError:
+        return UserError(
+            f"Expected '{self.file}' to be the looks of a project, but it is damaged, try to restore the file; "
+            "without it, a policy may be looked at twice."
+        )
+
+    def _unwritable(self, error: Exception) -> UserError:
         return UserError(
             f"Expected to record the look in '{self.file}', but got: {first_line(error)}, try a folder that this user "
             "may write to, and a disk with space."
         )
+
+
+def _lines(content: bytes) -> tuple[list[bytes], bytes]:
+    """Lines of a register, without empty ones, and what follows the last end of a line."""
+    *lines, tail = content.split(b"\n")
+    return [line for line in lines if line.strip()], tail
+
+
+def _entry(line: bytes) -> Entry:
+    """The entry of a line.
+
+    Raises:
+        ValueError, TypeError, KeyError: the line is no entry.
+    """
+    entry: Entry = json.loads(line)
+    if not isinstance(entry["event"], str) or not isinstance(entry[DIGEST], str):
+        raise TypeError(line)
+    return entry
+
+
+def _follows(entry: Entry, before: str) -> bool:
+    """True if an entry has the digest of its content and of the digest before."""
+    content = {name: value for name, value in entry.items() if name not in (DIGEST, EDITED)}
+    return bool(entry[DIGEST] == digest_of(content, before))
+
+
+def _whole(tail: bytes, before: str) -> Entry | None:
+    """The entry of a last line without its end; None if it was never written whole, so that its look never began."""
+    try:
+        entry = _entry(tail)
+    except DAMAGE:
+        return None
+    return entry if _follows(entry, before) else None
 
 
 def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | None) -> tuple[str, ...]:
@@ -147,6 +223,19 @@ def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | 
         for name in entry["lineage"]
     ]
     return tuple(dict.fromkeys([*exported, *lineage]))
+
+
+def looks_along(entries: Iterable[Entry], lineage: Iterable[str]) -> list[Entry]:
+    """The looks at a lineage, begun and ended, without digests, which belong to the register."""
+    names = {*lineage}
+    kept: list[Entry] = []
+    ids: set[str] = set()
+    for entry in entries:
+        if entry["event"] == "began" and names & {*entry["lineage"]}:
+            ids.add(entry["id"])
+        if entry.get("id") in ids:
+            kept.append({name: value for name, value in entry.items() if name not in (DIGEST, EDITED)})
+    return kept
 
 
 def shown_by(identities: Iterable[float] = (), stream: str = "", first: int = 0, until: int = 0) -> dict[str, Any]:
@@ -171,5 +260,9 @@ def share_prompts(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def digest_of(content: Mapping[str, Any], before: str = "") -> str:
     """16 hexadecimal digits of plain values, and of the digest of the entry before."""
-    text = before + json.dumps(content, sort_keys=True, default=str)
+    text = before + json.dumps(json.loads(_json(content)), sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, default=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,10 @@ NAMESPACES = (
     "lightning.pytorch.loggers",
 )
 """Modules in which a class is looked up by its name alone."""
+
+
+VALUES = (ast.Constant, ast.Tuple, ast.List, ast.Set)
+"""Expressions of constants."""
 
 
 @dataclass
@@ -98,10 +103,11 @@ def constant_of(class_path: str, name: str) -> Any:
         return None
     module, node = located
     for item in node.body:
-        if isinstance(item, (ast.Assign, ast.AnnAssign)) and isinstance(item.value, ast.Constant | ast.Tuple):
+        if isinstance(item, (ast.Assign, ast.AnnAssign)) and isinstance(item.value, VALUES):
             target = item.targets[0] if isinstance(item, ast.Assign) else item.target
             if ast.unparse(target) == name:
-                return ast.literal_eval(item.value)
+                with suppress(ValueError):  # a container of names
+                    return ast.literal_eval(item.value)
     for base in node.bases:
         value = constant_of(module.names.get(ast.unparse(base), ""), name)
         if value is not None:

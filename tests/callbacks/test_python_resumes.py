@@ -1,6 +1,8 @@
 """A resume from Python compares the settings of its objects, as a command compares those of its configuration."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, RunManifest
+from lightning_cgrpo.callbacks.run_manifest import _numbered
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.settings import settings_of
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import PID, DampedAscent
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -26,7 +30,7 @@ from tests.quiet import GRIDWORLD, quiet_trainer
 LAST = "runs/mine/version_0/checkpoints/last.ckpt"
 
 
-def fit(ckpt_path=None, updates=2, callbacks=(), **changes):
+def fit(ckpt_path=None, updates=2, callbacks=(), manifest=None, **changes):
     given = {
         "lr": 1e-3, "hidden": [16], "max_steps": 20, "cost": "sum", "at_most": 0.01, "group_size": 4, "seed": None,
         "kl_weight": 0.1, "scale": "pooled", "controller": DampedAscent(), "lava": 20, "val_prompts": 6, "sgd": False,
@@ -46,7 +50,7 @@ def fit(ckpt_path=None, updates=2, callbacks=(), **changes):
     data = GridworldDataModule(
         prompts_per_update=4, train_prompts=12, val_prompts=given["val_prompts"], lava=given["lava"]
     )
-    own = [LagrangianCallback(given["controller"]), Checkpoints(save_last=True), RunManifest(), *callbacks]
+    own = [LagrangianCallback(given["controller"]), Checkpoints(save_last=True), manifest or RunManifest(), *callbacks]
     options = {"max_steps": updates, "logger": CSVLogger("runs", "mine"), "enable_checkpointing": True}
     quiet_trainer(*own, **options).fit(module, data, ckpt_path=ckpt_path)
 
@@ -110,3 +114,21 @@ def test_a_commands_run_and_pythons_compare_model_and_data(capsys):
     lines = told(capsys)
     assert "model.objective.constraints.battery.at_most 0.01 -> unset" in lines
     assert not [line for line in lines if line.startswith(("callbacks", "trainer", "model.policy ", "data "))]
+
+
+def test_a_callback_of_two_fits_tells_each():
+    kept = RunManifest()
+    names = []
+    for size in (4, 2):
+        fit(updates=1, manifest=kept, group_size=size)
+        newest = max(Path("runs/mine").glob("version_*/manifest.json"), key=lambda file: int(file.parent.name[8:]))
+        assert json.loads(newest.read_text())["settings"]["model.group_size"] == size
+        names.append(kept.manifest.name)
+    assert names[0] != names[1] and kept.manifest.lineage == (names[1],)
+
+
+def test_two_callbacks_of_a_class_are_two_settings():
+    first, second = (LagrangianCallback(PID(kp=weight)) for weight in (1.0, 2.0))
+    found = settings_of({"callbacks": _numbered([first, Checkpoints(), second])})
+    weights = [value for key, value in found.items() if key.endswith(".kp")]
+    assert weights == [1.0, 2.0] and "callbacks.LagrangianCallback_2" in found

@@ -157,7 +157,7 @@ class Histories(RuleBasedStateMachine):
         seen = set().union(*(look[1] for look in related))
         left = {*range(TEST)} - seen - checkpoint.used
         data = self.data(version)
-        with ledger.turn(True, lambda asked: asked) as asked:
+        with ledger.turn() as asked:
             assert asked.number == len(related) + 1
             if not self.endless and count > len(left):
                 with pytest.raises(UserError, match="different prompts that neither trained nor validated"):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts import source
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
@@ -162,3 +163,8 @@ def test_no_look_sees_anothers_new_prompts_whatever_the_number_of_test_prompts(t
     found = GridworldDataModule(test_prompts=test_prompts, seed=0).certification(7, Used(new_until=105))
     assert found.source.groups(torch.arange(7)).index.tolist() == list(range(first, first + 7))
     assert found.new_until == first + 7
+
+
+def test_an_override_that_nothing_calls_any_more_is_refused():
+    with pytest.raises(UserError, match="Expected Own to tell prompts that splits share by overlapping_sources"):
+        type("Own", (GroupDataModule,), {"seen_prompts": lambda self, source: set()})

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 """Exit status by decision; 1 and 2 are errors."""
 CONFIDENCE = 0.95
+EARLIER = "certificates.json"
+"""Beside the checkpoints, where earlier versions wrote looks."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -167,6 +169,10 @@ def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[st
     manifest = ledger.manifest
     if manifest is not None and not manifest.start_known:
         note += " The prompts that trained the starting model are not known."
+    if manifest is not None and not manifest.used_known:
+        note += " The prompts that trained are not known, because an earlier version wrote their fingerprints."
+    if any((folder / EARLIER).is_file() for folder in {checkpoint.parent, checkpoint.parent.parent, ledger.place}):
+        note += f" Looks in {EARLIER}, by an earlier version, neither spent error nor keep their prompts out."
     note += f" Not certified: {', '.join(look['not_certified'])}."
     if look["not_as_in_training"]:
         note += f" Not as in training: {'; '.join(look['not_as_in_training'])}."

@@ -101,12 +101,10 @@ class _Look(CommandLine):
 
     def _deal(self, data: GroupDataModule, record: _Record, longest: int | None) -> PromptLoader:
         """The prompts of the look, which is written down before they are shown. Collective."""
-        first = self.trainer.is_global_zero
-        with self.ledger.turn(first, self.trainer.strategy.broadcast) as asked:
+        with self.ledger.turn() as asked:
             self.asked = asked
             self.prompts, available = self._prompts(data, longest)
-            if first:
-                self.ledger.begin(asked, _shown(data, self.prompts))
+            self.ledger.begin(asked, _shown(data, self.prompts))
 
         def check(signals: Signals) -> None:
             planned = planned_tests(self.objective, signals, longest)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from torch import Tensor
 
+from lightning_cgrpo.core.distributed import by_first
 from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.register import Entry, Register, digest_of, share_prompts, with_exports
 from lightning_cgrpo.datamodules.base import Used
@@ -90,41 +91,42 @@ class Ledger:
         return with_exports(entries, self.manifest.lineage, self.manifest.start.get("weights"))
 
     @contextmanager
-    def turn(self, first: bool, told: Callable[[Any], Any]) -> Iterator[Asked]:
-        """Context in which one command after the other chooses its prompts, and writes them by `begin`. Collective.
+    def turn(self) -> Iterator[Asked]:
+        """Context in which one command after the other chooses its prompts, and writes them by `begin`. Collective."""
+        with ExitStack() as locked:
 
-        Args:
-            first: whether this is the first process.
-            told: gives the first process's value to all.
-        """
-        with self.register.locked() if first else nullcontext():
-            asked = None
-            if first:
+            def ask() -> Asked:
+                locked.enter_context(self.register.locked())
                 looks, question = self.looks(), self.about["question"]
                 run = {} if self.manifest is None else self.manifest.used_as
-                asked = Asked(question["prompts"], question["confidence"], len(looks) + 1, used_prompts(looks, run))
-            yield told(asked)
+                return Asked(question["prompts"], question["confidence"], len(looks) + 1, used_prompts(looks, run))
+
+            yield by_first(ask)
 
     def begin(self, asked: Asked, shown: Mapping[str, Any]) -> None:
-        """Write the look before its prompts are shown; it is spent from now on, however it ends.
+        """Write the look before its prompts are shown; it is spent from now on, however it ends. Collective.
 
         Args:
             shown: its prompts, see `shown_by`.
         """
-        self.begun = self.register.append(
-            {
-                "event": "began",
-                "id": uuid4().hex[:12],
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                **self.about,
-                "manifest": None if self.manifest is None else self.manifest.digest,
-                "lineage": list(self._lineage(self.register.entries())),
-                "look": asked.number,
-                "error": asked.level,
-                "shown": shown,
-                "prompts_fingerprint": digest_of(shown),
-            }
-        )
+
+        def write() -> Entry:
+            return self.register.append(
+                {
+                    "event": "began",
+                    "id": uuid4().hex[:12],
+                    "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                    **self.about,
+                    "manifest": None if self.manifest is None else self.manifest.digest,
+                    "lineage": list(self._lineage(self.register.entries())),
+                    "look": asked.number,
+                    "error": asked.level,
+                    "shown": shown,
+                    "prompts_fingerprint": digest_of(shown),
+                }
+            )
+
+        self.begun = by_first(write)
 
     def end(self, certificate: Mapping[str, Any]) -> Look:
         """Write the certificate of the look; returns the whole look."""
@@ -206,7 +208,7 @@ def company_of(entries: Sequence[Entry], look: Entry) -> dict[str, int]:
     for entry in entries:
         if "shown" not in entry:
             continue
-        policy = entry["lineage"][-1], entry["update"]
+        policy = (entry["lineage"] or [""])[-1], entry["update"]
         policies.add(policy)
         if share_prompts(entry["shown"], look["shown"]):
             (tested if entry["event"] == "test" else here).add(policy)

@@ -15,6 +15,7 @@ from lightning_cgrpo.cli.report.runs import read_record, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import learning
+from lightning_cgrpo.core.manifest.settings import settings_of
 from lightning_cgrpo.core.output import SUMMARY, write_whole
 from lightning_cgrpo.run.record import RunRecord
 
@@ -97,9 +98,10 @@ def changed_inputs(run: Run, record: RunRecord) -> list[str]:
     if not inputs.code and not inputs.prompts:
         return []
     # Imported here, because --list must not wait for torch.
-    from lightning_cgrpo.core.manifest.reads import code_fingerprints
+    from lightning_cgrpo.core.manifest.reads import reads_in
 
-    code_now = code_fingerprints(inputs.code)
+    # By the run's settings, because docstrings of tools count, and listed packages. A class's defaults may name more.
+    code_now = reads_in(settings_of(configuration(run)), also=inputs.code).code
     changed = [f"code of {name}" for name in inputs.code if code_now.get(name) != inputs.code[name]]
     for split, digest in inputs.prompts.items():
         if digest_now(run, split) != digest:

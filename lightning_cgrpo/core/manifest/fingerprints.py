@@ -10,6 +10,8 @@ from torch import Tensor
 
 from lightning_cgrpo.core.prompts.fingerprints import record_fingerprints
 
+LINEAGE = "lineage.json"
+"""The record that an exported model carries."""
 SMALL = (".json", ".jinja", ".model", ".txt", ".py")
 """Suffixes of the small files of a model's directory."""
 
@@ -28,8 +30,11 @@ def source_fingerprints(source: Any) -> Tensor | None:
 
 
 def file_fingerprints(folder: Path) -> dict[str, str]:
-    """Fingerprints of the small files of a model's directory: configuration, tokenizer, chat template, code."""
-    files = [file for file in sorted(folder.iterdir()) if file.suffix in SMALL]
+    """Fingerprints of the small files of a model's directory: configuration, tokenizer, chat template, code.
+
+    The record of an export is none of them, because it changes no answer.
+    """
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in SMALL and file.name != LINEAGE]
     return {file.name: file_fingerprint(file) for file in files if file.is_file()}
 
 

@@ -12,11 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.core.distributed import rank_zero_warn
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.manifest.fingerprints import LINEAGE
 from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.output import write_whole
-from lightning_cgrpo.core.register import DIGEST, Register, digest_of, with_exports
+from lightning_cgrpo.core.register import DIGEST, Entry, Register, digest_of, looks_along, with_exports
 
-FILE = "lineage.json"
+FILE = LINEAGE
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class Ancestry:
         used: fingerprints ``[M]`` of the prompts that trained or validated in these runs.
         known: whether these are all prompts that trained the model; False for a model from elsewhere.
         fault: words that say why the record isn't believed; empty if it is.
+        looks: entries of the register of the export's project: looks at these runs.
     """
 
     lineage: tuple[str, ...] = ()
     used: Tensor = torch.zeros(0, dtype=torch.int64)  # noqa: RUF009 (never written)
     known: bool = False
     fault: str = ""
+    looks: tuple[Entry, ...] = ()
 
 
 def write_lineage(folder: Path, manifest: Manifest | None, weights: str, policy: str = "") -> None:
@@ -47,9 +52,8 @@ def write_lineage(folder: Path, manifest: Manifest | None, weights: str, policy:
     if manifest is None:
         return
     register = Register.of(manifest.project, folder)
-    with register.locked():
-        lineage = with_exports(register.entries(), manifest.lineage, manifest.start.get("weights"))
-        register.append({"event": "export", "weights": weights, "lineage": lineage, "to": str(folder)})
+    entries = register.entries()
+    lineage = with_exports(entries, manifest.lineage, manifest.start.get("weights"))
     content: dict[str, Any] = {
         "lineage": list(lineage),
         "prompts known": manifest.start_known,
@@ -57,8 +61,15 @@ def write_lineage(folder: Path, manifest: Manifest | None, weights: str, policy:
         "manifest": manifest.digest,
         "weights": weights,
         "policy": policy,
+        "looks": looks_along(entries, lineage),
     }
     write_whole(folder / FILE, json.dumps(content | {DIGEST: digest_of(content)}, indent=1) + "\n")
+    # After the record, which alone counts if the project can't be written.
+    try:
+        with register.locked():
+            register.append({"event": "export", "weights": weights, "lineage": lineage, "to": str(folder)})
+    except UserError as error:
+        rank_zero_warn(f"Looks at this export's runs count only with its {FILE}. {error}")
 
 
 def read_lineage(folder: Path, weights: str) -> Ancestry:
@@ -76,10 +87,11 @@ def read_lineage(folder: Path, weights: str) -> Ancestry:
         lineage = tuple(map(str, content["lineage"]))
         used = torch.from_numpy(np.frombuffer(b64decode(content["prompts"]), dtype=np.int64).copy())
         known = content["prompts known"] is True
+        looks = tuple(dict(entry) for entry in content.get("looks", ()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Ancestry(fault=f"{file} is damaged")
     if written != digest_of(content):
-        return Ancestry(lineage, used, fault=f"{file} was edited by hand")
+        return Ancestry(lineage, used, fault=f"{file} was edited by hand", looks=looks)
     if content["weights"] != weights:
         return Ancestry(lineage, used, fault=f"{file} is of other weights")
-    return Ancestry(lineage, used, known)
+    return Ancestry(lineage, used, known, looks=looks)

@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.effects import Effect, effect_of
 from lightning_cgrpo.core.manifest.settings import UNSET, Settings, differing
+from lightning_cgrpo.core.prompts.fingerprints import BITS
 
 KEY = "manifest"
 """The manifest's key in a checkpoint."""
@@ -47,6 +48,7 @@ class Manifest:
         lineage: the runs that this run continues or starts from, oldest first, and itself; equal runs have one name.
         start_known: whether all prompts that trained the starting model are among those of the manifest.
         project: folder of the register of looks.
+        lacks: parts that the version which wrote the manifest did not know; not written.
     """
 
     settings: Settings | None
@@ -63,6 +65,7 @@ class Manifest:
     lineage: tuple[str, ...] = ()
     start_known: bool = False
     project: str = ""
+    lacks: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -85,6 +88,11 @@ class Manifest:
         """Fingerprints ``[M]`` of the prompts that trained or validated, earlier parts of the run included."""
         prompts = [fingerprints[:, 1] for fingerprints in self.prompts.values()]
         return torch.cat([self.seen, *prompts]).unique()
+
+    @property
+    def used_known(self) -> bool:
+        """False if a version with other fingerprints wrote some, which equal no prompt's."""
+        return bool(((self.used >= 0) & (self.used < 2**BITS)).all())
 
     @property
     def used_as(self) -> dict[str, Tensor]:
@@ -110,7 +118,8 @@ class Manifest:
 
     def state(self) -> dict[str, Any]:
         """Plain containers and tensors, for a checkpoint."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"lineage": list(self.lineage)}
+        parts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "lacks"}
+        return parts | {"lineage": list(self.lineage)}
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> Self | None:
@@ -122,14 +131,16 @@ class Manifest:
         state = checkpoint.get(KEY)
         if not isinstance(state, Mapping) or not {"settings", "lineage"} <= state.keys():
             return None
-        known = {name: state[name] for name in cls.__dataclass_fields__ if name in state}
+        parts = [name for name in cls.__dataclass_fields__ if name != "lacks"]
+        known = {name: state[name] for name in parts if name in state}
         for name, value in known.items():
             if not _is_written(name, value):
                 raise UserError(
                     f"Expected the checkpoint's manifest to be one that a run wrote, but its {name} is "
                     f"{shown(value)}, try another checkpoint."
                 )
-        return cls(**{**known, "lineage": tuple(state["lineage"])})
+        lacks = tuple(name for name in parts if name not in state)
+        return cls(**{**known, "lineage": tuple(state["lineage"]), "lacks": lacks})
 
     def readable(self) -> dict[str, Any]:
         """The manifest as JSON, with a digest of each split's prompts."""
@@ -177,20 +188,23 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         lines += _prompt_differences(before, now, split)
     if trained := _trained_validation(before, now):
         lines.append(f"{trained:,} of {now.sizes['val']:,} validation prompts trained before")
-    for what, old_values, new_values in (
-        ("code of", before.code, now.code),
-        ("the starting model's", before.start, now.start),
-        ("the file of", before.files, now.files),
-        ("the environment's", before.variables, now.variables),
-        ("version of", before.versions, now.versions),
+    for what, part in (
+        ("code of", "code"),
+        ("the starting model's", "start"),
+        ("the file of", "files"),
+        ("the environment's", "variables"),
+        ("version of", "versions"),
     ):
-        for name, (old, new) in differing(old_values, new_values).items():
+        if part in before.lacks:
+            continue
+        for name, (old, new) in differing(getattr(before, part), getattr(now, part)).items():
             lines.append(f"{what} {name} {_change(what, old, new)}")
     for name, (old, new) in differing(before.rendered, now.rendered).items():
         if UNSET not in (old, new):  # a policy without chats reads no chat
             lines.append(f"{name} reads otherwise: its chat template writes the date, or differs")
     for name, (old, new) in differing(before.machine, now.machine).items():
-        lines.append(f"{name} {old} -> {new}")
+        if UNSET not in (old, new):  # a version that told less of its machine
+            lines.append(f"{name} {old} -> {new}")
     return lines
 
 

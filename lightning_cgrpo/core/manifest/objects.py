@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 import torch
 
+from lightning_cgrpo.core.manifest.settings import with_hash
 from lightning_cgrpo.core.signatures import PACKAGES
 
 GIVEN = "_given_arguments"
@@ -20,6 +22,8 @@ DEEPEST = 20
 """Objects within objects, because two may hold each other."""
 LONGEST = 1_000
 """Items of a container that is a setting; longer containers are data, whose prompts have fingerprints."""
+SECRET = 8
+"""Characters of a text from which on it is no coincidence that a variable of the environment has it, too."""
 
 
 class Stated:
@@ -39,11 +43,15 @@ def described(value: Any, depth: int = 0) -> Any:
     libraries. What can't be told is `UNTOLD`.
     """
     depth += 1
+    if isinstance(value, str) and len(value) >= SECRET:
+        return _without_secret(value)
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
     if isinstance(value, Mapping):
         return _told(value.items(), depth) if len(value) <= LONGEST else UNTOLD
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=repr)  # the order of texts in a set is another in each process
+    if isinstance(value, (list, tuple)):
         return [*_told(enumerate(value), depth).values()] if len(value) <= LONGEST else UNTOLD
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value).removeprefix("torch.")
@@ -60,6 +68,12 @@ def described(value: Any, depth: int = 0) -> Any:
         kept = _told(((name, _attribute(value, name)) for name in _parameters(type(value))), depth)
     # A configuration names no classes of data, such as an objective's.
     return kept if is_dataclass(value) else {"class_path": import_path(type(value)), "init_args": kept}
+
+
+def _without_secret(text: str) -> str:
+    """The text; for a value of the environment, which may be a secret, what a command writes of it."""
+    names = sorted(name for name, value in os.environ.items() if value == text)
+    return with_hash(f"${{oc.env:{names[0]}}}", text) if names else text
 
 
 def described_optimizer(make_optimizer: Any, make_scheduler: Any) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.manifest.fingerprints import file_fingerprint
 from lightning_cgrpo.core.manifest.settings import Settings, import_paths
+from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.core.paths import expanded
 
 STANDARD = str(Path(sysconfig.get_paths()["stdlib"]).resolve())
 INSTALLED = tuple({str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("purelib", "platlib")})
@@ -33,6 +35,13 @@ TOOLS = ("tools", "environment_factory")
 READS_DOCSTRINGS = {"__doc__", "getdoc", "cleandoc", "get_json_schema", "convert_to_openai_tool"}
 IMPORTS = {"import_module", "__import__", "run_module", "find_spec", "resolve_name"}
 JOINS = {"join", "joinpath", "Path", "PurePath"}
+WRITERS = {"write_text", "write_bytes"}
+"""Methods of a path that write its file."""
+SAVERS = {"save", "savez", "savez_compressed"}
+"""Functions that write files."""
+OPENERS = {"io", "os", "codecs", "gzip", "bz2", "lzma", "builtins"}
+"""Modules whose `open` takes the path before the mode."""
+SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 
 @dataclass
@@ -41,13 +50,15 @@ class Reads:
 
     Args:
         code: modules of the user's own, and small installed packages.
-        files: by ``MODULE, FILE``.
+        files: that a task lists.
+        found: files that texts in the code name, by ``MODULE, FILE``; they may be no input.
         variables: of the environment; two bytes of a hash, because values may be secrets.
         versions: of installed packages that the code imports.
     """
 
     code: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    found: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -55,24 +66,33 @@ class Reads:
         """Add files, folders and packages that a task lists.
 
         Raises:
-            UserError: there is no such file, folder or package.
+            UserError: there is no such file, folder or package, or it can't be read.
         """
         for name in listed:
-            path = Path(name).expanduser()
-            if path.is_file():
-                self.files[name] = file_fingerprint(path)
-            elif path.is_dir():
-                self.files[name] = _folder_fingerprint(path)
-            elif (place := _package_place(name.partition(".")[0])) is not None:
-                self.code[name] = _folder_fingerprint(place)
-            else:
-                raise UserError(f"Expected reads to list files, folders or packages, but there is no '{name}'.")
+            path = expanded(name)
+            try:
+                if path.is_file():
+                    self.files[name] = file_fingerprint(path)
+                elif path.is_dir():
+                    self.files[name] = _folder_fingerprint(path)
+                elif (place := _package_place(name.partition(".")[0])) is not None:
+                    self.code[name] = _folder_fingerprint(place)
+                else:
+                    raise UserError(f"Expected reads to list files, folders or packages, but there is no '{name}'.")
+            except OSError as error:
+                raise UserError(
+                    f"Expected reads to list what can be read, but got '{name}': {first_line(error)}."
+                ) from error
 
 
-def reads_in(settings: Settings) -> Reads:
-    """What the code that settings name reads, and what its task lists in ``reads``."""
+def reads_in(settings: Settings, also: Iterable[str] = ()) -> Reads:
+    """What the code that settings name reads, and what its task lists in ``reads``.
+
+    Args:
+        also: further import paths.
+    """
     of_tools = {key: value for key, value in settings.items() if key.rpartition(".")[2] in TOOLS}
-    found = reads_of(import_paths(settings), tools=import_paths(of_tools))
+    found = reads_of([*import_paths(settings), *also], tools=import_paths(of_tools))
     for key, listed in settings.items():
         if key.endswith("task.reads"):
             found.add(listed or ())
@@ -108,16 +128,12 @@ def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
         waiting += sorted({package, *_imports(tree, package), *_imported_beside(tree, file)})
         found.variables |= {key: _variable_fingerprint(key) for key in _variables(tree)}
         for text, place in _files(tree, file):
-            found.files[f"{name}, {text}"] = file_fingerprint(place)
+            with suppress(OSError):  # another user's file, or one that is removed at this moment
+                found.found[f"{name}, {text}"] = _found_fingerprint(place)
     in_use = any(_named(node) in READS_DOCSTRINGS for tree in trees.values() for node in ast.walk(tree))
     for name, tree in sorted(trees.items()):
         found.code[name] = _tree_fingerprint(tree, docstrings=in_use or name in documented)
     return found
-
-
-def code_fingerprints(paths: Iterable[str]) -> dict[str, str]:
-    """The fingerprint of each module of the user's own that import paths lead to, by name."""
-    return reads_of(paths).code
 
 
 # ---------------------------------------------------------------------- modules and packages
@@ -181,8 +197,9 @@ def _add_installed(found: Reads, name: str) -> None:
         found.versions[name] = version(name)
     except PackageNotFoundError:
         found.versions[name] = "unknown"
-    if _size(place) <= SMALL:
-        found.code[name] = _folder_fingerprint(place)
+    with suppress(OSError):
+        if _size(place) <= SMALL:
+            found.code[name] = _folder_fingerprint(place)
 
 
 def _contents(place: Path) -> list[Path]:
@@ -197,6 +214,12 @@ def _size(place: Path) -> int:
         if total > SMALL:
             break
     return total
+
+
+def _found_fingerprint(file: Path) -> str:
+    """Of a file's content, or of a large file's size and time, because it may be no input."""
+    stat = file.stat()
+    return file_fingerprint(file) if stat.st_size <= SMALL else f"{stat.st_size} bytes at {stat.st_mtime_ns}"
 
 
 def _folder_fingerprint(place: Path) -> str:
@@ -282,20 +305,46 @@ def _variable_fingerprint(name: str) -> str:
 def _files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
     """The existing files that texts of a module name, from the working directory or beside the module.
 
-    Parts of a path that are joined count together. Files that are opened to be written do not count.
+    Parts of a path that are joined count together. Files that the module writes, as a cache, do not count, nor do files
+    of runs and of the operating system.
     """
-    written = {id(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and _writes(node)}
-    for text in sorted({text for node in ast.walk(tree) if id(node) not in written for text in _path_texts(node)}):
-        for place in (Path(text).expanduser(), file.parent / text):
+    # What is written, also by the name of a constant.
+    constants: dict[str, ast.AST] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = node.value
+    places = [place for node in ast.walk(tree) if isinstance(node, ast.Call) for place in _written(node)]
+    named = [constants.get(place.id, place) if isinstance(place, ast.Name) else place for place in places]
+    written = {text for place in named for text in _path_texts(place)}
+
+    # What is read.
+    for text in sorted({text for node in ast.walk(tree) for text in _path_texts(node)} - written):
+        for place in (expanded(text), file.parent / text):
             with suppress(OSError, ValueError):  # a text that is no path
-                if place.is_file() and place.suffix != ".py":
+                if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_made(place):
                     yield text, place
                     break
 
 
-def _writes(node: ast.Call) -> bool:
-    modes = [*node.args[1:2], *(keyword.value for keyword in node.keywords if keyword.arg == "mode")]
-    return _named(node) == "open" and bool(node.args) and any({*"wax"} & {*(_text(mode) or "")} for mode in modes)
+def _written(node: ast.Call) -> list[ast.AST]:
+    """The paths that a call writes, as nodes."""
+    called, owner = _named(node), node.func.value if isinstance(node.func, ast.Attribute) else None
+    if called in WRITERS:
+        return [owner] if owner is not None else []
+    if called in SAVERS:
+        return [*node.args]
+    of_path = owner is not None and _named(owner) not in OPENERS  # as Path(…).open("w")
+    given = node.args[:1] if of_path else node.args[1:2]
+    modes = [*given, *(keyword.value for keyword in node.keywords if keyword.arg == "mode")]
+    if called != "open" or not any({*"wax"} & {*(_text(mode) or "")} for mode in modes):
+        return []
+    return [owner] if of_path and owner is not None else [*node.args[:1]]
+
+
+def _is_made(place: Path) -> bool:
+    """True for files of the operating system and in the folders of runs, which change by themselves."""
+    place = place.resolve()
+    return str(place).startswith(SYSTEM) or any((folder / SUMMARY).is_file() for folder in place.parents)
 
 
 def _path_texts(node: ast.AST) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -64,6 +65,13 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _texts(part)
+
+
+def with_hash(text: str, value: Any) -> str:
+    """What stands for a value that may be a secret: a text, and two bytes of a hash, too few to guess the value."""
+    # The text counts, so that equal secrets under other names do not look equal.
+    digest = hashlib.blake2b(f"{text} {value}".encode("utf-8", "surrogatepass"), digest_size=2)
+    return f"{text} ({digest.hexdigest()})"
 
 
 def is_numberless(key: str) -> bool:

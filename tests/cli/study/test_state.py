@@ -8,12 +8,21 @@ import pytest
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.report.runs import read_record, save
 from lightning_cgrpo.cli.study.command import report
-from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
+from lightning_cgrpo.cli.study.state import (
+    Results,
+    changed_inputs,
+    check_distinct,
+    digest_now,
+    identity,
+    note,
+    state,
+    weights,
+)
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.manifest.manifest import prompts_digest
-from lightning_cgrpo.core.manifest.reads import code_fingerprints
+from lightning_cgrpo.core.manifest.reads import reads_in, reads_of
 from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -136,7 +145,7 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
         (folder / name).write_text(text)
     run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--data=PromptDataModule", "--data.path=prompts.jsonl"), "runs/a")
     prompts = source_fingerprints(PromptDataModule("prompts.jsonl").source("train"))
-    inputs = {"code": code_fingerprints(["rewards_of_study.brief"]), "prompts": {"train": prompts_digest(prompts)}}
+    inputs = {"code": reads_of(["rewards_of_study.brief"]).code, "prompts": {"train": prompts_digest(prompts)}}
     about = {"inputs": inputs, "weights": json.loads(identity(run))["weights"]}
     begin(run, 10, "finished", **about)
     note(run, done=True)
@@ -145,6 +154,21 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
         (folder / name).write_text(text)
     assert Results(folder / "saved", folder / "report").finished(run) == finished
     assert ("trained with other inputs" in state(run)) != finished
+
+
+def test_docstrings_of_tools_and_listed_packages_count_as_in_the_run(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "tools_of_study.py").write_text('def add(a: int) -> int:\n    """Adds."""\n    return a\n')
+    (folder / "listed_of_study").mkdir()
+    (folder / "listed_of_study/__init__.py").write_text("SIGN = 1\n")
+    own = ("--model.sampler.tools=[tools_of_study.add]", "--model.task.reads=[listed_of_study]")
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", *own), "runs/a")
+    code = reads_in(settings_of(configuration(run))).code
+    assert {"tools_of_study", "listed_of_study"} <= code.keys() and code != reads_of(code).code
+    record = made(inputs={"code": code, "prompts": {}}).record
+    assert changed_inputs(run, record) == []
+    (folder / "listed_of_study/__init__.py").write_text("SIGN = -1\n")
+    assert changed_inputs(run, record) == ["code of listed_of_study"]
 
 
 def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_cgrpo.core.manifest.reads import code_fingerprints
+from lightning_cgrpo.core.manifest.reads import reads_of
 from lightning_cgrpo.core.prompts.fingerprints import identities, prompt_fingerprint, record_fingerprints
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -140,10 +140,10 @@ def test_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "rewards_of_this_test.py"
     file.write_text(CODE)
-    before = code_fingerprints(["rewards_of_this_test.brief", "torch.nn.Linear", "no text", "lightning_cgrpo.Task"])
+    before = reads_of(["rewards_of_this_test.brief", "torch.nn.Linear", "no text", "lightning_cgrpo.Task"]).code
     assert list(before) == ["rewards_of_this_test"]
     file.write_text(CODE.replace(*change))
-    assert (code_fingerprints(["rewards_of_this_test.brief"]) != before) == differs
+    assert (reads_of(["rewards_of_this_test.brief"]).code != before) == differs
 
 
 @pytest.mark.parametrize("initialized", [True, False], ids=["", "no __init__.py"])
@@ -161,6 +161,6 @@ def test_modules_that_the_users_code_imports_count(
         (package / "__init__.py").write_text("")
     (package / "helpers.py").write_text("def half(x):\n    return x / 2\n")
     (package / "rewards.py").write_text(f"import json\n{statement}\n")
-    found = code_fingerprints(["package_of_this_test.rewards.half"])
+    found = reads_of(["package_of_this_test.rewards.half"]).code
     assert {"package_of_this_test.helpers", "package_of_this_test.rewards"} <= found.keys()
     assert not any(name.startswith("json") for name in found) and "package_of_this_test" not in sys.modules

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.reads import Reads, reads_in, reads_of
+from lightning_cgrpo.core.manifest.reads import SMALL, Reads, reads_in, reads_of
+from lightning_cgrpo.core.output import SUMMARY
 
 REWARD = "def reward(completions):\n    return [SIGN * len(text) for text in completions]\n"
 Change = Callable[[Path], None]
@@ -138,9 +139,56 @@ def test_what_changes_no_reward_is_no_difference(here: Path) -> None:
     """Comments, files that are written, large installed packages of equal version, and other programs' files."""
     write(here, "reward_of_reads.py", "open('log.txt', 'w').write('x')\nSIGN = 1\n" + REWARD)
     before = reads_of(["reward_of_reads.reward", "torch.nn.Linear", "prompts.jsonl", "no text. At all."])
-    assert [*before.code] == ["reward_of_reads"] and [*before.versions] == ["torch"] and not before.files
+    assert [*before.code] == ["reward_of_reads"] and [*before.versions] == ["torch"] and not before.found
     write(here, "log.txt", "x")
     write(here, "prompts.jsonl", "x")
     write(here, "reward_of_reads.py", "open('log.txt', 'w').write('x')\nSIGN = 1  # a comment\n" + REWARD)
     assert reads_of(["reward_of_reads.reward", "torch.nn.Linear"]) == before
     assert reads_of([]) == Reads()
+
+
+def test_files_that_change_by_themselves_are_no_inputs(here: Path) -> None:
+    """Files that the reward writes, checkpoints, files of a run and of the operating system."""
+    body = """import json, os
+from pathlib import Path
+CACHE = 'cache.json'
+OTHER = Path('other.json')
+def load():
+    return json.loads(open(CACHE).read()), OTHER.read_text(), open('/proc/self/stat'), open('best.ckpt')
+def keep(values):
+    with open(CACHE, 'w') as file:
+        json.dump(values, file)
+    OTHER.write_text('')
+    Path('third.json').open('w').write('')
+NAMES = 'third.json', 'runs/a/version_0/metrics.csv', 'kept.json'
+"""
+    for name in ("cache.json", "other.json", "third.json", "best.ckpt", "runs/a/version_0/metrics.csv", "kept.json"):
+        write(here, name, "1")
+    write(here, f"runs/a/version_0/{SUMMARY}", "{}")
+    write(here, "reward_of_reads.py", body + REWARD)
+    assert [*reads_of(["reward_of_reads.reward"]).found] == ["reward_of_reads, kept.json"]
+
+
+def test_a_large_file_is_not_read_and_an_unreadable_one_is_no_error(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here, "reward_of_reads.py", "FILES = 'large.bin', 'small.txt'\n" + REWARD)
+    write(here, "small.txt", "1")
+    with (here / "large.bin").open("wb") as file:
+        file.truncate(SMALL + 1)
+
+    def refused(file: Path) -> str:
+        raise PermissionError(file)
+
+    monkeypatch.setattr("lightning_cgrpo.core.manifest.reads.file_fingerprint", refused)
+    found = reads_of(["reward_of_reads.reward"]).found
+    [(name, told)] = found.items()
+    assert name == "reward_of_reads, large.bin" and told.startswith(f"{SMALL + 1} bytes")
+    with pytest.raises(UserError, match=r"to list what can be read, but got 'small\.txt'"):
+        reads_in({"model.task.reads": ["small.txt"]})
+
+
+@pytest.mark.parametrize("text", ["~~~", "~", "~nobody_of_this_name/sign", "\\0", "$NOT_SET/a", "x" * 5000])
+def test_any_text_in_a_reward_is_read_without_an_error(here: Path, text: str) -> None:
+    write(here, "reward_of_reads.py", f"SIGN, FENCE = 1, '{text}'\n{REWARD}")
+    assert [*reads_of(["reward_of_reads.reward"]).code] == ["reward_of_reads"]

@@ -14,7 +14,7 @@ from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, only_shows
+from lightning_cgrpo.core.manifest.effects import EFFECTS, NUMBERLESS, Effect, effect_of, only_shows
 from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.manifest.objects import described
 from lightning_cgrpo.core.manifest.settings import UNSET, differing, settings_of
@@ -149,6 +149,19 @@ def test_an_own_callback_that_only_shows_is_no_setting(tmp_path: Path, monkeypat
     with_own = Manifest(settings_of({"callbacks": {"mine": {"class_path": "own_showing.Pictures"}}}))
     told = differences(Manifest(settings_of({})), with_own)
     assert told == ["callbacks.mine unset -> own_showing.Pictures"], "though a shipped class has its name"
+
+
+@pytest.mark.parametrize("container", ["('beam',)", "['beam']", "{'beam'}"])
+def test_evaluation_arguments_may_stand_in_any_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    name = f"own_arguments_{container.encode().hex()}"
+    code = f"NAME = 'beam'\nclass Own:\n    evaluation_arguments = {container}\n"
+    code += "class Named:\n    evaluation_arguments = [NAME]\n"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert effect_of("data.beam", f"{name}.Own") is Effect.EVALUATION
+    assert effect_of("data.beam", f"{name}.Named") is Effect.LEARNING, "nothing is run"
 
 
 def test_arguments_of_another_class_are_not_listed() -> None:
