@@ -30,9 +30,12 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
         evaluations: by name of the set of prompts.
     """
     repeats = [
-        f"; {of.repeats:,} {name} repeat or accompany a prompt" for name, of in evaluations.items() if of.repeats
+        f"; {of.repeats:,} {name} repeat, accompany or share a sample with a prompt"
+        for name, of in evaluations.items()
+        if of.repeats
     ]
-    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{''.join(repeats)}"
+    assumed = ", assumed to be independent" if any(of.assumed for of in evaluations.values()) else ""
+    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{assumed}{''.join(repeats)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     drawn = {name: (of.prompts + of.repeats, of.answers) for name, of in evaluations.items()}
     sizes = [f"{name} {prompts:,} x {answers // max(prompts, 1):,}" for name, (prompts, answers) in drawn.items()]

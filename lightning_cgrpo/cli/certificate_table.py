@@ -19,7 +19,9 @@ STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold y
 def show(certificate: dict[str, Any], note: str) -> None:
     """Print the table of a certificate."""
     decision, confidence = certificate["decision"], certificate["question"]["confidence"]
-    caption = f"{certificate['source']}, one answer to each; confidence {confidence} over all constraints (Holm)"
+    independence = certificate.get("independence")  # since November 28, 2026
+    caption = f"{certificate['source']}, one answer to each{f' ({independence})' if independence else ''}; "
+    caption += f"confidence {confidence} over all constraints (Holm)"
     if "error" in certificate:
         spent = f"look {certificate['look']} may be wrong with probability {certificate['error']:.4g}"
         caption += f" and all looks at the run: {spent}"

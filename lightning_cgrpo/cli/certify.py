@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 """Exit status by decision; 1 and 2 are errors."""
 CONFIDENCE = 0.95
+CLUSTER_KEY = "data.cluster"
+"""The setting of `PromptDataModule` that names clusters of prompts."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -172,6 +174,8 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         if key.partition(".")[0] == "data" and (key in data or key not in (*FREE, *PLACES)):
             of_run[key] = value
     for key, (before, now) in differing(of_run, data).items():
+        if key == CLUSTER_KEY:
+            continue  # which prompts belong together may be found out after training
         raise ConfigError(
             "Expected the data of the checkpoint's run, to know which prompts trained and selected the policy, but got "
             f"another {key}: {shown(before)} -> {shown(now)}, try -c {checkpoint.parent.parent / 'config.yaml'}."

@@ -11,7 +11,15 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor
 
-from lightning_cgrpo.cli.certificate import Asked, Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.cli.certificate import (
+    Asked,
+    Sample,
+    check_prompts,
+    check_ranges,
+    cluster_sizes,
+    decided,
+    planned_tests,
+)
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import Resolved
 from lightning_cgrpo.core.distributed import gathered_on_first
@@ -20,7 +28,7 @@ from lightning_cgrpo.core.prompts.source import identities
 from lightning_cgrpo.core.rollout import PromptGroups, Signals
 from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.measurement import IDENTITY
+from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 
@@ -68,10 +76,14 @@ class _Look(CommandLine):
         longest = model.sampler.longest
         check_ranges(self.objective, longest)
         prompts, available = self._prompts(datamodule, longest)
+        sizes = cluster_sizes(len(prompts.source), prompts.clusters)
+        what = "prompts" if len(sizes) == len(prompts.source) else "clusters of prompts"
+        planned = planned_tests(self.objective, {}, longest, sizes)
+        check_prompts(planned, len(sizes), 1 - self.asked.level, available, what)
 
         def check(signals: Signals) -> None:
-            planned = planned_tests(self.objective, signals, longest)
-            check_prompts(planned, len(prompts.source), 1 - self.asked.level, available)
+            planned = planned_tests(self.objective, signals, longest, sizes)
+            check_prompts(planned, len(sizes), 1 - self.asked.level, available, what)
 
         model.eval_group_size = 1
         record = _Record(self.objective, check, pairs=prompts.companions is not None)
@@ -80,7 +92,7 @@ class _Look(CommandLine):
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
         if record.rows is None:  # not the first process
             return
-        rows, source = _without_repeats(record.rows, prompts)
+        rows, source = _without_repeats(record.rows, prompts, record.assumed)
         shown = [*dict.fromkeys([*prompts.identities, *record.companions])]
         self.sample = Sample(rows, source, longest, record.single, shown, prompts.new_until)
 
@@ -105,6 +117,7 @@ class _Record(Callback):
     Attributes:
         rows: sums ``[N]`` of all prompts by name; None but on the first process.
         single: see `Sample`.
+        assumed: whether prompts are taken to be independent, because their clusters are not known.
         companions: identities of the prompts shown beside others, on the first process.
     """
 
@@ -112,6 +125,7 @@ class _Record(Callback):
         self.objective, self.check, self.pairs = objective, check, pairs
         self.rows: dict[str, Tensor] | None = None
         self.single: dict[str, bool] = {}
+        self.assumed = False
         self.companions: list[float] = []
 
     def on_test_batch_end(
@@ -129,18 +143,22 @@ class _Record(Callback):
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
-        self.rows = pl_module.sums(SPLIT).by_prompt()
+        sums = pl_module.sums(SPLIT)
+        self.rows, self.assumed = sums.by_prompt(), sums.assumed
         of_all = gathered_on_first(self.companions)
         self.companions = [] if of_all is None else [number for part in of_all for number in part]
 
 
-def _without_repeats(rows: dict[str, Tensor], prompts: Certification) -> tuple[dict[str, Tensor], str]:
-    """The first row of each independent prompt, and the words for these prompts.
+def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: bool) -> tuple[dict[str, Tensor], str]:
+    """The first row of each different prompt, with its sample's number as `CLUSTER`, and the words for these prompts.
 
     Prompts that a chat template or tokenizer renders alike are one, and so are a prompt and its companion.
     """
     # By identity, because the order must not depend on the number of processes.
     first = torch.from_numpy(np.unique(rows[IDENTITY].numpy(), return_index=True)[1])
-    kept = {name: values[first] for name, values in rows.items() if name != IDENTITY}
+    kept = {name: values[first] for name, values in rows.items()}
+    identity, cluster = kept.pop(IDENTITY), kept.pop(CLUSTER)
+    if not assumed:
+        kept[CLUSTER] = samples(identity, cluster)[1]
     repeats = len(prompts.source) - len(first)
     return kept, f"{prompts.words}, without {repeats:,} that read as others do" if repeats else prompts.words

@@ -6,11 +6,14 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
-from lightning_cgrpo.core.prompts.source import identities
+from lightning_cgrpo.core.prompts.source import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
@@ -22,6 +25,8 @@ EVERY = "every threshold"
 
 IDENTITY = "identity"
 """Name of the `identities` among the sums of prompts."""
+CLUSTER = "cluster"
+"""Name of the `cluster_numbers` among the sums of prompts."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -143,9 +148,10 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
         for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
             scalars[f"{kind}/{name}"] = prompts.sum()
             scalars[f"opportunities of {kind}/{name}"] = opportunities.where(prompts, 0).sum()
-            squares = opportunities.where(prompts, 0).square()
-            scalars[f"opportunities squared of {kind}/{name}"] = squares.sum()
-            scalars[f"opportunities to the fourth of {kind}/{name}"] = squares.square().sum()
+            scalars[f"opportunities squared of {kind}/{name}"] = opportunities.where(prompts, 0).square().sum()
+        for power in range(5):
+            product = violations**power * opportunities ** (4 - power)
+            scalars[f"violations to {power}, opportunities to {4 - power}/{name}"] = product.sum()
         scalars[f"violations squared/{name}"] = violations.square().sum()
         scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
         scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
@@ -183,21 +189,25 @@ def clustered_rates(
             counts = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
             effective = _effective("violating", name, sums), _effective("clean", name, sums)
             most = sums[f"most of observed/{name}"] / prompts
-            telling = _telling(name, rate, sums)
+            telling = _telling(name, rate, squares, sums) if spread else None
             rates[name] = ClusteredRate(rate, error, prompts, opportunities, *counts, *effective, most, telling)
     return rates
 
 
-def _telling(name: str, rate: float, sums: Mapping[str, float]) -> float:
-    """The number of prompts with equal opportunities that would tell the standard error as well (Satterthwaite, 1946).
+def _telling(name: str, rate: float, squares: float, sums: Mapping[str, float]) -> float:
+    """The number of prompts that would tell the standard error as well, if they made equal parts of it.
 
-    The squared error sums (violations - rate · opportunities)² of prompts, here as if each violated at all or at none.
+    Satterthwaite's (1946) degrees of freedom (Σ z²)² / Σ z⁴ of the squared error, with z = violations - rate ·
+    opportunities of each prompt.
+
+    Args:
+        squares: Σ z².
     """
-    squares = fourths = 0.0
-    for kind, distance in (("violating", 1 - rate), ("clean", rate)):
-        squares += distance**2 * sums[f"opportunities squared of {kind}/{name}"]
-        fourths += distance**4 * sums[f"opportunities to the fourth of {kind}/{name}"]
-    return squares**2 / fourths if fourths else 0.0
+    fourths = 0.0
+    for power in range(5):
+        factor = math.comb(4, power) * (-rate) ** (4 - power)
+        fourths += factor * sums[f"violations to {power}, opportunities to {4 - power}/{name}"]
+    return squares**2 / max(fourths, squares**2 / max(sums[f"observed/{name}"], 1.0))
 
 
 def _effective(kind: str, name: str, sums: Mapping[str, float]) -> float:
@@ -245,31 +255,36 @@ class Evaluation:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     standard_errors: Mapping[str, float] = field(default_factory=dict)
-    prompts: int = 0  # independent ones: repeats of a prompt are one, as are prompts of one sample
+    prompts: int = 0  # independent ones: repeats of a prompt are one, as are prompts of one sample or cluster
     answers: int = 0
     rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
-    repeats: int = 0  # prompts beyond `prompts`, equal to one of them or of its sample
+    repeats: int = 0  # prompts beyond `prompts`, equal to one of them, or of its sample or cluster
+    assumed: bool = False  # whether prompts are taken to be independent, because their clusters are not known
 
 
 class RunningSums:
     """Sums by prompt of an evaluation's batches on this process."""
 
     def __init__(self) -> None:
-        self._batches: list[Mapping[str, Tensor]] = []
+        self.clear()
 
     def clear(self) -> None:
-        self._batches = []
+        self._batches: list[Mapping[str, Tensor]] = []
+        self.assumed = False
+        """Whether prompts are taken to be independent, because their clusters are not known."""
 
     def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups, rollouts: Rollouts | None = None) -> None:
         """Add a batch's `prompt_sums` or `best_sums`; prompts that give `rollouts` equal tokens are repeats.
 
-        Prompts of one sample (`PromptGroups.sample`) are repeats, too.
+        Prompts of one sample (`PromptGroups.sample`) are repeats, too, as are those of one cluster.
         """
         device = next((values.device for values in sums.values()), None)
         numbers = identities(prompts, rollouts)
         if prompts.sample is not None:
             numbers = numbers[prompts.sample.cpu()]
-        self._batches.append({IDENTITY: numbers.to(device), **sums})
+        clusters = cluster_numbers(prompts, numbers)
+        self.assumed = self.assumed or prompts.clusters is None
+        self._batches.append({IDENTITY: numbers.to(device), CLUSTER: clusters.to(device), **sums})
 
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
@@ -291,23 +306,26 @@ class RunningSums:
         first = self._batches[0] if self._batches else {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
         if world()[1] > 1:
-            everywhere = [number for part in gathered(rows[IDENTITY].tolist() if rows else []) for number in part]
-            if len(set(everywhere)) < len(everywhere):  # The first process counts all.
+            here = [rows[name].tolist() for name in (IDENTITY, CLUSTER)] if rows else [[], []]
+            parts = gathered(here)
+            everywhere = [[number for part in parts for number in part[kind]] for kind in (0, 1)]
+            if any(len(set(numbers)) < len(numbers) for numbers in everywhere):  # The first process counts all.
                 every = self.by_prompt()
                 rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
         if not rows:
             return {}
-        distinct, numbers = rows.pop(IDENTITY).unique(return_inverse=True)
-        if len(distinct) == len(numbers):
+        identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
+        distinct, numbers = samples(identity, cluster)
+        if distinct == len(numbers):
             return rows
-        return {n: values.new_zeros(len(distinct)).index_add(0, numbers, values) for n, values in rows.items()}
+        return {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
         Prompts, not answers, are independent samples; repeats of a prompt are one, as are prompts of one sample, such
-        as the two frames of a scene. Prompt i has numerator a_i and denominator b_i. The clustered standard error of a
-        ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
+        as the two frames of a scene, or of one cluster, such as the scenes of a log. Prompt i has numerator a_i and
+        denominator b_i. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
@@ -338,7 +356,22 @@ class RunningSums:
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
         rates = clustered_rates(objective.constraints, total, objective.means)
         prompts = int(total["prompts"])
-        return Evaluation(metrics, errors, prompts, int(total["answers"]), rates, int(total["drawn"]) - prompts)
+        repeats = int(total["drawn"]) - prompts
+        return Evaluation(metrics, errors, prompts, int(total["answers"]), rates, repeats, self.assumed)
+
+
+def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:
+    """The number of independent samples, and the sample's number ``[N]`` of each of N prompts.
+
+    Prompts with the same `identities` or of the same cluster are one sample, as are those that are so through others.
+    """
+    distinct, prompts = identity.unique(return_inverse=True)
+    clusters, places = cluster.unique(return_inverse=True)
+    edges = torch.stack([prompts, places + len(distinct)]).cpu().numpy()
+    nodes = len(distinct) + len(clusters)
+    graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes))
+    number, labels = connected_components(graph, directed=False)
+    return int(number), torch.from_numpy(labels).long().to(prompts.device)[prompts]
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:

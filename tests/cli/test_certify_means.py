@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.cli.certificate import _counts, _range
+from benchmarks.populations import CLUSTERED
+from lightning_cgrpo.cli.certificate import _counts, _range, check_prompts, cluster_sizes, planned_tests
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.objective.measurement import CLUSTER
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
 
@@ -82,3 +84,42 @@ def test_a_mean_needs_a_range() -> None:
 def test_values_beyond_the_range_are_no_look() -> None:
     with pytest.raises(UserError, match=r"within its range, \[0, 20\], but got other values, try a wider range:"):
         verdict(Constraint(mean_at_most=15.0, range=[0, 20]), np.array([3.0, 21.0]))
+
+
+@pytest.mark.parametrize(
+    "design", ["groups of 5, the same answer, 400", "drives of 1 to 39 frames, correlation 0.3, 1,000"]
+)
+def test_prompts_that_belong_together_are_one_sample(design: str) -> None:
+    """At the threshold, a look takes 400 answers of groups for independent and is wrong in a quarter of cases."""
+    generator, objective = np.random.default_rng(0), Objective("goal", {"c": Constraint(at_most=0.05)})
+    false = np.zeros(2)
+    for _ in range(300):
+        violations, sizes = CLUSTERED[design].draw(generator, 0.05)
+        numbers = np.repeat(np.arange(len(sizes)), sizes.astype(int))
+        answers = np.concatenate([np.arange(size) < bad for bad, size in zip(violations, sizes, strict=True)])
+        rows = {"violations/c": answers, "opportunities/c": np.ones(len(answers)), "faults/c": np.zeros(1)}
+        sums = {name: torch.tensor(values).double() for name, values in rows.items()}
+        together = _counts(objective, "c", sums | {CLUSTER: torch.tensor(numbers)}, 80, True)
+        false += [counts.p_values()[0] <= 0.04 for counts in (together, _counts(objective, "c", sums, 80, True))]
+        assert together.totals == (answers.sum(), len(answers)) and together.most == sizes.max()
+    assert false[0] <= 0.04 * 300 and false[1] > 0.15 * 300
+
+
+def test_samples_of_one_prompt_each_are_tested_exactly() -> None:
+    rows = {"violations/c": torch.arange(30) < 2, "opportunities/c": torch.ones(30), "faults/c": torch.zeros(1)}
+    sums = {name: values.double() for name, values in rows.items()} | {CLUSTER: torch.arange(30)}
+    counts = _counts(Objective("goal", {"c": Constraint(at_most=0.3)}), "c", sums, None, True)
+    assert counts.single and counts.totals == (2, 30)
+
+
+def test_a_look_at_too_few_clusters_is_refused() -> None:
+    """80 prompts certify 0.05 with an error of 0.04, but not as 16 clusters of five."""
+    objective = Objective("goal", {"c": Constraint(at_most=0.05)})
+    for clusters, what in (([*range(80)], "prompts"), ([number // 5 for number in range(80)], "clusters of prompts")):
+        sizes = cluster_sizes(80, clusters)
+        planned = planned_tests(objective, {}, None, sizes)
+        if what == "prompts":
+            check_prompts(planned, len(sizes), 0.96, 80, what)
+            continue
+        with pytest.raises(ConfigError, match=r"Expected at least 6\d clusters of prompts.*but got 16, try prompts of"):
+            check_prompts(planned, len(sizes), 0.96, 80, what)

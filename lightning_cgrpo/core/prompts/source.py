@@ -30,7 +30,7 @@ class PromptSource(ABC):
     Attributes:
         rows: columns of each prompt, if all are in memory, for a check before training; else None.
         names: a text for each prompt, equal for equal prompts, if prompts have names without being read; else None.
-        endless: indices beyond the length are new prompts of the same kind.
+        endless: indices beyond the length are new prompts of the same kind, drawn independently.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -110,7 +110,10 @@ class PromptLoader:
     def _groups(self, index: Tensor) -> PromptGroups:
         with UserCode(f"{type(self.source).__name__}.groups"):
             # A copy, because a callback may write into the batch, whose texts and images are the source's own.
-            return copied(self.source.groups(index.clone()))
+            groups = copied(self.source.groups(index.clone()))
+        if groups.clusters is None and _independent(self.source):
+            groups.clusters = [str(number) for number in groups.index.tolist()]
+        return groups
 
     def _shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""
@@ -165,7 +168,14 @@ class PairLoader(PromptLoader):
             parts = [column, beside.columns[name]]
             columns[name] = torch.cat(parts) if isinstance(column, Tensor) else [*parts[0], *parts[1]]
         numbers = torch.cat([prompts.index, beside.index + COMPANION])
-        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2))
+        clusters = None if prompts.clusters is None else prompts.clusters * 2
+        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2), clusters)
+
+
+def _independent(source: PromptSource) -> bool:
+    """True if each prompt is drawn independently of the others."""
+    of = source.source if isinstance(source, PromptSubset) else source
+    return getattr(of, "endless", False)  # a user's own source may be any class
 
 
 def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tensor:
@@ -186,12 +196,23 @@ def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tenso
         if rollouts is not None and "prompt_ids" in rollouts.inputs:
             tokens = prompt_tokens(rollouts.inputs)
             columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
-    numbers = []
-    for row in range(len(prompts)):
-        digest = hashlib.blake2b(digest_size=8)
-        _digest({name: values[row] for name, values in columns.items()}, digest)
-        numbers.append(int.from_bytes(digest.digest()) >> 11)  # exact in float64, which collectives sum
+    numbers = [number_of({name: values[row] for name, values in columns.items()}) for row in range(len(prompts))]
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def cluster_numbers(prompts: PromptGroups, samples: Tensor) -> Tensor:
+    """Equal numbers ``[B]`` for prompts of one cluster, float64 on the CPU; `samples` where clusters are not known."""
+    if prompts.clusters is None:
+        return samples
+    numbers = [number_of(cluster) for cluster in prompts.clusters]
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def number_of(value: Any) -> int:
+    """A number of 53 bits, exact in float64, which collectives sum."""
+    digest = hashlib.blake2b(digest_size=8)
+    _digest(value, digest)
+    return int.from_bytes(digest.digest()) >> 11
 
 
 def _images(prompt: Any) -> list[Any]:
