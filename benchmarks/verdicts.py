@@ -38,7 +38,7 @@ from lightning_cgrpo.cli.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
-from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
+from lightning_cgrpo.objective.verdicts.binomial import POWER, least, most_certified, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 from lightning_cgrpo.objective.verdicts.verdict import Counts
@@ -52,14 +52,6 @@ LOOKS = 2_000
 CANDIDATES = 20
 """Checkpoints of which validation selects one."""
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
-
-
-def most_certified(prompts: int, threshold: float, level: float) -> int:
-    """The largest number of violations that is certified; -1 if none is."""
-    violations = -1
-    while p_value_met(violations + 1, prompts, threshold) <= level:
-        violations += 1
-    return violations
 
 
 def false_certificates(threshold: float, correlation: float, repetitions: int = REPETITIONS) -> dict[str, float]:

@@ -74,6 +74,10 @@ def _why_best(record: Record) -> list[str]:
             sides[name] = bound.side(measured["low"], measured["high"])
             bounds[name] = bound
             met = met and bound.met(measured["value"])
+    if (chance := best.get("chance")) is not None:
+        if chance["whole"] >= record["look"]["chance"]:
+            return ["It is the latest with the declared chance of a certificate, with nearly the highest reward."]
+        return ["It is the most likely of the last third of the validations to be certified."]
     if unranked := too_few_to_rank(bounds, best["prompts"]):
         prompts = f"{best['prompts']:,} validation prompts"
         return [f"It is the last, because {prompts} can't rank policies by {', '.join(unranked)}."]
@@ -83,6 +87,38 @@ def _why_best(record: Record) -> list[str]:
     undecided = [name for name, side in sides.items() if side != "met"]
     if undecided:
         lines.append(f"{best['prompts']:,} validation prompts leave {', '.join(undecided)} undecided.")
+    return lines
+
+
+def _look_lines(record: Record) -> list[str]:
+    """The chance that a declared look certifies the best checkpoint, targets that are missed, and what would help."""
+    measured = record["measured"].get("best") or record["measured"].get("last") or {}
+    look, chance = record.get("look"), measured.get("chance")
+    if look is None or chance is None:
+        return []
+    whole, prompts = chance["whole"], f"{look['prompts']:,} prompts"
+    lines = [f"`certify` with {prompts} certifies it with a chance of {whole:.0%}, as far as validation tells."]
+    short = []
+    for name, target in measured["targets"].items():
+        declared, found = record["constraints"][name], measured["constraints"].get(name)
+        bound = Bound(declared["kind"], declared["direction"], target)
+        if found is not None and not bound.met(found["value"]):
+            short.append(f"{name} {found['value']:.4g} ({bound.sign} {target:.3g})")
+    if short:
+        lines.append(f"It is short of the targets for this look: {', '.join(short)}.")
+    if whole >= look["chance"]:
+        return lines
+    likely = [number for number, of in chance["more"].items() if of >= look["chance"]]
+    number = int(likely[0] if likely else list(chance["more"])[-1])
+    more = f"with --prompts {number} the chance is {chance['more'][str(number)]:.0%}"
+    least = min(chance["each"], key=lambda name: chance["each"][name])
+    declared = record["constraints"][least]
+    bound = Bound(declared["kind"], declared["direction"], declared["threshold"])
+    lines.append(
+        f"That is less than the {look['chance']:.0%} that are declared, so don't spend the look yet: {more}. "
+        f"{least} {bound} is the least likely ({chance['each'][least]:.0%}): more updates, or a looser {bound.key}, "
+        "may raise it."
+    )
     return lines
 
 
@@ -97,6 +133,7 @@ def closing_lines(record: Record, folder: Path, test_prompts: str = "", exports:
         lines.append(f"Best checkpoint: {path}, of update {at:,}, by {best['monitor']} {best['score']:.4g}.")
         if str(best["monitor"]).endswith("merit"):
             lines.extend(_why_best(record))
+    lines.extend(_look_lines(record))
     lines.extend(advice(record))
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     if record["status"] == "failed" or not config.is_file():  # A run from Python has no configuration.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
@@ -18,9 +19,12 @@ from lightning_cgrpo.objective.objective import Objective
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 
 Words = list[str | Text]
+NO_TARGETS: Mapping[str, float] = MappingProxyType({})
 
 
-def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> Table:
+def objective_table(
+    objective: Objective, evaluations: Mapping[str, Evaluation], title: str, targets: Mapping[str, float] = NO_TARGETS
+) -> Table:
     """Reward and length with standard errors, rates with intervals, and thresholds; a row per behavior.
 
     A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``; ``too few``, if as
@@ -28,6 +32,7 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
 
     Args:
         evaluations: by name of the set of prompts.
+        targets: of training for a declared look, by constraint, in the user's orientation.
     """
     repeats = [
         f"; {of.repeats:,} {name} repeat, accompany or share a sample with a prompt"
@@ -49,7 +54,8 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     add_row(f"reward {', '.join(objective.rewards)}", [], (_measured(of, "reward/mean") for of in measured))
     for name, constraint in _worst_first(objective, evaluations):
         absent = "measured in training" if name in objective.policy_signals else "never observed"
-        add_row(name, _threshold(constraint), (_rate(of, name, constraint, absent) for of in measured))
+        target = [f"target {targets[name]:.3g}"] if name in targets else []
+        add_row(name, [*_threshold(constraint), *target], (_rate(of, name, constraint, absent) for of in measured))
     add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
     return table
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.core.user_code import raised_by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.chance import chance_of, shown_targets
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 
@@ -98,6 +100,7 @@ class RunSummary(Callback):
             # Relative, so that folders may move together.
             "resumed": os.path.relpath(there, here) if before and there.resolve() != here.resolve() else None,
             "constraints": declared(pl_module.objective),
+            **({} if pl_module.objective.look is None else {"look": asdict(pl_module.objective.look)}),
             "machine": machine(pl_module.device),
             "measured": dict(self._before),
             "best": None,
@@ -243,7 +246,13 @@ def measured(objective: Objective, evaluation: Evaluation, update: int) -> Recor
         shown[name] = {"value": bound.shown(rate.rate), "low": low, "high": high, "side": bound.word(rate)}
     reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
     counts = {"update": update, "prompts": evaluation.prompts, "answers": evaluation.answers}
-    return {**counts, "reward": {"value": reward, "error": error}, "constraints": shown}
+    record = {**counts, "reward": {"value": reward, "error": error}, "constraints": shown}
+    if objective.look is not None:
+        record["targets"] = shown_targets(objective, evaluation)
+        chance = asdict(chance_of(objective.look, objective.decided, evaluation))
+        # As in JSON, whose keys are texts.
+        record["chance"] = chance | {"more": {str(prompts): of for prompts, of in chance["more"].items()}}
+    return record
 
 
 def machine(device: torch.device) -> Record:

@@ -128,8 +128,7 @@ def cluster_sizes(prompts: int, clusters: Sequence[float] | None) -> Array:
 
 def decided(objective: Objective) -> dict[str, Constraint]:
     """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
-    policy_signals = objective.policy_signals
-    return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
+    return objective.decided
 
 
 def check_ranges(objective: Objective, longest: int | None) -> None:

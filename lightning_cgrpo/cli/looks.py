@@ -15,11 +15,10 @@ from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import BOUNDS
+from lightning_cgrpo.objective.look import FIRST
 from lightning_cgrpo.objective.objective import Objective
 
 FILE = "certificates.json"
-FIRST = 0.8
-"""Share of the error that the first look at a run may spend."""
 
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
 """Fields of a constraint that change its threshold or its training, and not what is counted."""

@@ -18,7 +18,9 @@ from lightning_cgrpo.multipliers.guards import StallDetector
 from lightning_cgrpo.multipliers.targets import Targets
 from lightning_cgrpo.multipliers.units import Units, observed_answers, within_groups
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.objective.chance import look_targets
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -60,7 +62,7 @@ class Dual:
             self.constraints = objective.constrained
             rare = [constraint.of_some for constraint in self.constraints.values()]
             self.rates = BehaviorRate(len(rare), rare, sync_on_compute=False)
-            self.targets = Targets(list(self.constraints.values()))
+            self.targets = Targets(list(self.constraints.values()), look_targets(objective))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))
         self.stall.setup(len(self.constraints))
@@ -127,6 +129,11 @@ class Dual:
             sizes.append(size if decides else math.inf)
         self.targets.validated = torch.tensor(sizes, dtype=torch.float64)
 
+    def note_look(self, objective: Objective, evaluation: Evaluation) -> None:
+        """Set the targets of a declared look by what a validation tells of its tests."""
+        if objective.look is not None:
+            self.targets.look = look_targets(objective, evaluation)
+
     def enforce(self, update: int) -> None:
         """Set the targets of an update, with the controller's margin."""
         self.targets.enforce(update, self.controller.margin, self.units.deviations)
@@ -179,6 +186,8 @@ class Dual:
             "held": self.targets.held,
             "recent": self.targets.recent,
         }
+        if self.targets.look is not None:
+            state["look"] = self.targets.look
         for key, part in self._parts.items():
             state[key] = part.state_dict()
         return state
@@ -203,3 +212,5 @@ class Dual:
             part.load_state_dict(state)
         for name in ("moved", "answers", "validated", "held", "recent"):
             setattr(self.targets, name, state_dict.get(name, getattr(self.targets, name)))
+        if self.targets.look is not None:
+            self.targets.look = state_dict.get("look", self.targets.look)

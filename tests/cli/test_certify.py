@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli import certify as command
 from lightning_cgrpo.cli.looks import error_share, looks_at, record
 from lightning_cgrpo.cli.policy_identity import identity
 from lightning_cgrpo.core.prompts.source import identities
@@ -296,3 +297,13 @@ def test_a_lost_reward_stands_beside_the_verdict(capsys):
     for _ in range(2):
         assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100") == 0
         assert "The reward fell from 9 to " in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("given", "asked"), [([], (700, 0.9)), (["--prompts=50", "--confidence=0.8"], (50, 0.8))])
+def test_a_declared_look_is_the_default(given, asked, monkeypatch):
+    found = []
+    monkeypatch.setattr(command, "find_checkpoint", lambda *_: None)
+    monkeypatch.setattr(command, "_certificate", lambda config, beginning, objective, *options: found.append(options))
+    look = ["--model.objective.look.prompts=700", "--model.objective.look.confidence=0.9"]
+    command.main([*SMALL, *look, *given])
+    assert found == [asked]
