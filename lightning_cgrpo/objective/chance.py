@@ -34,10 +34,11 @@ class Seen:
         rate: of violation, or mean within its range.
         threshold: of violation.
         single: whether an answer has at most one opportunity, and prompts are samples, so that the exact test decides.
-        worth: independent answers that tell as much as a prompt of the look.
+        worth: independent answers that tell as much as a sample of the look.
         size: independent answers that tell as much as the validation.
         share: opportunities of an answer / the most that an answer can have.
-        deviation: of a mean's prompts; None for a rate.
+        deviation: of a mean's samples; None for a rate.
+        each: prompts of a sample, more than 1 where prompts belong together.
     """
 
     rate: float
@@ -47,6 +48,7 @@ class Seen:
     size: float
     share: float = 1.0
     deviation: float | None = None
+    each: float = 1.0
 
     @classmethod
     def of(cls, name: str, constraint: Constraint, evaluation: Evaluation) -> Seen | None:
@@ -54,34 +56,38 @@ class Seen:
         rate, bound = evaluation.rates.get(name), constraint.bound
         if rate is None:
             return None
+        # A look takes one answer to each prompt; a validation may take several.
+        answers = evaluation.answers / (evaluation.prompts + evaluation.repeats)
+        each = max(evaluation.different / evaluation.prompts, 1.0)
         if bound.of_mean:
             if bound.range is None:
                 return None
             least, width = _scale(bound)
             spread = (rate.standard_error or 0.0) * math.sqrt(rate.prompts) / width
             scaled = (rate.rate - least) / width, (bound.target - least) / width
-            return cls(*scaled, False, rate.prompts / evaluation.answers, rate.prompts, 1.0, spread)
-        each = evaluation.answers / max(evaluation.prompts, 1)
-        together = evaluation.repeats > 0 and not evaluation.assumed
-        single = not together and (rate.most is None or rate.most <= each * (1 + 1e-9))
-        worth = (rate.opportunities if single else rate.effective) / evaluation.answers
-        share = min(rate.opportunities / (rate.prompts * (rate.most or each)), 1.0)
-        return cls(rate.rate, bound.target, single, worth, rate.effective, share)
+            return cls(*scaled, False, 1 / answers, rate.prompts, 1.0, spread, each)
+        of_sample = evaluation.answers / evaluation.prompts
+        single = each == 1 and (rate.most is None or rate.most <= of_sample * (1 + 1e-9))
+        if single:
+            return cls(rate.rate, bound.target, True, rate.opportunities / evaluation.answers, rate.effective)
+        worth = rate.effective / (evaluation.prompts * answers)
+        share = min(rate.opportunities / (rate.prompts * (rate.most or of_sample)), 1.0)
+        return cls(rate.rate, bound.target, False, worth, rate.effective, share, each=each)
 
     def capital(self, true: Array | float, prompts: float) -> tuple[Array, Array]:
         """Mean and deviation of the betting test's logarithm of the capital, at true rates or means.
 
-        The best stake s wins s m - s² q / 2 a prompt, with the payoffs' mean m and mean square q (`ratio`).
+        The best stake s wins s m - s² q / 2 a sample, with the payoffs' mean m and mean square q (`ratio`).
         """
-        answers = self.worth * prompts
+        samples = prompts / self.each
         variance = true * (1 - true) if self.deviation is None else self.deviation**2
         unit = self.share / (1 - self.threshold)
         mean = unit * (self.threshold - true)
-        spread = unit * np.sqrt(variance * prompts / answers)
+        spread = unit * np.sqrt(variance / self.worth)
         square = spread**2 + mean**2
         stake = np.clip(mean / np.maximum(square, 1e-300), 0, LARGEST_STAKE)
-        # The first prompts teach the stake.
-        taught = max(prompts - PRIOR / self.share, 0.0)
+        # The first samples teach the stake.
+        taught = max(samples - PRIOR / self.share, 0.0)
         return taught * (stake * mean - stake**2 * square / 2), math.sqrt(taught) * stake * spread
 
     def target(self, look: Look, constraints: int) -> float | None:

@@ -27,6 +27,8 @@ IDENTITY = "identity"
 """Name of the `identities` among the sums of prompts."""
 CLUSTER = "cluster"
 """Name of the `cluster_numbers` among the sums of prompts."""
+DIFFERENT = "different prompts"
+"""Name of their number among the sums of samples."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -260,6 +262,7 @@ class Evaluation:
     rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
     repeats: int = 0  # prompts beyond `prompts`, equal to one of them, or of its sample or cluster
     assumed: bool = False  # whether prompts are taken to be independent, because their clusters are not known
+    different: int = 0  # different prompts, of which those of one cluster are one of `prompts`
 
 
 class RunningSums:
@@ -297,6 +300,7 @@ class RunningSums:
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
         rows = self._rows()
+        rows.pop(DIFFERENT, None)
         names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
         total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
         return clustered_rates(names, total, means)
@@ -316,9 +320,9 @@ class RunningSums:
             return {}
         identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
         distinct, numbers = samples(identity, cluster)
-        if distinct == len(numbers):
-            return rows
-        return {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
+        if distinct < len(numbers):
+            rows = {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
+        return rows | {DIFFERENT: torch.tensor(len(identity.unique()), device=identity.device)}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
@@ -335,9 +339,10 @@ class RunningSums:
             return Evaluation()
         rows = self._rows()
         drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
-        numbers = torch.tensor([len(rows["answers"]), drawn], device=rows["answers"].device)
+        different = int(rows.pop(DIFFERENT, torch.zeros(())))
+        numbers = torch.tensor([len(rows["answers"]), drawn, different], device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
-        total = all_sum_named(sums | dict(zip(("prompts", "drawn"), numbers, strict=True)))
+        total = all_sum_named(sums | dict(zip(("prompts", "drawn", "different"), numbers, strict=True)))
         metrics = behavior_metrics(objective, total)
         squares = {}
         for tag, parts in _ratios(objective).items():
@@ -357,7 +362,8 @@ class RunningSums:
         rates = clustered_rates(objective.constraints, total, objective.means)
         prompts = int(total["prompts"])
         repeats = int(total["drawn"]) - prompts
-        return Evaluation(metrics, errors, prompts, int(total["answers"]), rates, repeats, self.assumed)
+        of = int(total["answers"]), rates, repeats, self.assumed, int(total["different"])
+        return Evaluation(metrics, errors, prompts, *of)
 
 
 def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:

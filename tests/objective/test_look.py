@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from benchmarks.populations import Clusters
 from benchmarks.verdicts import DESIGNS
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages
 from lightning_cgrpo.multipliers.dual import Dual
@@ -143,3 +144,18 @@ def test_refused(look: object, problem: str) -> None:
 def test_a_mean_needs_a_range_for_a_look() -> None:
     with pytest.raises(ObjectiveError, match=r"a range for the look at the mean 'speed'"):
         Objective("goal", {"speed": Constraint(mean_at_least=4.0)}, LOOK)
+
+
+def test_clusters_of_prompts_make_the_target_stricter() -> None:
+    """1,000 prompts of 50 drives tell less than 1,000 independent ones; repeats of a prompt are no clusters."""
+    objective = Objective("goal", {"a": Constraint(at_most=0.15)}, LOOK)
+    rates = {"a": ClusteredRate(0.1, (0.09 / 150) ** 0.5, 50, 1_000.0, most=20.0)}
+    drives = Evaluation({}, {}, 50, 1_000, rates, repeats=950, different=1_000)
+    target = shown_targets(objective, drives)["a"]
+    generator, passed = np.random.default_rng(0), 0
+    design = Clusters(1_000, 20, 17 / 3 / 19)  # the correlation with which 1,000 answers tell as much as 150
+    for _ in range(200):
+        passed += ratio.p_value_met(*design.draw(generator, target), 20, 0.15) <= 0.04
+    assert target < target_of(0.15, LOOK, 1) and 0.8 < passed / 200 < 0.98
+    repeated = replace(whole(1_000, a=0.1), repeats=10, different=1_000, answers=1_010)
+    assert Seen.of("a", objective.constraints["a"], repeated).single

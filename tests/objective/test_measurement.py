@@ -75,7 +75,7 @@ def test_prompts_of_one_cluster_are_measured_as_one_prompt_and_so_are_their_repe
     added = {name: torch.stack([row[part].sum() for part in parts]) for name, row in sums.items()}
     merged.add(added, PromptGroups(torch.arange(3), {"prompt": list("xyz")}))
     found, expected = clustered.evaluation(objective), merged.evaluation(objective)
-    assert (found.prompts, found.repeats, found.answers) == (3, 3, 24)
+    assert (found.prompts, found.repeats, found.answers, found.different) == (3, 3, 24, 5)
     assert not found.assumed and expected.assumed
     assert found.metrics == pytest.approx(expected.metrics)
     assert found.standard_errors == pytest.approx(expected.standard_errors)
