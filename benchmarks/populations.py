@@ -121,3 +121,61 @@ EQUAL: dict[str, Callable[[float], Population]] = {
     f"equal, correlation {correlation:g}": lambda rate, correlation=correlation: equal(rate, correlation)  # type: ignore[misc]
     for correlation in (0.0, 0.3, 0.7)
 }
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of prompts with one answer each, of which a cluster's have a rate of their own.
+
+    Args:
+        prompts: in all, at least.
+        size: prompts of a cluster.
+        correlation: of two answers to prompts of a cluster; 1 for equal answers.
+        unequal: whether sizes are drawn evenly from 1 to 2 `size` - 1.
+    """
+
+    prompts: int
+    size: int
+    correlation: float
+    unequal: bool = False
+
+    def draw(self, of: np.random.Generator, rate: float) -> tuple[Array, Array]:
+        """Violations and opportunities of the clusters."""
+        number = -(-self.prompts // self.size)
+        sizes = of.integers(1, 2 * self.size, number) if self.unequal else np.full(number, self.size)
+        if self.correlation == 1:
+            rates = (of.random(number) < rate).astype(float)
+        else:
+            concentration = 1 / self.correlation - 1
+            rates = of.beta(rate * concentration, (1 - rate) * concentration, number)
+        return of.binomial(sizes, rates).astype(float), sizes.astype(float)
+
+    @property
+    def most(self) -> int:
+        return 2 * self.size - 1 if self.unequal else self.size
+
+
+CLUSTERED = {
+    "pairs in other words, 400": Clusters(400, 2, 1.0),
+    "groups of 5, correlation 0.3, 400": Clusters(400, 5, 0.3),
+    "groups of 5, the same answer, 400": Clusters(400, 5, 1.0),
+    "drives of 20 frames, correlation 0.3, 1,000": Clusters(1_000, 20, 0.3),
+    "drives of 1 to 39 frames, correlation 0.3, 1,000": Clusters(1_000, 20, 0.3, unequal=True),
+    "navtest: 137 logs of 89 frames, correlation 0.1": Clusters(12_146, 89, 0.1),
+    "navtest: 137 logs of 1 to 177 frames, correlation 0.1": Clusters(12_146, 89, 0.1, unequal=True),
+}
+"""Prompts that belong together."""
+
+
+def few_bad(rate: float, share: float) -> Population:
+    """Eight answers; a `share` of the prompts always violates, the others at a rate of their own."""
+    others = (rate - share) / (1 - share)
+
+    def draw(of: np.random.Generator, prompts: int) -> tuple[Array, Array]:
+        within = np.where(of.random(prompts) < share, 1.0, others)
+        return of.binomial(ANSWERS, within).astype(float), np.full(prompts, float(ANSWERS))
+
+    return Population(rate, ANSWERS, draw)
+
+
+EQUAL["equal, a few bad prompts"] = lambda rate: few_bad(rate, min(0.0075, rate / 2))

@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.populations import (
     ANSWERS,
+    CLUSTERED,
     EQUAL,
     UNEQUAL,
     Array,
@@ -37,7 +38,7 @@ from lightning_cgrpo.cli.certify.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
-from lightning_cgrpo.objective.verdicts.binomial import POWER, least, p_value_met, prompts_needed
+from lightning_cgrpo.objective.verdicts.binomial import POWER, least, most_certified, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 from lightning_cgrpo.objective.verdicts.verdict import Counts
@@ -51,14 +52,6 @@ LOOKS = 2_000
 CANDIDATES = 20
 """Checkpoints of which validation selects one."""
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
-
-
-def most_certified(prompts: int, threshold: float, level: float) -> int:
-    """The largest number of violations that is certified; -1 if none is."""
-    violations = -1
-    while p_value_met(violations + 1, prompts, threshold) <= level:
-        violations += 1
-    return violations
 
 
 def false_certificates(threshold: float, correlation: float, repetitions: int = REPETITIONS) -> dict[str, float]:
@@ -116,14 +109,14 @@ COVERED = ((200, 0.02), (200, 0.05), (200, 0.5), (1_000, 0.15))
 """Prompts, and rate; 2 to 7 prompts violate in most samples of the first."""
 
 
-def of_unequal(violations: Array, opportunities: Array, most: float | None) -> ClusteredRate | None:
+def of_unequal(violations: Array, opportunities: Array, most: float | Array | None) -> ClusteredRate | None:
     """The measured rate of N prompts, as an evaluation computes it; None without opportunities.
 
     Args:
         most: None leaves the opportunities' differences out.
     """
     rows = {"violations/x": torch.from_numpy(violations), "opportunities/x": torch.from_numpy(opportunities)}
-    rows["most/x"] = torch.full_like(rows["opportunities/x"], most or 0.0)
+    rows["most/x"] = torch.as_tensor(0.0 if most is None else most).double().expand_as(rows["opportunities/x"])
     sums = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
     found = clustered_rates(["x"], {name: float(value) for name, value in sums.items()}).get("x")
     if found is None or most is not None:
@@ -294,6 +287,30 @@ def power(repetitions: int = LOOKS) -> dict[str, dict[str, float]]:
     return found
 
 
+def clusters(repetitions: int = LOOKS) -> list[dict[str, Any]]:
+    """Shares of false certificates at a rate of 0.05, and of evaluations whose 97.5 % bounds miss it, by design.
+
+    A cluster is one sample, or its prompts are taken to be independent.
+    """
+    found = []
+    for name, design in CLUSTERED.items():
+        draw = np.random.default_rng(0)
+        counted = dict.fromkeys(("false", "as if independent: false", "upper misses", "lower misses"), 0)
+        for _ in range(repetitions):
+            violations, sizes = design.draw(draw, 0.05)
+            together = Counts(violations, sizes, 0.05, float(sizes.max()))
+            counted["false"] += certified(together, POWER_LEVEL)
+            prompts = int(sizes.sum())
+            counted["as if independent: false"] += p_value_met(int(violations.sum()), prompts, 0.05) <= POWER_LEVEL
+            rate = of_unequal(violations, sizes, sizes)
+            assert rate is not None
+            low, high = rate.bounds(0.025)
+            counted["upper misses"] += high < 0.05
+            counted["lower misses"] += low > 0.05
+        found.append({"design": name} | {kind: count / repetitions for kind, count in counted.items()})
+    return found
+
+
 def _certifies_clean(share: float, prompts: int) -> bool:
     return ratio.p_value_clean(prompts, share, 0.01) <= POWER_LEVEL
 
@@ -315,6 +332,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "power": power,
     "coverage": covered,
     "looks": looks,
+    "clusters": clusters,
 }
 
 

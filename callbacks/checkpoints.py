@@ -109,6 +109,8 @@ class Checkpoints(ModelCheckpoint):
             # The range of a mean bounds intervals alone, and ranks nothing.
             constraints = {name: replace(constraint, range=None) for name, constraint in objective.constraints.items()}
             self._ranked_by = f"latest third: {replace(objective, constraints=constraints)!r}"
+            if objective.look is not None:
+                self._ranked_by += f", {objective.look!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from rich import get_console
@@ -13,6 +14,7 @@ from rich.text import Text
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
 from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
+from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.selection import too_few_to_rank
 from lightning_cgrpo.run.advice import advice
 from lightning_cgrpo.run.record import Measurement, RunRecord
@@ -57,8 +59,12 @@ def closing_table(record: RunRecord) -> Table:
     return table
 
 
-def _why_best(best: Measurement) -> list[str]:
+def _why_best(best: Measurement, look: Look | None) -> list[str]:
     """Why validation's rule (`Selection`) chose this checkpoint, and which thresholds it leaves open."""
+    if (chance := best.chance) is not None and look is not None:
+        if chance.whole >= look.chance:
+            return ["It is the latest with the declared chance of a certificate, with nearly the highest reward."]
+        return ["It is the most likely of the last third of the validations to be certified."]
     enforced = [of for of in best.constraints.values() if of.enforced]
     prompts = best.prompts or 0
     if unranked := too_few_to_rank({of.name: of.bound for of in enforced}, prompts):
@@ -72,6 +78,39 @@ def _why_best(best: Measurement) -> list[str]:
     return lines
 
 
+def _look_lines(record: RunRecord) -> list[str]:
+    """The chance that a declared look certifies the best checkpoint, targets that are missed, and what would help."""
+    look, measured = record.look, record.measured.get("best") or record.measured.get("last")
+    if look is None or measured is None or (chance := measured.chance) is None:
+        return []
+    prompts = f"{look.prompts:,} prompts"
+    lines = [f"`certify` with {prompts} certifies it with a chance of {chance.whole:.0%}, as far as validation tells."]
+    # Which targets are missed.
+    short = []
+    for name, target in (measured.targets or {}).items():
+        found = measured.constraints.get(name)
+        if found is None or found.value is None:
+            continue
+        aim = replace(found.bound, threshold=target)
+        if not aim.met(found.value):
+            short.append(f"{name} {found.value:.4g} ({aim.sign} {target:.3g})")
+    if short:
+        lines.append(f"It is short of the targets for this look: {', '.join(short)}.")
+    if chance.whole >= look.chance:
+        return lines
+    # What would make the certificate likelier.
+    likely = [number for number, of in chance.more.items() if of >= look.chance]
+    number = likely[0] if likely else max(chance.more)
+    least = min(chance.each, key=lambda name: chance.each[name])
+    bound = record.constraints[least].bound
+    lines.append(
+        f"That is less than the {look.chance:.0%} that are declared, so don't spend the look yet: with --prompts "
+        f"{number} the chance is {chance.more[number]:.0%}. {least} {bound} is the least likely "
+        f"({chance.each[least]:.0%}): more updates, or a looser {bound.key}, may raise it."
+    )
+    return lines
+
+
 def closing_lines(record: RunRecord, folder: Path, test_prompts: str = "", exports: bool = True) -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record.asked:,}" if record.asked else ""
@@ -82,7 +121,8 @@ def closing_lines(record: RunRecord, folder: Path, test_prompts: str = "", expor
         path = os.path.normpath(folder / best.checkpoint)  # relative, as in the commands below
         lines.append(f"Best checkpoint: {path}, of update {measured.update:,}, by {best.monitor} {best.score:.4g}.")
         if best.monitor.endswith("merit"):
-            lines.extend(_why_best(measured))
+            lines.extend(_why_best(measured, record.look))
+    lines.extend(_look_lines(record))
     lines.extend(advice(record))
     command, config = "python -m lightning_cgrpo", folder / "config.yaml"
     if record.status == "failed" or not config.is_file():  # A run from Python has no configuration.

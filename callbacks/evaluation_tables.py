@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
@@ -19,9 +20,12 @@ from lightning_cgrpo.objective.objective import Objective
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 
 Words = list[str | Text]
+NO_TARGETS: Mapping[str, float] = MappingProxyType({})
 
 
-def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> Table:
+def objective_table(
+    objective: Objective, evaluations: Mapping[str, Evaluation], title: str, targets: Mapping[str, float] = NO_TARGETS
+) -> Table:
     """Reward and length with standard errors, rates with intervals, and thresholds; a row per behavior.
 
     A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``; ``too few``, if as
@@ -29,11 +33,15 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
 
     Args:
         evaluations: by name of the set of prompts.
+        targets: of training for a declared look, by constraint, in the user's orientation.
     """
     repeats = [
-        f"; {of.repeats:,} {name} repeat or accompany a prompt" for name, of in evaluations.items() if of.repeats
+        f"; {of.repeats:,} {name} repeat, accompany or share a sample with a prompt"
+        for name, of in evaluations.items()
+        if of.repeats
     ]
-    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{''.join(repeats)}"
+    assumed = ", assumed to be independent" if any(of.assumed for of in evaluations.values()) else ""
+    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{assumed}{''.join(repeats)}"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     drawn = {name: (of.prompts + of.repeats, of.answers) for name, of in evaluations.items()}
     sizes = [f"{name} {prompts:,} x {answers // max(prompts, 1):,}" for name, (prompts, answers) in drawn.items()]
@@ -48,7 +56,8 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     for name, constraint in _worst_first(objective, evaluations):
         absent = "measured in training" if name in objective.policy_signals else "never observed"
         threshold = _threshold(MeasuredConstraint.declared(name, constraint))
-        add_row(name, threshold, (_rate(of, name, constraint, absent) for of in measured))
+        target = [f"target {targets[name]:.3g}"] if name in targets else []
+        add_row(name, [*threshold, *target], (_rate(of, name, constraint, absent) for of in measured))
     add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
     return table
 

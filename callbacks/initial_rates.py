@@ -9,11 +9,13 @@ from itertools import islice
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.callbacks.evaluation_tables import NO_TARGETS, objective_table
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.chance import shown_targets
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
@@ -73,26 +75,38 @@ class InitialRates(Callback):
             return
         chosen = Evaluation({}, {}, evaluation.prompts, evaluation.answers, best)
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
-        print_table(objective_table(objective, rows, "Before training"))
+        targets = shown_targets(objective, evaluation)
+        print_table(objective_table(objective, rows, "Before training", targets))
+        if objective.look is not None:
+            print(f"Training aims at the targets, for a look with {objective.look}.", flush=True)
         if EVERY in best and size > 1:
             share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
             print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)
-        for line in lines_of(objective, evaluation, best, size):
+        for line in lines_of(objective, evaluation, best, size, targets):
             print(line, flush=True)
 
 
 def lines_of(
-    objective: Objective, evaluation: Evaluation, best: Mapping[str, ClusteredRate], size: int
+    objective: Objective,
+    evaluation: Evaluation,
+    best: Mapping[str, ClusteredRate],
+    size: int,
+    targets: Mapping[str, float] = NO_TARGETS,
 ) -> Iterator[str]:
     """Lines on thresholds that are met by far before training, and warnings of those out of reach.
 
     Args:
         best: rates within reach by constraint, if the best of `size` answers to each prompt were chosen.
+        targets: of training for a declared look, see `shown_targets`.
     """
     for name, constraint in objective.constrained.items():
         bound = constraint.bound
         if name in best and bound.side(*bound.interval(best[name])) == "missed":
             rank_zero_warn(out_of_reach(name, constraint, best[name], size))
+        elif name in best and name in targets:
+            aim = replace(bound, threshold=targets[name])
+            if aim.side(*aim.interval(best[name])) == "missed":
+                rank_zero_warn(target_out_of_reach(name, aim, best[name], size))
         if name in evaluation.rates and met_by_far(name, constraint, evaluation.rates[name]):
             chosen_rate = best.get(name) if size > 1 else None
             yield does_it_bind(name, constraint, evaluation.rates[name], chosen_rate, size)
@@ -135,4 +149,14 @@ def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: i
         f"The threshold {name} {bound} is out of reach at the start: {chosen} has a {bound.kind} of "
         f"{measured.text}. Training reweighs answers, so it must discover better "
         "answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
+    )
+
+
+def target_out_of_reach(name: str, target: Bound, best: ClusteredRate, size: int) -> str:
+    """The warning of a threshold within reach, whose target for the declared look is not."""
+    chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
+    return (
+        f"The target of {name} for the declared look, {target}, is out of reach at the start: {chosen} has a "
+        f"{target.kind} of {target.shown(best.rate):.3g}. Try a look with more prompts, whose target is nearer to the "
+        "threshold."
     )

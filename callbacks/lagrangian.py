@@ -97,6 +97,7 @@ class LagrangianCallback(Dual, WeightSetter):
         # The margin leaves room for the error of validations, which decide on the policies of this run.
         if "val" in pl_module.evaluations and not trainer.sanity_checking:
             self.note_validation(pl_module.evaluations["val"].rates)
+            self.note_look(pl_module.objective, pl_module.evaluations["val"])
 
     def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
         """Give the module the weights ``[1 + K]``, the thresholds of an update, and what stalled constraints hold."""
@@ -115,7 +116,7 @@ class LagrangianCallback(Dual, WeightSetter):
         targets = self.targets.shown(self.targets.targets)
         for (name, constraint), target in zip(self.constraints.items(), targets, strict=True):
             has_margin = self.controller.margin > 0 and name not in pl_module.objective.drifts
-            if has_margin or constraint.aim is not None:
+            if has_margin or constraint.aim is not None or pl_module.objective.look is not None:
                 metrics[f"aim/{name}"] = target
         if metrics:
             for logger in pl_module.loggers:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightning_cgrpo.objective.chance import chance_of, shown_targets
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
@@ -30,7 +31,11 @@ def measured(objective: Objective, evaluation: Evaluation, update: int) -> Measu
     for name, rate in evaluation.rates.items():
         constraints[name] = MeasuredConstraint.of(name, objective.constraints[name], rate)
     reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
-    return Measurement(update, Reward(reward, error), constraints, evaluation.prompts, evaluation.answers)
+    found = Measurement(update, Reward(reward, error), constraints, evaluation.prompts, evaluation.answers)
+    if objective.look is None:
+        return found
+    chance = chance_of(objective.look, objective.decided, evaluation)
+    return replace(found, targets=shown_targets(objective, evaluation), chance=chance)
 
 
 @dataclass

@@ -69,7 +69,7 @@ class RunSummary(Callback):
         record.seed = pl_module.seed if record.seed is None else record.seed
         record.weights = None if origin is None else origin.fingerprint
         record.inputs = _inputs(trainer)
-        record.constraints = declared(objective)
+        record.constraints, record.look = declared(objective), objective.look
         record.machine = machine(pl_module.device)
         # What an earlier part of the run counted and measured.
         before, there = _resumed(trainer)

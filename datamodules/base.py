@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.manifest.objects import Stated
-from lightning_cgrpo.core.prompts.fingerprints import identities
+from lightning_cgrpo.core.prompts.fingerprints import identities, number_of
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
@@ -54,6 +54,8 @@ class Certification:
         identities: of the prompts, to leave them out of later looks; empty for an endless source.
         new_until: index after the last new prompt that this look draws from an endless source.
         companions: a prompt to show beside each, because a signal compares both answers; only the prompts count.
+        clusters: numbers of the prompts' clusters, equal within one; None where clusters are not known, or each prompt
+            is drawn independently.
     """
 
     source: PromptSource
@@ -61,6 +63,7 @@ class Certification:
     identities: list[float] = field(default_factory=list)
     new_until: int = 0
     companions: PromptSource | None = None
+    clusters: list[float] | None = None
 
     def loader(self, batch_size: int) -> PromptLoader:
         """Batches of at most this many prompts, over all processes; with companions, of about as many of both."""
@@ -93,7 +96,9 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
-        self._identities: dict[int, float] = {}  # of test prompts by index, because reading images takes long
+        # Of test prompts by index, because reading images takes long.
+        self._identities: dict[int, float] = {}
+        self._clusters: dict[int, float] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -189,8 +194,9 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(left))[:count]
             identities_left = [identities_left[number] for number in drawn]
             words = f"{count:,} of {total:,} test prompts{left_out}"
-        chosen = PromptSubset(source, [left[identity] for identity in identities_left])
-        return Certification(chosen, words, identities=identities_left)
+        places = [left[identity] for identity in identities_left]
+        clusters = [self._clusters[index] for index in places] if self._clusters else None
+        return Certification(PromptSubset(source, places), words, identities=identities_left, clusters=clusters)
 
     def stream(self) -> str:
         """The fingerprint of an endless source of test prompts, by its first prompts."""
@@ -202,7 +208,10 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         unread = [index for index in indices if index not in self._identities]
         for start in range(0, len(unread), self.eval_prompts):
             part = unread[start : start + self.eval_prompts]
-            self._identities |= zip(part, identities(source.groups(torch.tensor(part))).tolist(), strict=True)
+            groups = source.groups(torch.tensor(part))
+            self._identities |= zip(part, identities(groups).tolist(), strict=True)
+            if groups.clusters is not None:
+                self._clusters |= zip(part, map(number_of, groups.clusters), strict=True)
         first: dict[float, int] = {}
         for index in indices:
             first.setdefault(self._identities[index], index)

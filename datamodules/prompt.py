@@ -39,6 +39,9 @@ class PromptDataModule(GroupDataModule):
         val_path: validation prompts; in a folder or named data set, the split ``validation``.
         test_path: prompts for test and prediction; in a folder or named data set, the split ``test``.
         val_prompts: training prompts to hold out, without `val_path`.
+        cluster: column whose equal values mark prompts that belong together, such as questions about one document;
+            intervals, margins and certificates count them as one sample. Without it, prompts are taken to be
+            independent.
         options: of `GroupDataModule`.
 
     Raises:
@@ -56,12 +59,14 @@ class PromptDataModule(GroupDataModule):
         val_path: Given | None = None,
         test_path: Given | None = None,
         val_prompts: int = 0,
+        cluster: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, **options)
         expect(val_prompts >= 0, "val_prompts", "at least 0", val_prompts)
         self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
         self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
+        self.cluster = cluster
 
     def columns(self, record: Record) -> dict[str, Any]:
         return columns(record, self.prompt_column, self.system_prompt)
@@ -98,9 +103,18 @@ class PromptDataModule(GroupDataModule):
         if split == "val" and not self._has_validation:
             raise UserError("Expected argument `val_prompts` or `val_path`, to have prompts to validate on.")
         if split not in ("train", "val"):
-            return Prompts(self._test)
+            return self._prompts(self._test)
         train, val = self._train_and_val
-        return Prompts(train if split == "train" else val)
+        return self._prompts(train if split == "train" else val)
+
+    def _prompts(self, rows: Rows) -> Prompts:
+        prompts = Prompts(rows, self.cluster)
+        if self.cluster is not None and rows and self.cluster not in prompts.columns:
+            raise UserError(
+                f"Expected data.cluster to be a column of every split, but got '{self.cluster}', try one of "
+                f"{', '.join(name for name in prompts.columns if name != 'prompt') or 'no column'}."
+            )
+        return prompts
 
     def overlapping_sources(self) -> Sequence[PromptSource]:
         return [Prompts(rows) for rows in self._train_and_val]

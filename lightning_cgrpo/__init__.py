@@ -48,6 +48,7 @@ _EXPORTS = {
     "LeaveOneOut": "lightning_cgrpo.grpo.advantages",
     "load": "lightning_cgrpo.cli.loading",
     "LogReplay": "navsim_score.traffic.log_replay",
+    "Look": "lightning_cgrpo.objective.look",
     "MLPCritic": "lightning_cgrpo.grpo.critic.mlp_critic",
     "MovingObservations": "lightning_cgrpo.tasks.driving.moving_observations",
     "NavsimDevkit": "driving_scenes.devkit",

@@ -32,6 +32,7 @@ from lightning_cgrpo.modules.supervised import SupervisedFineTuning as Supervise
 from lightning_cgrpo.multipliers.controller import Controller as Controller
 from lightning_cgrpo.objective.constraint import Constraint as Constraint
 from lightning_cgrpo.objective.constraint import ObjectiveError as ObjectiveError
+from lightning_cgrpo.objective.look import Look as Look
 from lightning_cgrpo.objective.objective import Objective as Objective
 from lightning_cgrpo.policies.action_distributions import Gaussian as Gaussian
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP as CategoricalMLP

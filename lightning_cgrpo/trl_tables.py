@@ -49,6 +49,7 @@ class RateTables:
         from lightning_cgrpo.callbacks.evaluation_tables import objective_table
         from lightning_cgrpo.callbacks.initial_rates import lines_of
         from lightning_cgrpo.core.output import print_table
+        from lightning_cgrpo.objective.chance import shown_targets
 
         best = RunningSums()
         rows = best_sums(self.objective, isolate_faults(signals)[0], longest)
@@ -57,8 +58,9 @@ class RateTables:
         reached = best.rates(self.objective.means)
         chosen = Evaluation({}, {}, measured.prompts, measured.answers, reached)
         shown = {"train": measured, **({f"best of {group}": chosen} if group > 1 else {})}
-        print_table(objective_table(self.objective, shown, "Before training"))
-        for line in lines_of(self.objective, measured, reached, group):
+        targets = shown_targets(self.objective, measured)
+        print_table(objective_table(self.objective, shown, "Before training", targets))
+        for line in lines_of(self.objective, measured, reached, group, targets):
             print(line, flush=True)
 
     def end(self) -> None:

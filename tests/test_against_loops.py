@@ -232,7 +232,14 @@ def test_evaluations(run: Run, apart: bool) -> None:
         below = sum(ratio.below.values())
         assert facts == pytest.approx((ratio.value, ratio.standard_error, len(ratio.observed), below), abs=1e-6)
         if not constraint.bound.of_mean:
-            counts = rate.violating, rate.clean, rate.violating_effective, rate.clean_effective, rate.most, rate.telling
+            counts = (
+                rate.violating,
+                rate.clean,
+                rate.violating_effective,
+                rate.clean_effective,
+                rate.most,
+                rate.telling or 0.0,
+            )
             assert counts == pytest.approx(cluster_counts(ratio))
 
 

@@ -59,6 +59,7 @@ class PromptGroups(_Tensors):
     index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
     columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
     sample: Tensor | None = None  # [B] int64, row of the prompt whose sample each belongs to; None: all are samples
+    clusters: list[str] | None = None  # of length B; prompts of one cluster are one sample; None: not known
 
     def __len__(self) -> int:
         return len(self.index)

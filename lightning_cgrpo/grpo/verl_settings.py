@@ -114,7 +114,7 @@ def declared(section: Mapping[str, Any]) -> Settings:
             f"Expected {SECTION}.objective to be like {{reward: score, constraints: {{correct: {{at_least: 0.9}}}}}}, "
             f"but got {objective}."
         )
-    expect_keys(f"{SECTION}.objective", objective, ("reward", "constraints"))
+    expect_keys(f"{SECTION}.objective", objective, ("reward", "constraints", "look"))
     constraints = objective.get("constraints")
     for name, values in constraints.items() if isinstance(constraints, Mapping) else ():
         if isinstance(values, Mapping):

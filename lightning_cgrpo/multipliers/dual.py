@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,7 +19,10 @@ from lightning_cgrpo.multipliers.guards import StallDetector
 from lightning_cgrpo.multipliers.targets import Targets
 from lightning_cgrpo.multipliers.units import Units, observed_answers, within_groups
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.objective.chance import look_targets
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.look import Look
+from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -44,6 +48,7 @@ class Dual:
         expect_instances(controller=controller)
         self.stall = StallDetector() if stall is None else stall
         self.constraints: dict[str, Constraint] = {}
+        self.look: Look | None = None
 
     def declare(self, objective: Objective) -> None:
         """Allocate the state for an objective's constraints; a second call with the same constraints keeps it.
@@ -56,11 +61,11 @@ class Dual:
                 "Expected the objective to have a constraint with role: constrain, but it has none, try adding one, or "
                 "training without multipliers, which is plain GRPO."
             )
-        if self.constraints != objective.constrained:
-            self.constraints = objective.constrained
+        if (self.constraints, self.look) != (objective.constrained, objective.look):
+            self.constraints, self.look = objective.constrained, objective.look
             rare = [constraint.of_some for constraint in self.constraints.values()]
             self.rates = BehaviorRate(len(rare), rare, sync_on_compute=False)
-            self.targets = Targets(list(self.constraints.values()))
+            self.targets = Targets(list(self.constraints.values()), look_targets(objective))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))
         self.stall.setup(len(self.constraints))
@@ -127,6 +132,11 @@ class Dual:
             sizes.append(size if decides else math.inf)
         self.targets.validated = torch.tensor(sizes, dtype=torch.float64)
 
+    def note_look(self, objective: Objective, evaluation: Evaluation) -> None:
+        """Set the targets of a declared look by what a validation tells of its tests."""
+        if objective.look is not None:
+            self.targets.look = look_targets(objective, evaluation)
+
     def enforce(self, update: int) -> None:
         """Set the targets of an update, with the controller's margin."""
         self.targets.enforce(update, self.controller.margin, self.units.deviations)
@@ -179,6 +189,8 @@ class Dual:
             "held": self.targets.held,
             "recent": self.targets.recent,
         }
+        if self.targets.look is not None:
+            state |= {"look": self.targets.look, "look_of": self._look_of()}
         for key, part in self._parts.items():
             state[key] = part.state_dict()
         return state
@@ -203,3 +215,11 @@ class Dual:
             part.load_state_dict(state)
         for name in ("moved", "answers", "validated", "held", "recent"):
             setattr(self.targets, name, state_dict.get(name, getattr(self.targets, name)))
+        # Targets of another look, or of other thresholds, are not those of this run.
+        if self.targets.look is not None and state_dict.get("look_of") == self._look_of():
+            self.targets.look = state_dict["look"]
+
+    def _look_of(self) -> dict[str, Any]:
+        """What the targets of a declared look depend on, but for a validation."""
+        thresholds = [(of.bound.threshold, of.bound.range) for of in self.constraints.values()]
+        return {"look": None if self.look is None else asdict(self.look), "thresholds": thresholds}

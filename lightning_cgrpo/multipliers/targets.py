@@ -40,12 +40,16 @@ class Targets:
     """Largest rates of violation that the controller aims for, of K constraints.
 
     A threshold in force is the declared bound, or follows the constraint's schedule, which depends on the update's
-    number alone. A constraint's `aim` replaces its declared bound. The controller's margin tightens the targets, see
-    `tightened`.
+    number alone. A constraint's `aim` replaces its declared bound, and without an aim, the target of a declared look
+    does. The controller's margin tightens the targets, see `tightened`.
+
+    Args:
+        look: targets of a declared look ``[K]``, see `look_targets`; None without a look.
     """
 
-    def __init__(self, constraints: Sequence[Constraint]) -> None:
+    def __init__(self, constraints: Sequence[Constraint], look: Tensor | None = None) -> None:
         self.constraints = list(constraints)
+        self.look = look
         self.answers = torch.zeros(len(self.constraints), dtype=torch.float64)
         """Answers so far with an opportunity ``[K]``."""
         self.validated = torch.full((len(self.constraints),), torch.inf, dtype=torch.float64)
@@ -87,6 +91,11 @@ class Targets:
                 has_aim[k] = True
         self.in_force = self._violations(thresholds)
         self.wanted = self._violations(aims)
+        if self.look is not None:
+            # As an aim, from the end of a schedule, and chosen for the certificate.
+            looked = self.look.isfinite() & ~has_aim & (self.in_force == self.declared)
+            self.wanted = torch.where(looked, self.look, self.wanted)
+            has_aim = has_aim | looked
         # A held constraint is not asked for more than it reached.
         self.aimed = torch.maximum(self.wanted, self.held)
         self.targets = self.aimed

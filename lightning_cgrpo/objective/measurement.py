@@ -6,11 +6,12 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
-from lightning_cgrpo.core.prompts.fingerprints import identities
+from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
@@ -23,6 +24,10 @@ EVERY = "every threshold"
 
 IDENTITY = "identity"
 """Name of the `identities` among the sums of prompts."""
+CLUSTER = "cluster"
+"""Name of the `cluster_numbers` among the sums of prompts."""
+DIFFERENT = "different prompts"
+"""Name of their number among the sums of samples."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -172,35 +177,42 @@ class Evaluation:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     standard_errors: Mapping[str, float] = field(default_factory=dict)
-    prompts: int = 0  # independent ones: repeats of a prompt are one, as are prompts of one sample
+    prompts: int = 0  # independent ones: repeats of a prompt are one, as are prompts of one sample or cluster
     answers: int = 0
     rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
-    repeats: int = 0  # prompts beyond `prompts`, equal to one of them or of its sample
+    repeats: int = 0  # prompts beyond `prompts`, equal to one of them, or of its sample or cluster
+    assumed: bool = False  # whether prompts are taken to be independent, because their clusters are not known
+    different: int = 0  # different prompts, of which those of one cluster are one of `prompts`
 
 
 class RunningSums:
     """Sums by prompt of an evaluation's batches on this process."""
 
     def __init__(self) -> None:
-        self._batches: list[Mapping[str, Tensor]] = []
+        self.clear()
 
     def clear(self) -> None:
-        self._batches = []
+        self._batches: list[Mapping[str, Tensor]] = []
+        self.assumed = False
+        """Whether prompts are taken to be independent, because their clusters are not known."""
 
     def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups, rollouts: Rollouts | None = None) -> None:
         """Add a batch's `prompt_sums` or `best_sums`; prompts that give `rollouts` equal tokens are repeats.
 
-        Prompts of one sample (`PromptGroups.sample`) are repeats, too.
+        Prompts of one sample (`PromptGroups.sample`) are repeats, too, as are those of one cluster.
         """
         device = next((values.device for values in sums.values()), None)
         numbers = identities(prompts, rollouts)
         if prompts.sample is not None:
             numbers = numbers[prompts.sample.cpu()]
-        self._batches.append({IDENTITY: numbers.to(device), **sums})
+        clusters = cluster_numbers(prompts, numbers)
+        self.assumed = self.assumed or prompts.clusters is None
+        self._batches.append({IDENTITY: numbers.to(device), CLUSTER: clusters.to(device), **sums})
 
     def extend(self, other: RunningSums) -> None:
         """Add another's batches."""
         self._batches += other._batches
+        self.assumed = self.assumed or other.assumed
 
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
@@ -213,6 +225,7 @@ class RunningSums:
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
         rows = self._rows()
+        rows.pop(DIFFERENT, None)
         names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
         total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
         return clustered_rates(names, total, means)
@@ -222,23 +235,26 @@ class RunningSums:
         first = self._batches[0] if self._batches else {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
         if world()[1] > 1:
-            everywhere = [number for part in gathered(rows[IDENTITY].tolist() if rows else []) for number in part]
-            if len(set(everywhere)) < len(everywhere):  # The first process counts all.
+            here = [rows[name].tolist() for name in (IDENTITY, CLUSTER)] if rows else [[], []]
+            parts = gathered(here)
+            everywhere = [[number for part in parts for number in part[kind]] for kind in (0, 1)]
+            if any(len(set(numbers)) < len(numbers) for numbers in everywhere):  # The first process counts all.
                 every = self.by_prompt()
                 rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
         if not rows:
             return {}
-        distinct, numbers = rows.pop(IDENTITY).unique(return_inverse=True)
-        if len(distinct) == len(numbers):
-            return rows
-        return {n: values.new_zeros(len(distinct)).index_add(0, numbers, values) for n, values in rows.items()}
+        identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
+        distinct, numbers = samples(identity, cluster)
+        if distinct < len(numbers):
+            rows = {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
+        return rows | {DIFFERENT: torch.tensor(len(identity.unique()), device=identity.device)}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
         Prompts, not answers, are independent samples; repeats of a prompt are one, as are prompts of one sample, such
-        as the two frames of a scene. Prompt i has numerator a_i and denominator b_i. The clustered standard error of a
-        ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
+        as the two frames of a scene, or of one cluster, such as the scenes of a log. Prompt i has numerator a_i and
+        denominator b_i. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
@@ -248,9 +264,10 @@ class RunningSums:
             return Evaluation()
         rows = self._rows()
         drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
-        numbers = torch.tensor([len(rows["answers"]), drawn], device=rows["answers"].device)
+        different = int(rows.pop(DIFFERENT, torch.zeros(())))
+        numbers = torch.tensor([len(rows["answers"]), drawn, different], device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
-        total = all_sum_named(sums | dict(zip(("prompts", "drawn"), numbers, strict=True)))
+        total = all_sum_named(sums | dict(zip(("prompts", "drawn", "different"), numbers, strict=True)))
         metrics = behavior_metrics(objective, total)
         squares = {}
         for tag, parts in _ratios(objective).items():
@@ -269,7 +286,26 @@ class RunningSums:
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
         rates = clustered_rates(objective.constraints, total, objective.means)
         prompts = int(total["prompts"])
-        return Evaluation(metrics, errors, prompts, int(total["answers"]), rates, int(total["drawn"]) - prompts)
+        repeats = int(total["drawn"]) - prompts
+        of = int(total["answers"]), rates, repeats, self.assumed, int(total["different"])
+        return Evaluation(metrics, errors, prompts, *of)
+
+
+def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:
+    """The number of independent samples, and the sample's number ``[N]`` of each of N prompts.
+
+    Prompts with the same `identities` or of the same cluster are one sample, as are those that are so through others.
+    """
+    from scipy.sparse import coo_array  # slow to import, and not needed at a start
+    from scipy.sparse.csgraph import connected_components
+
+    distinct, prompts = identity.unique(return_inverse=True)
+    clusters, places = cluster.unique(return_inverse=True)
+    edges = torch.stack([prompts, places + len(distinct)]).cpu().numpy()
+    nodes = len(distinct) + len(clusters)
+    graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes))
+    number, labels = connected_components(graph, directed=False)
+    return int(number), torch.from_numpy(labels).long().to(prompts.device)[prompts]
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:

@@ -19,13 +19,11 @@ class KindOfPrompts:
         prompts: their number.
         opportunities: Σ o.
         squares: Σ o².
-        fourths: Σ o⁴.
     """
 
     prompts: float
     opportunities: float
     squares: float
-    fourths: float
 
     @property
     def effective(self) -> float:
@@ -47,6 +45,7 @@ class Moments:
         violations_squared: Σ v².
         products: Σ v o.
         opportunities_squared: Σ o².
+        fourths: Σ vᵏ o⁴⁻ᵏ, of k from 0 to 4.
     """
 
     violations: float
@@ -58,14 +57,16 @@ class Moments:
     violations_squared: float
     products: float
     opportunities_squared: float
+    fourths: tuple[float, ...]
 
     def rate(self) -> ClusteredRate:
         """The rate of violation with its clustered standard error."""
         rate = self.violations / self.opportunities
         prompts = int(self.observed)
+        error = self._error(rate, self.opportunities_squared) if 0 < rate < 1 else None
         return ClusteredRate(
             rate,
-            self._error(rate, self.opportunities_squared) if 0 < rate < 1 else None,
+            error,
             prompts,
             self.opportunities,
             int(self.violating.prompts),
@@ -73,7 +74,7 @@ class Moments:
             self.violating.effective,
             self.clean.effective,
             self.most / prompts,
-            self._telling(rate),
+            None if error is None else self._telling(rate),
         )
 
     def mean(self) -> ClusteredMean:
@@ -88,23 +89,25 @@ class Moments:
         Args:
             scale: beside which rounding leaves no spread.
         """
-        prompts = int(self.observed)
-        squares = self.violations_squared - 2 * rate * self.products + rate**2 * self.opportunities_squared
+        prompts, squares = int(self.observed), self._squares(rate)
         # What rounding leaves of a sum of zeros is no spread.
         if prompts < 2 or not squares > 1e-12 * scale:
             return None
         return math.sqrt(prompts / (prompts - 1) * squares) / self.opportunities
 
-    def _telling(self, rate: float) -> float:
-        """Degrees of freedom of the standard error, as a number of prompts with equal opportunities.
+    def _squares(self, rate: float) -> float:
+        """Σ z², with z = v - rate · o of each prompt."""
+        return self.violations_squared - 2 * rate * self.products + rate**2 * self.opportunities_squared
 
-        By Satterthwaite (1946). The squared error sums (v - rate · o)² of prompts, here as if each violated at all or
-        at none of its opportunities.
+    def _telling(self, rate: float) -> float:
+        """The number of prompts that would tell the standard error as well, if they made equal parts of it.
+
+        Satterthwaite's (1946) degrees of freedom (Σ z²)² / Σ z⁴ of the squared error.
         """
-        kinds = ((self.violating, 1 - rate), (self.clean, rate))
-        squares = sum(distance**2 * kind.squares for kind, distance in kinds)
-        fourths = sum(distance**4 * kind.fourths for kind, distance in kinds)
-        return squares**2 / fourths if fourths else 0.0
+        squares, fourths = self._squares(rate), 0.0
+        for power, moment in enumerate(self.fourths):
+            fourths += math.comb(4, power) * (-rate) ** (4 - power) * moment
+        return squares**2 / max(fourths, squares**2 / max(self.observed, 1.0))
 
 
 def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -126,11 +129,11 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
         }
         for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
             of_kind = opportunities.where(prompts, 0)
-            squares = of_kind.square()
             parts[f"{kind}.prompts"] = prompts.sum()
             parts[f"{kind}.opportunities"] = of_kind.sum()
-            parts[f"{kind}.squares"] = squares.sum()
-            parts[f"{kind}.fourths"] = squares.square().sum()
+            parts[f"{kind}.squares"] = of_kind.square().sum()
+        for power in range(5):
+            parts[f"fourths {power}"] = (violations**power * opportunities ** (4 - power)).sum()
         scalars |= {_place(name, part): value for part, value in parts.items()}
     return scalars
 
@@ -154,6 +157,7 @@ def moments_of(name: str, sums: Mapping[str, float]) -> Moments:
         violations_squared=moment("violations_squared"),
         products=moment("products"),
         opportunities_squared=moment("opportunities_squared"),
+        fourths=tuple(moment(f"fourths {power}") for power in range(5)),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
+from lightning_cgrpo.objective.look import Look, target_of
 from lightning_cgrpo.objective.signals import SignalKind, check_condition, check_declared, check_indicators
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
@@ -56,6 +57,7 @@ class Objective:
     Args:
         reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
+        look: the first `certify` that training prepares for; by default none.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -65,6 +67,8 @@ class Objective:
 
     reward: str | dict[str, float]
     constraints: dict[str, Constraint] = field(default_factory=dict)
+    # Not in the text by which checkpoints know an objective; see `Checkpoints`.
+    look: Look | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.reward, (str, Mapping)):
@@ -97,6 +101,27 @@ class Objective:
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
         object.__setattr__(self, "constraints", expanded(self.constraints))
         self._check_contradictions()
+        self._check_look()
+
+    def _check_look(self) -> None:
+        if self.look is None:
+            return
+        if not isinstance(self.look, Look):
+            raise ObjectiveError(f"Expected look to be a Look, but got a {type(self.look).__name__}, try Look(1_000).")
+        if not self.decided:
+            raise ObjectiveError("Expected constraints for a look: to certify, but the objective enforces none.")
+        for name, constraint in self.decided.items():
+            if constraint.bound.of_mean and constraint.range is None:
+                raise ObjectiveError(
+                    f"Expected a range for the look at the mean '{name}', without which `certify` can't bound it, but "
+                    "got none, try range: [LEAST, GREATEST] in the constraint, or no look:."
+                )
+            rate = not constraint.bound.of_mean
+            if rate and target_of(constraint.bound.target, self.look, len(self.decided)) is None:
+                raise ObjectiveError(
+                    f"Expected look: to have prompts that can certify '{name}' {constraint.bound}, but got "
+                    f"{self.look.prompts}, too few even without a violation, try more prompts."
+                )
 
     def _check_contradictions(self) -> None:
         bounds = [(name, key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
@@ -130,7 +155,7 @@ class Objective:
                         f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}."
                     )
             constraints = {name: Constraint(**values) for name, values in constraints.items()}
-        return cls(config.get("reward") or "", constraints)
+        return cls(config.get("reward") or "", constraints, Look.declared(config.get("look")))
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -140,6 +165,11 @@ class Objective:
     def constrained(self) -> dict[str, Constraint]:
         """The K constraints with a multiplier, in the multipliers' order."""
         return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
+
+    @property
+    def decided(self) -> dict[str, Constraint]:
+        """The constraints that `certify` decides: enforced, but for the policy's own signals without a range."""
+        return {name: c for name, c in self.constrained.items() if name not in self.policy_signals or c.range}
 
     @property
     def bounded(self) -> dict[str, Constraint]:

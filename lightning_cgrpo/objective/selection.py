@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.chance import chance_of
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import SMALLEST, unit
@@ -34,12 +35,16 @@ class Standing:
         reward: mean reward, in double precision.
         error: its standard error.
         ranked: whether the validation has enough prompts to rank policies, see `too_few_to_rank`.
+        chance: that `certify` certifies the policy, of a declared look; None without one.
+        enough: chance that the look declares.
     """
 
     excess: float
     reward: float
     error: float
     ranked: bool = True
+    chance: float | None = None
+    enough: float = 1.0
 
     @classmethod
     def of(cls, objective: Objective, evaluation: Evaluation) -> Standing | None:
@@ -57,12 +62,20 @@ class Standing:
         # One prompt says nothing of the error; several that agree have none.
         error = evaluation.standard_errors.get("reward/mean", 0.0) if evaluation.prompts > 1 else math.inf
         bounds = {name: constraint.bound for name, constraint in objective.constrained.items()}
+        if (look := objective.look) is not None:
+            chance = chance_of(look, objective.decided, evaluation).whole
+            return cls(excess, reward, error, chance=chance, enough=look.chance)
         return cls(excess, reward, error, not too_few_to_rank(bounds, evaluation.prompts))
 
     @property
     def met(self) -> bool:
         """True if each estimate is within its threshold."""
         return self.excess <= 0
+
+    @property
+    def qualified(self) -> bool:
+        """True if `certify` certifies with the declared chance; without a look, if each estimate is met."""
+        return self.met if self.chance is None else self.chance >= self.enough
 
     @property
     def merit(self) -> float:
@@ -85,6 +98,9 @@ class Selection:
 
     If there is none, or if the validations have too few prompts to rank policies, the best is the last policy: training
     has moved toward the thresholds, so the last is then the best guess. `benchmarks.checkpoints` compares rules.
+
+    With a declared look, (1) is that `certify` certifies the policy with the declared chance. If there is no such
+    policy, the best is the policy of the last third that is certified with the highest chance.
     """
 
     def __init__(self) -> None:
@@ -92,7 +108,9 @@ class Selection:
         self.candidate = 0
         """Number of the latest validation, from 1, whose policy was a candidate; 0 for none."""
         self.highest: tuple[float, float] | None = None
-        """The highest reward of a policy whose estimates met all thresholds, and its standard error."""
+        """The highest reward of a policy that qualified, and its standard error."""
+        self.likeliest: tuple[int, float] | None = None
+        """Number and chance of the policy that is certified with the highest chance of those that may be the best."""
 
     def chooses(self, policy: Standing) -> bool:
         """Add the next validated policy; whether it is the best so far.
@@ -102,7 +120,7 @@ class Selection:
         self.validations += 1
         if not policy.ranked:
             return True
-        if policy.met:
+        if policy.qualified:
             # The highest reward itself is a candidate, so it never turns an older candidate down.
             if self.highest is None or policy.reward > self.highest[0]:
                 self.highest = policy.reward, policy.error
@@ -110,16 +128,29 @@ class Selection:
             if policy.reward >= reward - CLEAR * math.hypot(policy.error, error):
                 self.candidate = self.validations
                 return True
-        age = self.validations - self.candidate
-        return self.candidate == 0 or age >= RECENT * self.validations
+        if self.candidate and not self._past(self.candidate):
+            return False
+        return policy.chance is None or self._is_likeliest(policy.chance)
+
+    def _is_likeliest(self, chance: float) -> bool:
+        if self.likeliest is not None and chance < self.likeliest[1] and not self._past(self.likeliest[0]):
+            return False
+        self.likeliest = self.validations, chance
+        return True
+
+    def _past(self, number: int) -> bool:
+        """True if a validation lies before the last third."""
+        return self.validations - number >= RECENT * self.validations
 
     def state_dict(self) -> dict[str, Any]:
-        return {"validations": self.validations, "candidate": self.candidate, "highest": self.highest}
+        names = ("validations", "candidate", "highest", "likeliest")
+        return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.validations = state["validations"]
         self.candidate = state["candidate"]
         self.highest = state["highest"]
+        self.likeliest = state.get("likeliest")
 
 
 def too_few_to_rank(bounds: Mapping[str, Bound], prompts: int) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any, Self
 
 from lightning_cgrpo.core.output import SUMMARY_FORMAT
 from lightning_cgrpo.objective.bound import Bound, Side
+from lightning_cgrpo.objective.look import Chance, Look
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 
 Json = Mapping[str, Any]
@@ -54,6 +55,8 @@ class Measurement:
         constraints: with values; those that were never observed are missing.
         prompts, answers: of an evaluation; None for means over updates.
         weights: means of the components' weights over updates.
+        targets: of training for a declared look, in the user's orientation; None without a look, as is `chance`.
+        chance: that the look certifies the policy.
     """
 
     update: int
@@ -62,6 +65,8 @@ class Measurement:
     prompts: int | None = None
     answers: int | None = None
     weights: dict[str, float] | None = None
+    targets: dict[str, float] | None = None
+    chance: Chance | None = None
 
     def value(self, name: str) -> float | None:
         """The rate or mean of a constraint."""
@@ -77,6 +82,11 @@ class Measurement:
         content: dict[str, Any] = {key: count for key, count in known.items() if count is not None}
         content["reward"] = _without_none({"value": self.reward.value, "error": self.reward.error}, "error")
         content["constraints"] = constraints
+        if self.targets is not None:
+            content["targets"] = self.targets
+        if self.chance is not None:
+            more = {str(prompts): chance for prompts, chance in self.chance.more.items()}  # keys of JSON are texts
+            content["chance"] = asdict(self.chance) | {"more": more}
         return content if self.weights is None else content | {"weights": self.weights}
 
     @classmethod
@@ -100,6 +110,8 @@ class Measurement:
             content.get("prompts"),
             content.get("answers"),
             content.get("weights"),
+            content.get("targets"),
+            _chance(content.get("chance")),
         )
 
 
@@ -162,6 +174,7 @@ class RunRecord:
         weights: fingerprint of the starting weights.
         resumed: the folder from which the run resumed, relative to its own.
         constraints: as declared.
+        look: as declared; None without one.
         measured: by ``before``, ``end`` (means over the last updates), ``last`` (validation) and ``best``.
         validations: all of them.
         held: rates at which stalled constraints are held, by name; None without a dual.
@@ -180,6 +193,7 @@ class RunRecord:
     inputs: Inputs = field(default_factory=Inputs)
     resumed: str | None = None
     constraints: Constraints = field(default_factory=dict)
+    look: Look | None = None
     machine: Machine = field(default_factory=Machine)
     measured: dict[str, Measurement] = field(default_factory=dict)
     best: Best | None = None
@@ -201,6 +215,8 @@ class RunRecord:
         content |= {key: getattr(self, key) for key in ("status", "error", "name", "method", "length", "seed")}
         content |= {"weights": self.weights, "inputs": _parts(self.inputs), "resumed": self.resumed}
         content["constraints"] = {name: _declaration(of) for name, of in self.constraints.items()}
+        if self.look is not None:
+            content["look"] = _parts(self.look)
         content["machine"] = _parts(self.machine)
         content["measured"] = {key: of.as_json() for key, of in self.measured.items()}
         content["best"] = None if self.best is None else _parts(self.best)
@@ -229,6 +245,7 @@ class RunRecord:
         return cls(
             **{key: content[key] for key in (*plain, *counts) if key in content},
             constraints=declared,
+            look=Look.declared(content.get("look")),
             measured={key: Measurement.read(of, declared) for key, of in measured.items()},
             validations=[Measurement.read(of, declared) for of in validations],
             best=None if best is None else Best(best["checkpoint"], best["monitor"], best["score"]),
@@ -236,6 +253,13 @@ class RunRecord:
             machine=_machine(content.get("machine") or {}),
             saved=Saved(**{key: content[key] for key in _names(Saved)}) if "series" in content else None,
         )
+
+
+def _chance(content: Json | None) -> Chance | None:
+    if content is None:
+        return None
+    more = {int(prompts): chance for prompts, chance in content["more"].items()}
+    return Chance(content["whole"], content["each"], more)
 
 
 def _declaration(constraint: MeasuredConstraint) -> dict[str, Any]:

@@ -124,3 +124,20 @@ def test_why_a_checkpoint_is_the_best(tmp_path, low, high, value, prompts, said)
     assert closing_lines(RunRecord.read(record), tmp_path)[2:] == said
     ranked = {**record, "best": {**RECORD["best"], "monitor": "val/reward/mean"}}
     assert len(closing_lines(RunRecord.read(ranked), tmp_path)) == 2, "by a metric that the user chose"
+
+
+def test_the_card_says_what_a_declared_look_would_find(tmp_path):
+    best = measured(20, 0.91, 0.97, 0.92, 0.2)
+    chance = {"whole": 0.41, "each": {"safe": 0.41}, "more": {"2000": 0.7, "5000": 0.93, "10000": 0.96}}
+    look = {"prompts": 1_000, "confidence": 0.95, "chance": 0.9}
+    of_best = {"best": {**best, "targets": {"safe": 0.9287}, "chance": chance}}
+    said = closing_lines(RunRecord.read({**RECORD, "look": look, "measured": of_best}), tmp_path)[2:]
+    assert said == [
+        "It is the most likely of the last third of the validations to be certified.",
+        "`certify` with 1,000 prompts certifies it with a chance of 41%, as far as validation tells.",
+        "It is short of the targets for this look: safe 0.92 (>= 0.929).",
+        "That is less than the 90% that are declared, so don't spend the look yet: with --prompts 5000 the chance is "
+        "93%. safe >= 0.9 is the least likely (41%): more updates, or a looser at_least, may raise it.",
+    ]
+    sure = {"best": {**best, "targets": {"safe": 0.91}, "chance": {**chance, "whole": 0.95}}}
+    assert len(closing_lines(RunRecord.read({**RECORD, "look": look, "measured": sure}), tmp_path)) == 4

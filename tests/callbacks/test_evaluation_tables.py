@@ -70,7 +70,7 @@ def test_repeats_of_a_prompt_are_counted_and_named():
     repeated = Evaluation({"reward/mean": 1.0}, {}, 549, 2264, rates(objective, 549, 2264, format=0.9), repeats=17)
     lines = shown(objective, {"follow-ups": repeated}, width=120)
     assert lines[1] == "threshold follow-ups 566 x 4"
-    assert " ".join(lines[-2:]).endswith("; 17 follow-ups repeat or accompany a prompt")
+    assert " ".join(lines[-2:]).endswith("; 17 follow-ups repeat, accompany or share a sample with a prompt")
 
 
 def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():

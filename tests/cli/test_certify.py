@@ -12,6 +12,7 @@ import torch
 
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.certify import command
 from lightning_cgrpo.cli.certify.looks import error_share, looks_in
 from lightning_cgrpo.cli.certify.policy_identity import identity
 from lightning_cgrpo.cli.loading import held, stamp
@@ -345,3 +346,13 @@ def test_a_second_name_is_left_by_no_command(monkeypatch):
         torch.save({}, checkpoint)
         assert stamp(name) != before
     assert not [*FOLDER.glob(".last.*")]
+
+
+@pytest.mark.parametrize(("given", "asked"), [([], (700, 0.9)), (["--prompts=50", "--confidence=0.8"], (50, 0.8))])
+def test_a_declared_look_is_the_default(given, asked, monkeypatch):
+    found = []
+    monkeypatch.setattr(command, "find_checkpoint", lambda *_: None)
+    monkeypatch.setattr(command, "_certificate", lambda config, beginning, objective, *options: found.append(options))
+    look = ["--model.objective.look.prompts=700", "--model.objective.look.confidence=0.9"]
+    command.main([*SMALL, *look, *given])
+    assert found == [asked]

@@ -4,10 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.cli.certify.certificate import Sample, _beyond_range, _counts, _range, certificate_of
+from benchmarks.populations import CLUSTERED
+from lightning_cgrpo.cli.certify.certificate import (
+    Sample,
+    _beyond_range,
+    _counts,
+    _range,
+    certificate_of,
+    check_prompts,
+    cluster_sizes,
+    planned_tests,
+)
+from lightning_cgrpo.cli.certify.look import _without_repeats
 from lightning_cgrpo.cli.certify.looks import Asked
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.datamodules.base import Used
+from lightning_cgrpo.datamodules.base import Certification, Used
+from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
 
@@ -95,3 +107,75 @@ def test_values_beyond_the_range_count_as_its_edge() -> None:
         assert (
             found["assumptions"][-1] == "c is the mean of values cut to 0 to 20 (80 answers beyond count as its edge)"
         )
+
+
+@pytest.mark.parametrize(
+    "design", ["groups of 5, the same answer, 400", "drives of 1 to 39 frames, correlation 0.3, 1,000"]
+)
+def test_prompts_that_belong_together_are_one_sample(design: str) -> None:
+    """At the threshold, a look takes 400 answers of groups for independent and is wrong in a quarter of cases."""
+    generator, objective = np.random.default_rng(0), Objective("goal", {"c": Constraint(at_most=0.05)})
+    false = np.zeros(2)
+    for _ in range(300):
+        violations, sizes = CLUSTERED[design].draw(generator, 0.05)
+        numbers = np.repeat(np.arange(len(sizes)), sizes.astype(int))
+        answers = np.concatenate([np.arange(size) < bad for bad, size in zip(violations, sizes, strict=True)])
+        rows = {"violations/c": answers, "opportunities/c": np.ones(len(answers)), "faults/c": np.zeros(1)}
+        sums = {name: torch.tensor(values).double() for name, values in rows.items()}
+        together = _counts(objective, "c", sums | {CLUSTER: torch.tensor(numbers)}, 80, True)
+        false += [counts.p_values()[0] <= 0.04 for counts in (together, _counts(objective, "c", sums, 80, True))]
+        assert together.totals == (answers.sum(), len(answers)) and together.most == sizes.max()
+    assert false[0] <= 0.04 * 300 and false[1] > 0.15 * 300
+
+
+def test_samples_of_one_prompt_each_are_tested_exactly() -> None:
+    rows = {"violations/c": torch.arange(30) < 2, "opportunities/c": torch.ones(30), "faults/c": torch.zeros(1)}
+    sums = {name: values.double() for name, values in rows.items()} | {CLUSTER: torch.arange(30)}
+    counts = _counts(Objective("goal", {"c": Constraint(at_most=0.3)}), "c", sums, None, True)
+    assert counts.single and counts.totals == (2, 30)
+
+
+def test_a_look_at_too_few_clusters_is_refused() -> None:
+    """80 prompts certify 0.05 with an error of 0.04, but not as 16 clusters of five."""
+    objective = Objective("goal", {"c": Constraint(at_most=0.05)})
+    for clusters, what in (([*range(80)], "prompts"), ([number // 5 for number in range(80)], "clusters of prompts")):
+        sizes = cluster_sizes(80, clusters)
+        planned = planned_tests(objective, {}, None, sizes)
+        if what == "prompts":
+            check_prompts(planned, len(sizes), 0.96, 80, what)
+            continue
+        with pytest.raises(ConfigError, match=r"Expected at least 6\d clusters of prompts.*but got 16, try prompts of"):
+            check_prompts(planned, len(sizes), 0.96, 80, what)
+
+
+def test_a_repeat_links_its_clusters() -> None:
+    """Prompt 7 is of drives 1 and 2, so the prompts of both drives are one sample."""
+    identity, cluster = torch.tensor([7.0, 7, 8, 9, 5]), torch.tensor([1.0, 2, 1, 2, 3])
+    rows = {IDENTITY: identity, CLUSTER: cluster, "answers": torch.ones(5)}
+    kept, words = _without_repeats(rows, Certification(range(5), "mine"), assumed=False)
+    of_5, of_7, of_8, of_9 = kept[CLUSTER].tolist()
+    assert of_7 == of_8 == of_9 != of_5 and words == "mine, without 1 that read as others do"
+    assert CLUSTER not in _without_repeats(rows, Certification(range(5), "mine"), assumed=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "words"),
+    [
+        (None, "(their clusters are not known)"),
+        ([1, 2, 3], "(each is a cluster of its own)"),
+        (
+            [1, 1, 2],
+            "the 2 clusters of prompts are independent",
+        ),
+    ],
+)
+def test_a_certificate_tells_what_it_knows_of_clusters(clusters: list[int] | None, words: str) -> None:
+    """In one of its assumptions, and nowhere else."""
+    rows = {"violations/c": torch.zeros(3), "opportunities/c": torch.ones(3), "faults/c": torch.zeros(3)}
+    rows |= {"answers": torch.ones(3)} | ({} if clusters is None else {CLUSTER: torch.tensor(clusters)})
+    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
+    found = certificate_of(Sample(rows, "mine", 80, {"c": True}), objective, Asked(None, 0.95, 1, Used()))
+    assert words in found["assumptions"][0] and found["samples"] == len(set(clusters or range(3)))
+    assert ("of a cluster that trained count as new" in found["assumptions"][0]) == (clusters is not None)
+    assert clusters != [1, 1, 2] or "have at most 2 prompts, as the largest here" in found["assumptions"][0]
+    assert sum("independent" in str(value) for value in found.values()) == 1

@@ -49,6 +49,21 @@ def test_prompts_and_their_other_columns(tmp_path):
     assert source.groups(torch.zeros(0, dtype=torch.int64)).columns == {"prompt": [], "n": [], "tags": []}
 
 
+def test_a_column_of_clusters():
+    rows = [{"prompt": "a", "of": 1}, {"prompt": "b", "of": "1"}, {"prompt": "c", "of": 1}, {"prompt": "d", "of": None}]
+    data = PromptDataModule([{"prompt": "e", "of": 2}], test_path=rows, cluster="of")
+    a, b, c, d = everything(data.source("test")).clusters
+    assert a == c and len({a, b, d}) == 3
+    assert everything(PromptDataModule(rows).source("train")).clusters is None
+    empty = [{"prompt": str(number), "of": of} for number, of in enumerate([None, "", float("nan"), float("nan"), ""])]
+    missing = PromptDataModule([{"prompt": "e", "of": 2}], test_path=empty, cluster="of")
+    assert len(set(everything(missing.source("test")).clusters)) == 5, "as empty cells of a table are read"
+    looked = data.certification(None).clusters
+    assert looked[0] == looked[2] and len(set(looked)) == 3
+    with pytest.raises(UserError, match=r"data\.cluster to be a column of every split, but got 'off', try one of of"):
+        PromptDataModule(rows, cluster="off").source("train")
+
+
 def test_another_column_and_a_system_prompt(tmp_path):
     kept = [{"role": "system", "content": "Be terse."}, *CHAT]
     filled = [{**kept[0], "name": None}, *CHAT]  # as Parquet fills the fields that a message lacks

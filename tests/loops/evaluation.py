@@ -118,10 +118,7 @@ def cluster_counts(ratio: Ratio) -> tuple[float, ...]:
         squares = sum(ratio.below[p] ** 2 for p in prompts)
         effective.append(sum(ratio.below[p] for p in prompts) ** 2 / squares if squares else 0.0)
     most = fmean(max(ratio.most[p], ratio.below[p]) for p in ratio.observed)
-    # A violating prompt is 1 - rate from the rate in each opportunity, a clean one is the rate; a prompt may be both.
-    distances = [(1 - ratio.value) * ratio.below[p] for p in kinds[0]] + [
-        ratio.value * ratio.below[p] for p in kinds[1]
-    ]
+    distances = [ratio.above[p] - ratio.value * ratio.below[p] for p in ratio.observed]
     fourths = sum(distance**4 for distance in distances)
-    telling = sum(distance**2 for distance in distances) ** 2 / fourths if fourths else 0.0
+    telling = sum(distance**2 for distance in distances) ** 2 / fourths if ratio.standard_error else 0.0
     return len(kinds[0]), len(kinds[1]), *effective, most, telling

@@ -52,13 +52,36 @@ def test_prompts_of_one_sample_are_measured_as_one_prompt_with_all_their_answers
         assert found.rates[name].bounds(0.025) == pytest.approx(rate.bounds(0.025)), name
 
 
+def test_prompts_of_one_cluster_are_measured_as_one_prompt_and_so_are_their_repeats() -> None:
+    """Of six prompts, a repeat joins two clusters: {0, 1, 3, 4}, {2} and {5} are three samples."""
+    objective = Objective("goal", {name: CONSTRAINTS[name] for name in ("lava", "polite", "slow")})
+    batch = make_batch(np.random.default_rng(0), (6, 4, 6), False, {name: ["some"] * 6 for name in PARTLY})
+    sums = prompt_sums(objective, batch.signals, batch.rollouts)
+    clustered, merged = RunningSums(), RunningSums()
+    columns = {"prompt": ["a", "b", "c", "a", "d", "e"]}
+    for part in (slice(0, 4), slice(4, 6)):
+        texts = {"prompt": columns["prompt"][part]}
+        clusters = ["log 1", "log 1", "log 2", "log 3", "log 3", "log 4"][part]
+        rows = {name: row[part] for name, row in sums.items()}
+        clustered.add(rows, PromptGroups(torch.arange(6)[part], texts, clusters=clusters))
+    parts = [[0, 1, 3, 4], [2], [5]]
+    added = {name: torch.stack([row[part].sum() for part in parts]) for name, row in sums.items()}
+    merged.add(added, PromptGroups(torch.arange(3), {"prompt": list("xyz")}))
+    found, expected = clustered.evaluation(objective), merged.evaluation(objective)
+    assert (found.prompts, found.repeats, found.answers, found.different) == (3, 3, 24, 5)
+    assert not found.assumed and expected.assumed
+    assert found.metrics == pytest.approx(expected.metrics)
+    assert found.standard_errors == pytest.approx(expected.standard_errors)
+    for name, rate in expected.rates.items():
+        assert found.rates[name].bounds(0.025) == pytest.approx(rate.bounds(0.025)), name
+
+
 def test_agreeing_prompts_have_rates_without_standard_error() -> None:
     values = {"violations": 2.0, "opportunities": 3.0, "most": 5.0}
     rows = {f"{kind}/x": torch.full((3,), value).double() for kind, value in values.items()}
     added = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
     sums = {name: value.item() for name, value in added.items()}
-    telling = pytest.approx(75 / 17)
-    expected = ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3, 3.0, 3.0, 5.0, telling)
+    expected = ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3, 3.0, 3.0, 5.0, None)
     assert clustered_rates(["x"], sums)["x"] == expected
     none = {name: value * 0 for name, value in sums.items()}
     assert clustered_rates(["x"], none) == {}
@@ -118,3 +141,13 @@ def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:
         assert rates["polite"].rate == pytest.approx(1 - polite.amax(-1).mean().item())
         meets = ((lava <= 0.2 * steps + 1e-6) & (polite == 1)).any(-1).float().mean().item()
         assert rates[EVERY].rate == pytest.approx(1 - meets)
+
+
+def test_more_batches_carry_that_clusters_are_not_known() -> None:
+    known, unknown = RunningSums(), RunningSums()
+    rows = {"answers": torch.ones(2).double()}
+    known.add(rows, PromptGroups(torch.arange(2), {}, clusters=["a", "b"]))
+    unknown.add(rows, PromptGroups(torch.arange(2, 4), {}))
+    assert not known.assumed
+    known.extend(unknown)
+    assert known.assumed

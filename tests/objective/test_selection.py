@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo import Constraint, Look, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.selection import CLEAR, Selection, Standing, too_few_to_rank
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
@@ -118,3 +118,27 @@ def test_the_error_of_one_prompt_is_unknown() -> None:
 
     assert chosen(*[policy for policy in falling(1) if policy is not None]) == 3
     assert chosen(*[policy for policy in falling(2) if policy is not None]) == 2
+
+
+def likely(chance: float, reward: float = 1.0) -> Standing:
+    return Standing(-1.0, reward, 0.1, chance=chance, enough=0.9)
+
+
+def test_with_a_look_the_chance_of_a_certificate_decides() -> None:
+    """Policies 0, 1, ... by their chance; the last third of six validations has two policies."""
+    assert chosen(likely(0.95), likely(0.5)) == 1, "too old"
+    assert chosen(*[likely(0.1)] * 4, likely(0.95), likely(0.5)) == 4, "the latest with the declared chance"
+    assert chosen(*[likely(0.1)] * 4, likely(0.95), likely(0.92)) == 5
+    assert chosen(*[likely(0.1)] * 4, likely(0.95, reward=2.0), likely(0.92)) == 4, "a clearly higher reward"
+    assert chosen(*[likely(0.1)] * 4, likely(0.6), likely(0.5)) == 4, "else the highest chance"
+    assert chosen(*[likely(0.1)] * 4, likely(0.5), likely(0.6)) == 5
+
+
+def test_the_chance_is_of_the_posterior_so_a_short_validation_does_not_qualify() -> None:
+    objective = Objective("goal", {"lava": Constraint(at_most=0.15)}, Look(1_000))
+
+    def standing(prompts: int) -> Standing:
+        rate = ClusteredRate(0.1, (0.09 / prompts) ** 0.5, prompts, prompts, most=1.0)
+        return Standing.of(objective, Evaluation({"reward/mean": 1.0}, {}, prompts, prompts, {"lava": rate}))
+
+    assert standing(2_000).qualified and standing(60).met and not standing(60).qualified

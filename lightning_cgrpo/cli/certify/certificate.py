@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_cgrpo.cli.certify.looks import Asked
@@ -16,9 +18,12 @@ from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.measurement import CLUSTER
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
+
+Array = NDArray[Any]
 
 EDGE = 1e-6
 """Share of a declared range by which a value may lie outside, because of its rounding."""
@@ -29,7 +34,8 @@ class Sample:
     """What a look has measured.
 
     Args:
-        rows: sums of an answer by name, ``[N]``: one answer to each of N independent prompts.
+        rows: sums of an answer by name, ``[N]``: one answer to each of N different prompts. `CLUSTER` numbers the
+            independent samples that the prompts belong to; without it, prompts are assumed to be independent.
         source: words that say which prompts.
         longest: steps of the longest answer, as declared; None without a declaration.
         single: by constraint, whether an answer has at most one opportunity, by the kind of its signal.
@@ -52,6 +58,8 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
     counts = {}
     for name in decided(objective):
         counts[name] = _counts(objective, name, sample.rows, sample.longest, sample.single.get(name, False))
+    prompts, clusters = len(sample.rows["answers"]), sample.rows.get(CLUSTER)
+    samples = prompts if clusters is None else len(clusters.unique())
     judged = verdicts(counts, 1 - asked.level)
     constraints: dict[str, dict[str, Any]] = {}
     for name, verdict in judged.items():
@@ -65,13 +73,14 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
             "rate": None if verdict.rate is None else bound.shown(least + width * verdict.rate),
             "low": low,
             "high": high,
-            "prompts_that_would_decide": verdict.needed,
+            "prompts_that_would_decide": verdict.needed and math.ceil(verdict.needed * prompts / max(samples, 1)),
         }
         if constraint.given is not None:
             constraints[name]["given"] = constraint.given
     return {
         "decision": overall([verdict.decision for verdict in judged.values()]),
-        "prompts": len(sample.rows["answers"]),
+        "prompts": prompts,
+        "samples": samples,
         "source": sample.source,
         "constraints": constraints,
         "assumptions": list(_assumptions(objective, sample)),
@@ -90,7 +99,7 @@ def _not_certified(objective: Objective) -> Iterator[str]:
 
 def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
     """What the verdicts rest on, and no answer can show."""
-    yield "the prompts are independent, and drawn as those that the policy will meet"
+    yield _independence(sample.rows.get(CLUSTER))
     if sample.longest is not None and not all(sample.single.get(name, False) for name in decided(objective)):
         yield f"an answer has at most {sample.longest:,} steps"
     for name, constraint in decided(objective).items():
@@ -105,6 +114,25 @@ def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
         yield f"{name} is the mean of values cut to {edges[0]:g} to {edges[1]:g}{cut}"
 
 
+def _independence(clusters: Tensor | None) -> str:
+    """What is known or assumed of prompts that belong together.
+
+    Args:
+        clusters: numbers of the prompts' samples ``[N]``, equal within one; None where they are not known.
+    """
+    drawn = "drawn as those that the policy will meet"
+    if clusters is None:
+        return f"the prompts are independent (their clusters are not known), and {drawn}"
+    sizes = clusters.unique(return_counts=True)[1]
+    fresh = "other prompts of a cluster that trained count as new"
+    if len(sizes) == len(clusters):
+        return f"the prompts are independent (each is a cluster of its own), and {drawn}; {fresh}"
+    return (
+        f"the {len(sizes):,} clusters of prompts are independent, {drawn}, and have at most {int(sizes.max()):,} "
+        f"prompts, as the largest here; {fresh}"
+    )
+
+
 def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
     """The number of answers whose values are beyond their declared range."""
     opportunities = rows[f"opportunities/{name}"]
@@ -114,10 +142,14 @@ def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: fl
     return int(((violations < -rounding) | (violations > opportunities + rounding)).sum())
 
 
+def cluster_sizes(prompts: int, clusters: Sequence[float] | None) -> Array:
+    """The number of prompts of each independent sample."""
+    return np.ones(prompts) if clusters is None else np.unique(clusters, return_counts=True)[1]
+
+
 def decided(objective: Objective) -> dict[str, Constraint]:
     """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
-    policy_signals = objective.policy_signals
-    return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
+    return objective.decided
 
 
 def check_ranges(objective: Objective, longest: int | None) -> None:
@@ -126,13 +158,19 @@ def check_ranges(objective: Objective, longest: int | None) -> None:
         _range(name, constraint, longest)
 
 
-def planned_tests(objective: Objective, signals: Signals, longest: int | None) -> dict[str, PlannedTest]:
+def planned_tests(
+    objective: Objective, signals: Signals, longest: int | None, sizes: Array | None = None
+) -> dict[str, PlannedTest]:
     """The test of each constraint on a rate, by the kinds of a batch's signals. Collective.
 
     Numbers of opportunities are read here, and no violation. Without signals, all tests are exact, because other tests
     need more prompts.
+
+    Args:
+        sizes: prompts of each sample, see `cluster_sizes`.
     """
     planned = {}
+    together = sizes is not None and sizes.max(initial=1) > 1
     for name, constraint in decided(objective).items():
         if constraint.bound.of_mean:
             continue
@@ -143,17 +181,23 @@ def planned_tests(objective: Objective, signals: Signals, longest: int | None) -
             answers = torch.tensor(float(opportunities_BG.numel()), device=opportunities_BG.device).double()
             total, answers = all_sum(torch.stack([opportunities_BG.sum(), answers])).tolist()
             share = max(total / answers / (longest or 1), 1e-6)
+        if sizes is not None and together:
+            share = (1.0 if share is None else share) * float(sizes.mean() / sizes.max())
         planned[name] = PlannedTest(constraint.bound.target, share)
     return planned
 
 
-def check_prompts(planned: Mapping[str, PlannedTest], prompts: float, confidence: float, available: int | None) -> None:
+def check_prompts(
+    planned: Mapping[str, PlannedTest], prompts: float, confidence: float, available: int | None, what: str = "prompts"
+) -> None:
     """Refuse a look that could certify nothing even without a violation.
 
     Args:
         planned: the test of each constraint.
+        prompts: independent samples.
         confidence: of this look.
         available: prompts that the data has; None if the data generates any number.
+        what: words for the samples.
 
     Raises:
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
@@ -177,8 +221,10 @@ def check_prompts(planned: Mapping[str, PlannedTest], prompts: float, confidence
     more = f"--prompts {fewest} or more"
     if available is not None and available < fewest:
         more = f"a test set of {fewest} prompts or more"
+    if what != "prompts":
+        more = f"prompts of at least {fewest} clusters"
     raise ConfigError(
-        f"Expected at least {fewest} prompts, because fewer can't certify {', '.join(planned)} with confidence "
+        f"Expected at least {fewest} {what}, because fewer can't certify {', '.join(planned)} with confidence "
         f"{confidence:.4g} even without a violation, but got {prompts:g}, try {more}."
     )
 
@@ -209,6 +255,11 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
             f"got {opportunities.max():g}, try a signal of whole answers; the look is spent."
         )
     threshold = (constraint.bound.target - least) / width
+    if CLUSTER in rows:
+        # Prompts that belong together are one sample, with all of their opportunities.
+        numbers, sizes = np.unique(rows[CLUSTER].numpy(), return_inverse=True, return_counts=True)[1:]
+        violations, opportunities = (np.bincount(numbers, of).astype(float) for of in (violations, opportunities))
+        most *= float(sizes.max(initial=1))
     return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)
 
 

@@ -26,6 +26,8 @@ STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 CONFIDENCE = 0.95
 EARLIER = "certificates.json"
 """Beside the checkpoints, where earlier versions wrote looks."""
+CLUSTER_KEY = "data.cluster"
+"""The setting of `PromptDataModule` that names clusters of prompts."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         "recorded verdict. Looks along a lineage share the error 1 - confidence. See docs/verdicts.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
-    parser.add_argument("--confidence", metavar="P", type=float, help=f"over all constraints (default: {CONFIDENCE})")
+    prompts = "prompts (default: those of the objective's look:, else as many as test prompts)"
+    parser.add_argument("--prompts", metavar="N", type=int, help=prompts)
+    confidence = f"over all constraints (default: that of the objective's look:, else {CONFIDENCE})"
+    parser.add_argument("--confidence", metavar="P", type=float, help=confidence)
     options, rest = parser.parse_known_args(argv)
     if options.prompts is not None and options.prompts < 1:
         raise ConfigError(f"Expected --prompts to be at least 1, but got {options.prompts}.")
@@ -50,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {options.confidence}, try 0.95.")
     config, _ = read_arguments("certify", rest)
     objective = _objective(config)
+    if (look := objective.look) is not None:
+        options.prompts = options.prompts or look.prompts
+        options.confidence = options.confidence or look.confidence
     beginning = find_checkpoint("certify", config)
     certificate = _certificate(config, beginning, objective, options.prompts, options.confidence)
     if certificate is None:  # another process tells
@@ -146,6 +153,8 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         if key.partition(".")[0] == "data" and (key in data or key not in (*FREE, *PLACES)):
             of_run[key] = value
     for key, (before, now) in differing(of_run, data).items():
+        if key == CLUSTER_KEY:
+            continue  # which prompts belong together may be found out after training
         raise ConfigError(
             "Expected the data of the checkpoint's run, to know which prompts trained and selected the policy, but got "
             f"another {key}: {shown(before)} -> {shown(now)}, try -c {checkpoint.parent.parent / 'config.yaml'}."

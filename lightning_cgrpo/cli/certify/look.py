@@ -12,7 +12,14 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
-from lightning_cgrpo.cli.certify.certificate import Sample, check_prompts, check_ranges, decided, planned_tests
+from lightning_cgrpo.cli.certify.certificate import (
+    Sample,
+    check_prompts,
+    check_ranges,
+    cluster_sizes,
+    decided,
+    planned_tests,
+)
 from lightning_cgrpo.cli.certify.looks import Asked, Ledger
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import ConfigError, Resolved
@@ -23,7 +30,7 @@ from lightning_cgrpo.core.register import shown_by
 from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.datamodules.base import Certification, GroupDataModule, Used
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.measurement import IDENTITY
+from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 
@@ -83,7 +90,7 @@ class _Look(CommandLine):
         self.trainer.test(model, dealt, ckpt_path, verbose=False, weights_only=weights_only)
         if record.rows is None:  # not the first process
             return
-        rows, source = _without_repeats(record.rows, self.prompts)
+        rows, source = _without_repeats(record.rows, self.prompts, record.assumed)
         self.sample = Sample(rows, source, longest, record.single, self._told())
 
     def _told(self) -> list[str]:
@@ -104,12 +111,18 @@ class _Look(CommandLine):
         with self.ledger.turn() as asked:
             self.asked = asked
             self.prompts, available = self._prompts(data, longest)
+            # Refuse too few clusters before the look is written down.
+            sizes = cluster_sizes(len(self.prompts.source), self.prompts.clusters)
+            what = "prompts" if len(sizes) == len(self.prompts.source) else "clusters of prompts"
+            check_prompts(
+                planned_tests(self.objective, {}, longest, sizes), len(sizes), 1 - asked.level, available, what
+            )
             self.ledger.begin(asked, _shown(data, self.prompts))
 
         def check(signals: Signals) -> None:
-            planned = planned_tests(self.objective, signals, longest)
+            planned = planned_tests(self.objective, signals, longest, sizes)
             try:
-                check_prompts(planned, len(self.prompts.source), 1 - asked.level, available)
+                check_prompts(planned, len(sizes), 1 - asked.level, available, what)
             except ConfigError as error:
                 raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
@@ -156,6 +169,7 @@ class _Record(Callback):
         check: refuses, by the signals of the first batch, a look that could certify nothing.
         rows: sums ``[N]`` of all prompts by name; None but on the first process.
         single: see `Sample`.
+        assumed: whether prompts are taken to be independent, because their clusters are not known.
     """
 
     check: Callable[[Signals], None]
@@ -164,6 +178,7 @@ class _Record(Callback):
         self.objective = objective
         self.rows: dict[str, Tensor] | None = None
         self.single: dict[str, bool] = {}
+        self.assumed = False
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -177,16 +192,20 @@ class _Record(Callback):
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
-        self.rows = pl_module.sums(SPLIT).by_prompt()
+        sums = pl_module.sums(SPLIT)
+        self.rows, self.assumed = sums.by_prompt(), sums.assumed
 
 
-def _without_repeats(rows: dict[str, Tensor], prompts: Certification) -> tuple[dict[str, Tensor], str]:
-    """The first row of each independent prompt, and the words for these prompts.
+def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: bool) -> tuple[dict[str, Tensor], str]:
+    """The first row of each different prompt, with its sample's number as `CLUSTER`, and the words for these prompts.
 
     Prompts that a chat template or tokenizer renders alike are one, and so are a prompt and its companion.
     """
     # By identity, because the order must not depend on the number of processes.
     first = torch.from_numpy(np.unique(rows[IDENTITY].numpy(), return_index=True)[1])
-    kept = {name: values[first] for name, values in rows.items() if name != IDENTITY}
+    kept = {name: values[first] for name, values in rows.items() if name not in (IDENTITY, CLUSTER)}
+    if not assumed:
+        # Of all rows, because a repeat may link two clusters.
+        kept[CLUSTER] = samples(rows[IDENTITY], rows[CLUSTER])[1][first]
     repeats = len(prompts.source) - len(first)
     return kept, f"{prompts.words}, without {repeats:,} that read as others do" if repeats else prompts.words

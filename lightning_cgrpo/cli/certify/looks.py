@@ -18,10 +18,8 @@ from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.register import Entry, Register, digest_of, share_prompts, with_exports
 from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.objective.constraint import BOUNDS
+from lightning_cgrpo.objective.look import FIRST
 from lightning_cgrpo.objective.objective import Objective
-
-FIRST = 0.8
-"""Share of the error that the first look at a lineage may spend."""
 
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
 """Fields of a constraint that change its threshold or its training, and not what is counted."""

@@ -74,6 +74,13 @@ def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tenso
     return torch.tensor([prompt_fingerprint(row) for row in rows], dtype=torch.float64, device="cpu")
 
 
+def cluster_numbers(prompts: PromptGroups, samples: Tensor) -> Tensor:
+    """Equal numbers ``[B]`` for prompts of one cluster, float64 on the CPU; `samples` where clusters are not known."""
+    if prompts.clusters is None:
+        return samples
+    return torch.tensor([number_of(cluster) for cluster in prompts.clusters], dtype=torch.float64, device="cpu")
+
+
 def record_fingerprints(rows: Iterable[Mapping[str, Any]]) -> Tensor:
     """Of each row of columns, ``[N, 2]`` int64: the fingerprint of the whole row, and that of its prompt."""
     numbers = []

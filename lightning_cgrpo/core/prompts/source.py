@@ -27,7 +27,7 @@ class PromptSource(ABC):
     Attributes:
         rows: columns of each prompt, if all are in memory, for a check before training; else None.
         names: a text for each prompt, equal for equal prompts, if prompts have names without being read; else None.
-        endless: indices beyond the length are new prompts of the same kind.
+        endless: indices beyond the length are new prompts of the same kind, drawn independently.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -107,7 +107,10 @@ class PromptLoader:
     def _groups(self, index: Tensor) -> PromptGroups:
         with UserCode(f"{type(self.source).__name__}.groups"):
             # A copy, because a callback may write into the batch, whose texts and images are the source's own.
-            return copied(self.source.groups(index.clone()))
+            groups = copied(self.source.groups(index.clone()))
+        if groups.clusters is None and _independent(self.source):
+            groups.clusters = [str(number) for number in groups.index.tolist()]
+        return groups
 
     def _shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""
@@ -162,4 +165,11 @@ class PairLoader(PromptLoader):
             parts = [column, beside.columns[name]]
             columns[name] = torch.cat(parts) if isinstance(column, Tensor) else [*parts[0], *parts[1]]
         numbers = torch.cat([prompts.index, beside.index + COMPANION])
-        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2))
+        clusters = None if prompts.clusters is None else prompts.clusters * 2
+        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2), clusters)
+
+
+def _independent(source: PromptSource) -> bool:
+    """True if each prompt is drawn independently of the others."""
+    of = source.source if isinstance(source, PromptSubset) else source
+    return getattr(of, "endless", False)  # a user's own source may be any class

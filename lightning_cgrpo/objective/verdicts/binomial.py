@@ -41,6 +41,18 @@ def p_value_missed(violations: int, prompts: int, threshold: float) -> float:
     return p_value_met(prompts - violations, prompts, 1 - threshold)
 
 
+def most_certified(prompts: int, threshold: float, level: float) -> int:
+    """The largest number of violations among `prompts` that certifies a threshold; -1 if none does.
+
+    Example:
+        >>> most_certified(299, 0.01, 0.05), most_certified(298, 0.01, 0.05)
+        (0, -1)
+    """
+    if p_value_met(0, prompts, threshold) > level:
+        return -1
+    return (least(lambda violations: p_value_met(violations, prompts, threshold) > level, prompts) or prompts) - 1
+
+
 def prompts_needed(rate: float, threshold: float, level: float, power: float = POWER) -> int | None:
     """Prompts with which a test of a policy with this rate of violation decides, with probability `power`.
 

@@ -7,15 +7,20 @@ after every prompt, and the largest capital counts (Waudby-Smith and Ramdas, *Es
 variables by betting*, 2024; the stake is their approximate GRAPA). Nothing is assumed but independent samples and the
 largest number of opportunities of a sample. A random order, drawn before the answers, replaces that of the data, which
 may be sorted.
+
+A refutation bets half of the capital so, and half at constant stakes, because a violation may pay the stake many times
+over: at a threshold of 0.01 three prompts of violations alone multiply the capital by 200 with predictable stakes, and
+by up to a million with the largest stake. A mean of such capitals is such a capital, too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 
 from lightning_cgrpo.objective.verdicts.binomial import POWER, least
 
@@ -29,8 +34,10 @@ LEARNED = 4_096
 """Prompts of equal payoff after which `p_value_clean` takes the stake to be constant."""
 STAKES = LARGEST_STAKE * 0.8 ** np.arange(24)
 """Constant stakes of which `prompts_needed` takes the best."""
+REFUTING = LARGEST_STAKE * 0.5 ** np.arange(8)
+"""Constant stakes of a refutation, with equal parts of half of the capital."""
 LEARNING = 0.5
-"""Logarithm of the capital that the best constant stake wins beside the predictable stakes in a refutation."""
+"""Logarithm of the capital that the best constant stake wins beside the other stakes in a refutation."""
 GRID = expit(np.linspace(-14, 14, 57))
 """Rates between which `upper_bound` searches, because evidence need not fall everywhere with the rate."""
 NORMAL = {0.5: 0.0, POWER: 0.8416212}
@@ -46,14 +53,19 @@ def p_value_met(violations: Counts, opportunities: Counts, most: float, threshol
     """
     if threshold <= 0:
         return 1.0
-    payoffs = _payoffs(violations, opportunities, most, threshold)
-    order = np.random.default_rng(0).permutation(len(payoffs))
-    return _p_value(np.cumsum(_gains(payoffs[order], threshold)))
+    payoffs = _in_random_order(_payoffs(violations, opportunities, most, threshold))
+    return _p_value(np.cumsum(_gains(payoffs, threshold)))
 
 
 def p_value_missed(violations: Counts, opportunities: Counts, most: float, threshold: float) -> float:
     """Evidence that violations / opportunities is above the threshold."""
-    return p_value_met(opportunities - violations, opportunities, most, 1 - threshold)
+    within = 1 - threshold
+    if within <= 0:
+        return 1.0
+    payoffs = _in_random_order(_payoffs(opportunities - violations, opportunities, most, within))
+    predictable = np.cumsum(_gains(payoffs, within))
+    constant = np.cumsum(np.log1p(REFUTING[:, None] * payoffs), axis=-1)  # [stakes, N]
+    return _p_value(np.logaddexp(predictable, logsumexp(constant, axis=0) - math.log(len(REFUTING))) - math.log(2))
 
 
 def p_value_clean(prompts: int, share: float, threshold: float) -> float:
@@ -67,10 +79,16 @@ def p_value_clean(prompts: int, share: float, threshold: float) -> float:
 
 def upper_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
     """The rate's one-sided upper bound of confidence 1 - `level`: the test rejects every higher rate."""
+    return _bound(lambda rate: p_value_met(violations, opportunities, most, rate) <= level)
 
-    def rejected(rate: float) -> bool:
-        return p_value_met(violations, opportunities, most, rate) <= level
 
+def lower_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
+    """The rate's one-sided lower bound of confidence 1 - `level`."""
+    return 1 - _bound(lambda rate: p_value_missed(violations, opportunities, most, 1 - rate) <= level)
+
+
+def _bound(rejected: Callable[[float], bool]) -> float:
+    """The rate above which all are rejected."""
     possible = [number for number, rate in enumerate(GRID) if not rejected(float(rate))]
     edges = [0.0, *GRID.tolist(), 1.0]
     place = possible[-1] + 1 if possible else 0
@@ -79,11 +97,6 @@ def upper_bound(violations: Counts, opportunities: Counts, most: float, level: f
         middle = (low + high) / 2
         low, high = (low, middle) if rejected(middle) else (middle, high)
     return high
-
-
-def lower_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
-    """The rate's one-sided lower bound of confidence 1 - `level`."""
-    return 1 - upper_bound(opportunities - violations, opportunities, most, level)
 
 
 def prompts_needed(
@@ -113,6 +126,11 @@ def prompts_needed(
     decided = least(decides)
     # Long answers teach the stake sooner.
     return None if decided is None else decided + math.ceil(PRIOR * most * len(violations) / total)
+
+
+def _in_random_order(payoffs: Counts) -> Counts:
+    """An order drawn before the answers, because the data may be sorted."""
+    return payoffs[np.random.default_rng(0).permutation(len(payoffs))]
 
 
 def _payoffs(violations: Counts, opportunities: Counts, most: float, threshold: float) -> Counts:

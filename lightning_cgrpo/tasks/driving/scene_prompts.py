@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 class ScenePrompts(PromptSource):
-    """Prompts of scenes, with the columns ``prompt``, ``scene`` and ``plan``, the expert's.
+    """Prompts of scenes, with the columns ``prompt``, ``scene`` and ``plan``, the expert's; a log is a cluster.
 
     Args:
         scenes: built when they are indexed.
@@ -90,7 +90,8 @@ class ScenePrompts(PromptSource):
 
     def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
         columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
-        return PromptGroups(index, columns | ({"plan": [row.plan for row in rows]} if self.planned else {}))
+        columns |= {"plan": [row.plan for row in rows]} if self.planned else {}
+        return PromptGroups(index, columns, clusters=[row.scene.log or row.scene.name for row in rows])
 
     def _build(self, scenes: Sequence[Scene]) -> list[_Row]:
         plans = plan(scenes) if self.planned else [None] * len(scenes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,12 +27,16 @@ Chat = list[dict[str, Any]]
 
 
 class Prompts(PromptSource):
-    """Prompts in memory; columns are lists, None where a row lacks the column."""
+    """Prompts in memory; columns are lists, None where a row lacks the column.
+
+    Args:
+        cluster: column whose equal values mark prompts of one sample; a row without a value is a sample of its own.
+    """
 
     rows: Sequence[Mapping[str, Any]]
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows = rows
+    def __init__(self, rows: Sequence[Mapping[str, Any]], cluster: str | None = None) -> None:
+        self.rows, self.cluster = rows, cluster
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
 
     def __len__(self) -> int:
@@ -39,7 +44,17 @@ class Prompts(PromptSource):
 
     def groups(self, index: Tensor) -> PromptGroups:
         rows = [self.rows[prompt] for prompt in index.tolist()]
-        return PromptGroups(index, {name: [row.get(name) for row in rows] for name in self.columns})
+        columns = {name: [row.get(name) for row in rows] for name in self.columns}
+        if self.cluster is None:
+            return PromptGroups(index, columns)
+        values = zip(index.tolist(), columns[self.cluster], strict=True)
+        clusters = [f"row {number}" if _is_missing(value) else repr(value) for number, value in values]
+        return PromptGroups(index, columns, clusters=clusters)
+
+
+def _is_missing(value: Any) -> bool:
+    """True for None, and for what an empty cell of a table is read as: an empty text, or NaN."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.populations import UNEQUAL
+from benchmarks.populations import CLUSTERED, UNEQUAL, few_bad
 from benchmarks.verdicts import of_unequal
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.verdicts.binomial import lower_bound, upper_bound
@@ -110,9 +110,30 @@ def test_too_few_prompts_for_answers_that_are_too_rare_to_be_sampled():
     assert bound.word(ClusteredRate(0.9, 0.01, 20, 20.0, 20, 10)) == "missed"
 
 
-def test_equal_opportunities_keep_their_bounds():
-    for counts in ([8] * 7 + [0] * 93, [3, 0, 8, 1, *[0] * 96], [0] * 100, [8] * 100):
-        before = measured(np.array(counts), 8)
-        opportunities = np.full(100, 8.0)
-        after = of_unequal(np.array(counts, dtype=float), opportunities, 8.0)
-        assert after.bounds(0.025) == before.bounds(0.025)
+def test_one_answer_to_each_prompt_has_the_exact_bounds():
+    for violating in (0, 1, 7, 50, 100):
+        found = of_unequal(np.where(np.arange(100) < violating, 1.0, 0.0), np.ones(100), 1.0)
+        exact = lower_bound(violating, 100, 0.025), upper_bound(violating, 100, 0.025)
+        assert found.bounds(0.025) == pytest.approx(exact, abs=2e-3)
+
+
+@pytest.mark.parametrize(("rate", "share"), [(0.0175, 0.0075), (0.03, 0.025)])
+def test_bounds_rarely_miss_where_a_few_prompts_are_bad(rate, share):
+    """Of 200 prompts, no bad one is sampled in 22 %, or two of five in 8 %; the error of the others says nothing."""
+    population, generator = few_bad(rate, share), np.random.default_rng(0)
+    missed = np.zeros(2)
+    for _ in range(400):
+        low, high = of_unequal(*population.draw(generator, 200), 8.0).bounds(0.025)
+        missed += low > rate, high < rate
+    assert (missed <= 0.035 * 400).all()
+
+
+@pytest.mark.parametrize("design", [name for name in CLUSTERED if "navtest" not in name])
+def test_bounds_rarely_miss_where_prompts_belong_together(design):
+    """One answer to each prompt; a cluster is one sample."""
+    generator, missed = np.random.default_rng(0), np.zeros(2)
+    for _ in range(400):
+        violations, sizes = CLUSTERED[design].draw(generator, 0.05)
+        low, high = of_unequal(violations, sizes, sizes).bounds(0.025)
+        missed += low > 0.05, high < 0.05
+    assert (missed <= 0.035 * 400).all()

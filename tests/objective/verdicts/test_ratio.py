@@ -32,11 +32,14 @@ def test_at_the_threshold_no_capital_is_expected_to_grow():
         d = 1 - threshold if missed else threshold
         expected = 0.0
         for drawn in itertools.product(outcomes, repeat=3):
-            capital, mean, square, largest = 1.0, PRIOR * d / 4, PRIOR * d / 2, 1.0
+            bet, mean, square, largest = 1.0, PRIOR * d / 4, PRIOR * d / 2, 1.0
+            constant = np.ones(8)
             for number in np.random.default_rng(0).permutation(3):
                 c, o = drawn[number]
                 payoff = (d * o - (o - c if missed else c)) / ((1 - d) * 4)
-                capital *= 1 + min(max(mean / square, 0), 0.95) * payoff
+                bet *= 1 + min(max(mean / square, 0), 0.95) * payoff
+                constant *= 1 + 0.95 * 0.5 ** np.arange(8) * payoff
+                capital = (bet + constant.mean()) / 2 if missed else bet
                 mean, square, largest = mean + payoff, square + payoff**2, max(largest, capital)
             assert capital >= 0
             expected += np.prod([outcomes[one] for one in drawn]) * capital
@@ -89,7 +92,9 @@ def test_single_opportunities_lose_little_to_the_exact_test():
 def test_extremes():
     everything = np.full(3, 20.0)
     assert p_value_met(everything, everything, 20, 0.01) == 1 and p_value_met(0 * everything, everything, 20, 0) == 1
-    assert p_value_missed(everything, everything, 20, 0.01) < 0.01
+    # No valid test is below the probability of three such prompts at the threshold.
+    assert 0.01**3 < p_value_missed(everything, everything, 20, 0.01) < 1e-4
+    assert p_value_missed(everything, everything, 20, 1) == 1 and p_value_missed(0 * everything, everything, 20, 0) == 1
     assert prompts_needed(everything, everything, 20, 1.0, 0.05) is None
     assert upper_bound(everything, everything, 20, 0.05) == 1
 
