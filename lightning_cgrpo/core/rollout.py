@@ -135,11 +135,11 @@ class Signal(_Tensors):
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device="cpu").view(shape)
         exact = torch.tensor([value or 0.0 for value in values], dtype=torch.float64, device="cpu").view(shape)
         blurred_B = _blurred(exact, applicable)
-        values = exact.float()
+        rounded = exact.float()
         if blurred_B.any():
             # Other groups keep the digits of float32, because digits of their rounding would tell their answers apart.
-            values = torch.where(blurred_B[:, None], exact, values.double())
-        return cls(values.to(device), applicable=applicable.to(device))
+            rounded = torch.where(blurred_B[:, None], exact, rounded.double())
+        return cls(rounded.to(device), applicable=applicable.to(device))
 
     @property
     def total(self) -> Tensor:
