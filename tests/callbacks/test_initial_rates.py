@@ -9,12 +9,13 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import Constraint, Objective, Signal
-from lightning_cgrpo.callbacks import FixedWeights, InitialRates
+from lightning_cgrpo.callbacks import FixedWeights, InitialRates, initial_rates
 from lightning_cgrpo.callbacks.initial_rates import does_it_bind, met_by_far
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.modules.rollout_module import _check_lengths
-from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean
+from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer
@@ -171,3 +172,14 @@ def test_the_policys_own_signals_begin_at_their_best():
     assert met_by_far("drift", Constraint(mean_at_most=0.1), mean)
     assert not met_by_far("kl", Constraint(mean_at_most=0.1), mean)
     assert not met_by_far("drift", Constraint(mean_at_most=0.1, signal="kl"), mean)
+
+
+def test_a_target_out_of_reach_is_told_once(monkeypatch):
+    """The threshold 0.1 is within reach of a rate of 0.05, the target 0.01 of a look is not."""
+    told = []
+    monkeypatch.setattr(initial_rates, "rank_zero_warn", told.append)
+    objective = Objective("goal", {"long": Constraint(at_most=0.1)})
+    best = {"long": ClusteredRate(0.05, 0.002, 10_000, 10_000, 500, 9_500)}
+    for targets in ({}, {"long": 0.01}, {"long": 0.06}):
+        list(initial_rates.lines_of(objective, Evaluation(), best, 4, targets))
+    assert len(told) == 1 and told[0].startswith("The target of long for the declared look, <= 0.01, is out of reach")

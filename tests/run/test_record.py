@@ -12,6 +12,7 @@ from lightning_cgrpo.callbacks.update_lines import update_line
 from lightning_cgrpo.cli.report.results import final_table
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.look import Chance, Look
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.record import Inputs, Measurement, Reward, RunRecord
@@ -46,6 +47,10 @@ def test_a_record_survives_its_file():
     last = Measurement(5, Reward(0.5, 0.1), {"long": long.at(0.2, (0.1, 0.3), "missed")}, prompts=8, answers=64)
     record = RunRecord("mine", constraints={"long": long}, measured={"last": last}, validations=[last], held={})
     record.inputs = Inputs({"my.rewards": "1f"}, {"train": "2e"})
+    assert RunRecord.read(json.loads(json.dumps(record.as_json()))) == record
+    chance = Chance(0.4, {"long": 0.4}, {2_000: 0.7, 5_000: 0.9})
+    looked = replace(last, targets={"long": 0.03}, chance=chance)
+    record = replace(record, look=Look(1_000), measured={"last": looked}, validations=[looked])
     assert RunRecord.read(json.loads(json.dumps(record.as_json()))) == record
     other = replace(long, name="brief")
     assert Measurement.read(last.as_json(), {"brief": other}).constraints == {}, "of an earlier part of the run"
