@@ -10,7 +10,6 @@ from lightning_cgrpo.cli.report.runs import read_record, save
 from lightning_cgrpo.cli.study.command import report
 from lightning_cgrpo.cli.study.state import (
     Results,
-    changed_inputs,
     check_distinct,
     digest_now,
     identity,
@@ -22,7 +21,7 @@ from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
 from lightning_cgrpo.core.manifest.manifest import prompts_digest
-from lightning_cgrpo.core.manifest.reads import reads_in, reads_of
+from lightning_cgrpo.core.manifest.reads import reads_of
 from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -154,21 +153,6 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
         (folder / name).write_text(text)
     assert Results(folder / "saved", folder / "report").finished(run) == finished
     assert ("trained with other inputs" in state(run)) != finished
-
-
-def test_docstrings_of_tools_and_listed_packages_count_as_in_the_run(folder, monkeypatch):
-    monkeypatch.syspath_prepend(str(folder))
-    (folder / "tools_of_study.py").write_text('def add(a: int) -> int:\n    """Adds."""\n    return a\n')
-    (folder / "listed_of_study").mkdir()
-    (folder / "listed_of_study/__init__.py").write_text("SIGN = 1\n")
-    own = ("--model.sampler.tools=[tools_of_study.add]", "--model.task.reads=[listed_of_study]")
-    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", *own), "runs/a")
-    code = reads_in(settings_of(configuration(run))).code
-    assert {"tools_of_study", "listed_of_study"} <= code.keys() and code != reads_of(code).code
-    record = made(inputs={"code": code, "prompts": {}}).record
-    assert changed_inputs(run, record) == []
-    (folder / "listed_of_study/__init__.py").write_text("SIGN = -1\n")
-    assert changed_inputs(run, record) == ["code of listed_of_study"]
 
 
 def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):
