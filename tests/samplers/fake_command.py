@@ -24,19 +24,27 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-options = dict(argument.lstrip("-").split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
-if options.get("fault") == "dies":
-    print(
-        "ValueError: head size 24 is not supported", *(f"line {number}" for number in range(30)), sep="\n", flush=True
-    )
-    sys.exit(3)
-if options.get("fault") == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    memory = SharedMemory(create=True, size=8)
-    Path(options["tell"]).with_name("memory").write_text(memory.name)
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-(Path(os.environ["TMPDIR"]) / "socket").touch()
-if options.get("fault") == "hangs":
-    time.sleep(1000)
-Path(options["tell"]).write_text(f"{os.getpid()} {worker.pid}")
-HTTPServer((options["host"], int(options["port"])), Handler).serve_forever()
+def main():
+    options = dict(argument.lstrip("-").split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
+    if options.get("fault") == "dies":
+        print(
+            "ValueError: head size 24 is not supported",
+            *(f"line {number}" for number in range(30)),
+            sep="\n",
+            flush=True,
+        )
+        sys.exit(3)
+    if options.get("fault") == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        memory = SharedMemory(create=True, size=8)
+        Path(options["tell"]).with_name("memory").write_text(memory.name)
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    (Path(os.environ["TMPDIR"]) / "socket").touch()
+    if options.get("fault") == "hangs":
+        time.sleep(1000)
+    Path(options["tell"]).write_text(f"{os.getpid()} {worker.pid}")
+    HTTPServer((options["host"], int(options["port"])), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
