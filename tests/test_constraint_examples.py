@@ -27,7 +27,7 @@ FURTHER = {"schedule": [f"--model.objective.constraints.{name}.over=2" for name 
 
 
 def test_all_examples_are_tried() -> None:
-    assert {file.stem for file in FOLDER.glob("*.yaml")} == {*EXPECTED, "study", "far_study"}
+    assert {file.stem for file in FOLDER.glob("*.yaml")} == {*EXPECTED, "study", "far_study", "length_study"}
 
 
 @pytest.mark.parametrize(
