@@ -33,9 +33,9 @@ from driving_scenes.generator import GeneratedScenes
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene import Scene
 from driving_scenes.scene_file import read_scene, scene_to_json
-from lightning_cgrpo.checkpoints.damage import find_damage
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.records import RecordError, read_records
+from lightning_cgrpo.run.checkpoints.damage import find_damage
 from lightning_cgrpo.samplers.vllm.requests import read_turn
 from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat
 from lightning_cgrpo.tasks.functions import prompts as any_prompts

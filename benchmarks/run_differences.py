@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from lightning_cgrpo.checkpoints.header import SHARDED_LAST
-from lightning_cgrpo.core.manifest.effects import Effect, effect_of
-from lightning_cgrpo.core.manifest.manifest import KEY
+from lightning_cgrpo.run.checkpoints.header import SHARDED_LAST
+from lightning_cgrpo.run.manifest import KEY
+from lightning_cgrpo.settings.effects import Effect, effect_of
 
 UNTOLD = ("time/", "throughput/")
 """Beginnings of tags of durations."""

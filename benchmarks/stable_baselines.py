@@ -39,13 +39,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.cli.loading import instantiate
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.cli.report.runs import read_record
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.core.user_code import imported
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums
+from lightning_cgrpo.run.runs import read_record
 from lightning_cgrpo.tasks.gymnasium import Gymnasium
 
 PUBLISHED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())

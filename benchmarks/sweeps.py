@@ -15,12 +15,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_cgrpo.cli.configuration import get, short_class
-from lightning_cgrpo.cli.method import key_of
 from lightning_cgrpo.cli.report.figures.style import GRAY, METHODS, legend, line, save, style
 from lightning_cgrpo.cli.report.measures import statistic
 from lightning_cgrpo.cli.report.methods import MethodRuns, collect
 from lightning_cgrpo.cli.report.results import MEASURED, REWARD
+from lightning_cgrpo.run.identity import key_of
+from lightning_cgrpo.settings.configuration import get, short_class
 
 FIXED = "FixedWeights"
 FEWEST = 3

@@ -34,7 +34,6 @@ from benchmarks.populations import (
     long_answers,
     some_long,
 )
-from lightning_cgrpo.cli.certify.looks import error_share
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
@@ -42,6 +41,7 @@ from lightning_cgrpo.objective.verdicts.binomial import POWER, least, most_certi
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 from lightning_cgrpo.objective.verdicts.verdict import Counts
+from lightning_cgrpo.run.looks import error_share
 
 REPETITIONS = 10_000
 LEVEL = 0.05

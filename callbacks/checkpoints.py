@@ -17,28 +17,28 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
-from lightning_cgrpo.checkpoints.folder_lock import FolderLock
-from lightning_cgrpo.checkpoints.lightning_loops import (
-    count_epoch_as_begun,
-    count_validation_once,
-    mark_validation_due,
-    validation_follows,
-)
-from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
-from lightning_cgrpo.checkpoints.replacement import (
-    UNFINISHED,
-    remove_checkpoint,
-    remove_unfinished,
-    replace_checkpoint,
-)
-from lightning_cgrpo.checkpoints.termination import Termination
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.monitored import unknown_monitor
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
+from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
+from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
+from lightning_cgrpo.run.checkpoints.lightning_loops import (
+    count_epoch_as_begun,
+    count_validation_once,
+    mark_validation_due,
+    validation_follows,
+)
+from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
+from lightning_cgrpo.run.checkpoints.replacement import (
+    UNFINISHED,
+    remove_checkpoint,
+    remove_unfinished,
+    replace_checkpoint,
+)
+from lightning_cgrpo.run.checkpoints.termination import Termination
 
 VALIDATION = "val/"
 VALIDATION_MERIT = f"{VALIDATION}{MERIT}"

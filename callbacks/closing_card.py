@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_cgrpo.callbacks.model_card import COLUMNS, measured_rows
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.selection import too_few_to_rank
 from lightning_cgrpo.run.advice import advice
+from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST
 from lightning_cgrpo.run.record import Measurement, RunRecord
 
 

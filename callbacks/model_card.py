@@ -9,10 +9,10 @@ from typing import Any
 
 from lightning_cgrpo.core.errors import printable
 from lightning_cgrpo.core.paths import expanded
-from lightning_cgrpo.core.register import DIGEST, EDITED
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.run.record import Measurement, RunRecord
+from lightning_cgrpo.run.register import DIGEST, EDITED
 
 CARD = "README.md"
 COLUMNS = {"before": "before", "end": "end of training", "last": "last validation", "best": "best checkpoint"}

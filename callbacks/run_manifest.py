@@ -20,23 +20,23 @@ from lightning_cgrpo import __version__
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.core.distributed import by_first
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import (
-    file_fingerprint,
-    file_fingerprints,
-    source_fingerprints,
-)
-from lightning_cgrpo.core.manifest.lineage import Ancestry, read_lineage
-from lightning_cgrpo.core.manifest.manifest import KEY, Manifest, differences, shown
-from lightning_cgrpo.core.manifest.objects import described, described_optimizer
-from lightning_cgrpo.core.manifest.reads import reads_in
-from lightning_cgrpo.core.manifest.settings import MADE, Settings, differing, settings_of
 from lightning_cgrpo.core.output import write_whole
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.core.register import Register, project_of
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.policies.model_files import fingerprint
 from lightning_cgrpo.policies.rendering import chat_fingerprint
 from lightning_cgrpo.policies.text_policy import TextPolicy
+from lightning_cgrpo.run.fingerprints import (
+    file_fingerprint,
+    file_fingerprints,
+    source_fingerprints,
+)
+from lightning_cgrpo.run.lineage import Ancestry, read_lineage
+from lightning_cgrpo.run.manifest import KEY, Manifest, differences, shown
+from lightning_cgrpo.run.reads import reads_in
+from lightning_cgrpo.run.register import Register, project_of
+from lightning_cgrpo.settings.objects import described, described_optimizer
+from lightning_cgrpo.settings.settings import MADE, Settings, differing, settings_of
 
 FILE = "manifest.json"
 EVALUATED = ("model.policy", "model.sampler", "model.task", "model.objective")

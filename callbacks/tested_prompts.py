@@ -10,11 +10,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_cgrpo.core.distributed import gathered_on_first, rank_zero_warn
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.manifest import Manifest
 from lightning_cgrpo.core.prompts.fingerprints import identities
-from lightning_cgrpo.core.register import Register, shown_by
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.run.manifest import Manifest
+from lightning_cgrpo.run.register import Register, shown_by
 
 
 class TestedPrompts(Callback):

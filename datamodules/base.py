@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
-from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.fingerprints import identities, number_of
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset
 from lightning_cgrpo.core.randomness import Stream, generator, run_seed
 from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.run.fingerprints import source_fingerprints
+from lightning_cgrpo.run.looks import Used
+from lightning_cgrpo.settings.objects import Stated
 
 Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
@@ -27,21 +27,6 @@ NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 """Splits in keys of randomness."""
 STREAM_PROMPTS = 2
 """Prompts that tell one endless source from another."""
-
-
-@dataclass(frozen=True)
-class Used:
-    """Prompts that a further look at a run's policies must not see.
-
-    Args:
-        run: fingerprints ``[M]`` of the prompts that trained or validated, by use, see `Manifest.used_as`.
-        looked: identities of the prompts of earlier looks.
-        new_until: index after the last new prompt that earlier looks drew from an endless source.
-    """
-
-    run: Mapping[str, Tensor] = field(default_factory=dict)
-    looked: frozenset[float] = frozenset()
-    new_until: int = 0
 
 
 @dataclass(frozen=True)

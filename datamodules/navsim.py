@@ -20,9 +20,9 @@ from lightning_cgrpo.datamodules.base import (
     Certification,
     GeneratedDataModule,
     Split,
-    Used,
     evenly_spaced,
 )
+from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
     SCENES_KEPT,

@@ -24,7 +24,8 @@ WINGS = {
     "the method": ("#c8e6c9", "objective grpo multipliers modules callbacks"),
     "language models and rollouts": ("#bbdefb", "policies samplers"),
     "tasks and data": ("#ffe0b2", "tasks datamodules"),
-    "commands": ("#e1bee7", "__main__ cli checkpoints"),
+    "a run": ("#ffccbc", "settings run"),
+    "commands": ("#e1bee7", "__main__ cli"),
 }
 
 
@@ -82,7 +83,7 @@ def draw(house: nx.DiGraph, lines: dict[str, int], floor: dict[str, int], file: 
         )
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=color, label=name) for name, (color, _) in WINGS.items()]
     handles.append(plt.Rectangle((0, 0), 1, 1, facecolor=GROUND, label="ground: shared by all"))
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncol=5, fontsize=8, frameon=False)
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncol=6, fontsize=8, frameon=False)
     axes.autoscale_view()
     axes.set_axis_off()
     axes.set_title(f"{PACKAGE}: rooms with their lines; a room imports from the floors below", fontsize=10)

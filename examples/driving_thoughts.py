@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.settings.configuration import Config, ConfigError, get
 
 if TYPE_CHECKING:
     from lightning_cgrpo.core.json_client import JSONClient

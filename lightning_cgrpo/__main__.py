@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
-from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.errors import UserError, did_you_mean, names_a_remedy, printable
 from lightning_cgrpo.core.stdlib_first import stdlib_first
+from lightning_cgrpo.run.place import find_checkpoint
+from lightning_cgrpo.settings.configuration import Config, ConfigError, get
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",

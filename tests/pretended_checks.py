@@ -10,7 +10,6 @@ from benchmarks.gpu.waits import Waits
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.grpo.constrained_advantages import as_signals
@@ -19,6 +18,7 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.run.place import find_checkpoint
 from lightning_cgrpo.samplers import replayed_step, transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout

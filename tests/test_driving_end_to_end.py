@@ -11,15 +11,15 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.certify.looks import looks_in
 from lightning_cgrpo.cli.study.study import read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import COMPANION
 from lightning_cgrpo.core.randomness import Stream
-from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.modules.rollout_module import TEST_SPLITS
+from lightning_cgrpo.run.looks import looks_in
+from lightning_cgrpo.run.register import Register
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from navsim_score.scoring.comfort import extended_comfort

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.settings.configuration import PACKAGED
 from tests.gsm8k_records import write_records
 from tests.quiet import QUIET
 

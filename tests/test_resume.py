@@ -12,9 +12,9 @@ from benchmarks.run_differences import different
 from lightning_cgrpo import Constraint
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from tests.forked import forked
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer

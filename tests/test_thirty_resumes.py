@@ -12,8 +12,8 @@ import pytest
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
-from tests.core.manifest.test_settings import changes_no_number, leaves, parsed
 from tests.quiet import GRIDWORLD, QUIET
+from tests.settings.test_settings import changes_no_number, leaves, parsed
 
 WORDS = shlex.split(
     f"-c configs/gsm8k.yaml {QUIET} --callbacks.initial_rates=null --callbacks.samples=null --callbacks.progress=null "

@@ -470,5 +470,6 @@ def test_functions_outside_of_the_objective_are_told(trainer_of):
 def test_without_trl_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "lightning_cgrpo.trl")
+    monkeypatch.delitem(sys.modules, "lightning_cgrpo.trl.lagrangian")
     with pytest.raises(UserError, match="TRL to be installed, but it is not, try pip install"):
         importlib.import_module("lightning_cgrpo.trl")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from lightning_cgrpo.cli.configuration import (
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.run.name import run_name
+from lightning_cgrpo.run.place import AUTO
+from lightning_cgrpo.settings.configuration import (
     DEFAULTS,
     PACKAGED,
     ConfigError,
@@ -15,10 +18,7 @@ from lightning_cgrpo.cli.configuration import (
     get,
     override,
 )
-from lightning_cgrpo.cli.key_check import check_keys
-from lightning_cgrpo.cli.run_folders import AUTO
-from lightning_cgrpo.cli.run_name import run_name
-from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.settings.key_check import check_keys
 
 EXAMPLES = PACKAGED.parent / "importable"
 """Where ``examples.controllers``, ``examples.callbacks`` and ``examples.scene_sources`` are found from any folder."""

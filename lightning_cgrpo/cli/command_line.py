@@ -22,18 +22,18 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from lightning_cgrpo.callbacks.run_files import RunFiles
 from lightning_cgrpo.callbacks.run_manifest import RunManifest, rank_zero_print
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.callbacks.tested_prompts import TestedPrompts
-from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
 from lightning_cgrpo.cli.messages import explain
-from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.policies.precision import automatic_precision
+from lightning_cgrpo.run.identity import identity_of
+from lightning_cgrpo.settings.configuration import ConfigError, Resolved, get
+from lightning_cgrpo.settings.settings import Settings, settings_of
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 BATCH_OPTIONS = ("val_check_interval", "limit_train_batches", "limit_val_batches", "limit_test_batches")

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import PACKAGED, read
 from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.settings.configuration import PACKAGED, read
 
 NAMES = 34
 """Width of the column of names."""

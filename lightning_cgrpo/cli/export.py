@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_cgrpo.cli.configuration import Config, get, short_class
-from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.run.place import find_checkpoint
+from lightning_cgrpo.settings.configuration import Config, get, short_class
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.core.manifest.manifest import Manifest
+    from lightning_cgrpo.run.manifest import Manifest
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -47,9 +47,9 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
     from lightning_cgrpo.cli.certify.policy_identity import identity, measuring
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint, read_manifest
     from lightning_cgrpo.cli.preparation import prepare
-    from lightning_cgrpo.core.manifest.lineage import write_lineage
     from lightning_cgrpo.policies.model_files import fingerprint
     from lightning_cgrpo.policies.policy import Policy
+    from lightning_cgrpo.run.lineage import write_lineage
 
     prepare("export", config, beginning)
     policy: Policy = instantiate(get(config, "model.init_args") or {}, policy=Policy)["policy"]
@@ -77,10 +77,10 @@ def _write_card(
         policy: its `identity`, of weights and decoding.
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
-    from lightning_cgrpo.checkpoints.files import written_in
-    from lightning_cgrpo.cli.certify.looks import Ledger, certificates_of
-    from lightning_cgrpo.cli.report.runs import read_record
-    from lightning_cgrpo.core.register import Register
+    from lightning_cgrpo.run.checkpoints.files import written_in
+    from lightning_cgrpo.run.looks import Ledger, certificates_of
+    from lightning_cgrpo.run.register import Register
+    from lightning_cgrpo.run.runs import read_record
 
     record = read_record(checkpoint.parent.parent / SUMMARY)
     (directory / CARD).unlink(missing_ok=True)  # peft's card, with gaps to fill

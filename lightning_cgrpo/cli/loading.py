@@ -18,23 +18,23 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.damage import check_checkpoint
-from lightning_cgrpo.checkpoints.files import CHECKPOINTS, best_of, newest
-from lightning_cgrpo.checkpoints.replacement import remove_checkpoint
-from lightning_cgrpo.checkpoints.resumable import check_parts, check_weights
-from lightning_cgrpo.checkpoints.sharded import read_weights
-from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.cli.run_folders import configuration_beside
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
-from lightning_cgrpo.core.manifest.manifest import Manifest, prompts_digest
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.base_weights import same_base
 from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.run.checkpoints.damage import check_checkpoint
+from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, best_of, newest
+from lightning_cgrpo.run.checkpoints.replacement import remove_checkpoint
+from lightning_cgrpo.run.checkpoints.resumable import check_parts, check_weights
+from lightning_cgrpo.run.checkpoints.sharded import read_weights
+from lightning_cgrpo.run.fingerprints import source_fingerprints
+from lightning_cgrpo.run.manifest import Manifest, prompts_digest
+from lightning_cgrpo.run.place import configuration_beside
+from lightning_cgrpo.settings.configuration import Config, ConfigError
 
 PREFIX = "policy."
 

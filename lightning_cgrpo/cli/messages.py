@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lightning_cgrpo.core.errors import did_you_mean, first_line, installing, names_a_remedy
-from lightning_cgrpo.core.signatures import NAMESPACES
+from lightning_cgrpo.settings.signatures import NAMESPACES
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

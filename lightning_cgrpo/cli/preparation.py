@@ -9,12 +9,12 @@ from contextlib import suppress
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.damage import check_checkpoint
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
-from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
 from lightning_cgrpo.core.errors import MissingExtraError
 from lightning_cgrpo.core.output import quiet
-from lightning_cgrpo.core.signatures import NAMESPACES
+from lightning_cgrpo.run.checkpoints.damage import check_checkpoint
+from lightning_cgrpo.run.place import EVALUATIONS, log_beside
+from lightning_cgrpo.settings.configuration import Config, ConfigError, get
+from lightning_cgrpo.settings.signatures import NAMESPACES
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
 from lightning_cgrpo.objective.units import RunningDeviation
+from lightning_cgrpo.settings.objects import Stated
 
 RELATIVE_ZERO = 1e-6
 """Standard deviations of a sum of components below this, relative to its terms, are residue."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.core.manifest.objects import Stated
+from lightning_cgrpo.settings.objects import Stated
 
 
 class Surrogate(Stated, ABC):

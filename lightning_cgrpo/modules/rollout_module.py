@@ -12,11 +12,9 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.core.copies import copied, handed
 from lightning_cgrpo.core.distributed import means
 from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
@@ -34,7 +32,9 @@ from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import cast_once, use_tf32
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
+from lightning_cgrpo.run.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.settings.objects import Stated
 from lightning_cgrpo.tasks.task import Task, TrainerState
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.core.manifest.objects import Stated
+from lightning_cgrpo.settings.objects import Stated
 
 
 def normalized(multipliers: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.paths import expanded
 from lightning_cgrpo.core.rollout import Examples, Rollouts
+from lightning_cgrpo.settings.objects import Stated
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""A run: its record, and what the record advises."""
+"""What a run is: identity, name and place, record, manifest, looks and certificates, checkpoints."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.core.manifest.objects import Stated
+from lightning_cgrpo.settings.objects import Stated
 
 if TYPE_CHECKING:
     from lightning_cgrpo.core.rollout import Rollouts

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
 from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
+from lightning_cgrpo.settings.objects import Stated
 
 CHECK_EVERY = 4
 """Steps between two searches for ended episodes; a search costs a few idle steps."""

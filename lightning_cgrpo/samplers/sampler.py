@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.objective.signals import SignalKind
+from lightning_cgrpo.settings.objects import Stated
 
 
 class Noise(Protocol):

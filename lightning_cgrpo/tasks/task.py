@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.objective.signals import SignalKind
+from lightning_cgrpo.settings.objects import Stated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from lightning.pytorch import Callback
 from lightning_cgrpo import Constraint
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
-from lightning_cgrpo.checkpoints.files import newest
-from lightning_cgrpo.checkpoints.folder_lock import FolderLock
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.run.checkpoints.files import newest
+from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
 from tests.callbacks.small_runs import trained
 from tests.grids import grid_module
 from tests.quiet import CSV, GRIDWORLD, quiet_trainer

@@ -18,10 +18,10 @@ from lightning_cgrpo import (
     ScalarizedAdvantages,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback, Pictures, SampleAnswers
-from lightning_cgrpo.cli.report.logs import METRICS, Log
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.run.logs import METRICS, Log
 from lightning_cgrpo.tasks.task import Renderer
 from tests.quiet import quiet_trainer
 

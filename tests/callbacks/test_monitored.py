@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, ModelChec
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.callbacks import Checkpoints
-from lightning_cgrpo.checkpoints.files import best_of
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.run.checkpoints.files import best_of
 from tests.callbacks.small_runs import STEPS, Stop, trained
 
 

@@ -21,9 +21,9 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, RunManifest
 from lightning_cgrpo.callbacks.run_manifest import _numbered
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.settings import settings_of
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import PID, DampedAscent
+from lightning_cgrpo.settings.settings import settings_of
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.quiet import GRIDWORLD, quiet_trainer
 

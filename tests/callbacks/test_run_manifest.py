@@ -10,7 +10,7 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.loading import put_weights, read_checkpoint
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.manifest import Manifest, differences
+from lightning_cgrpo.run.manifest import Manifest, differences
 from tests.quiet import GRIDWORLD
 
 RUN = [*GRIDWORLD, "--trainer.logger.name=mine", "--trainer.max_steps=2"]

@@ -11,8 +11,8 @@ import pytest
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks.run_summary import _resumed
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.run.identity import identity_of
 
 SMALL = shlex.split(
     "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=16 --data.val_prompts=8 "

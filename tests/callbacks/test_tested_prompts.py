@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_cgrpo.callbacks.tested_prompts import TestedPrompts
-from lightning_cgrpo.core.manifest.manifest import KEY, Manifest
-from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.run.manifest import KEY, Manifest
+from lightning_cgrpo.run.register import Register
 
 
 def test_a_test_of_an_unwritable_project_goes_on(folder, monkeypatch):

@@ -13,14 +13,14 @@ import torch
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.certify import command
-from lightning_cgrpo.cli.certify.looks import error_share, looks_in
 from lightning_cgrpo.cli.certify.policy_identity import identity
 from lightning_cgrpo.cli.loading import held, stamp
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.randomness import Stream
-from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.verdicts import ratio
+from lightning_cgrpo.run.looks import error_share, looks_in
+from lightning_cgrpo.run.register import Register
 from lightning_cgrpo.tasks.gridworld.task import GridworldTask
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused

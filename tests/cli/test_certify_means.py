@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from benchmarks.populations import CLUSTERED
-from lightning_cgrpo.cli.certify.certificate import (
+from lightning_cgrpo.cli.certify.look import _without_repeats
+from lightning_cgrpo.datamodules.base import Certification
+from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY
+from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.objective.verdicts.verdict import verdicts
+from lightning_cgrpo.run.certificate import (
     Sample,
     _beyond_range,
     _counts,
@@ -15,13 +20,8 @@ from lightning_cgrpo.cli.certify.certificate import (
     cluster_sizes,
     planned_tests,
 )
-from lightning_cgrpo.cli.certify.look import _without_repeats
-from lightning_cgrpo.cli.certify.looks import Asked
-from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.datamodules.base import Certification, Used
-from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY
-from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.objective.verdicts.verdict import verdicts
+from lightning_cgrpo.run.looks import Asked, Used
+from lightning_cgrpo.settings.configuration import ConfigError
 
 
 def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):

@@ -13,8 +13,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
-from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.settings.configuration import DEFAULTS, PACKAGED
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 

@@ -9,10 +9,10 @@ import pytest
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import EXAMPLES, read_arguments
-from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core import errors
 from lightning_cgrpo.core.errors import MissingExtraError, UserError, installing
+from lightning_cgrpo.settings.configuration import PACKAGED
 
 
 def test_every_configuration_is_listed_with_its_purpose(capsys, monkeypatch):

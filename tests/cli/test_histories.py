@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from lightning_cgrpo.cli.certify.look import _shown
-from lightning_cgrpo.cli.certify.looks import Ledger, recorded
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
-from lightning_cgrpo.core.manifest.lineage import read_lineage, write_lineage
-from lightning_cgrpo.core.manifest.manifest import Manifest, differences
-from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.datamodules import PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.run.fingerprints import source_fingerprints
+from lightning_cgrpo.run.lineage import read_lineage, write_lineage
+from lightning_cgrpo.run.looks import Ledger, recorded
+from lightning_cgrpo.run.manifest import Manifest, differences
+from lightning_cgrpo.run.register import Register
 
 CONFIDENCE = 0.95
 TEST = 12

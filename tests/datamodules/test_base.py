@@ -11,7 +11,8 @@ from lightning_cgrpo.core.prompts import source
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.datamodules.base import GroupDataModule, Used
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.run.looks import Used
 
 
 class Numbers(PromptSource):

@@ -9,8 +9,8 @@ import torch
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import record_fingerprints
 from lightning_cgrpo.core.prompts.records import RecordError
-from lightning_cgrpo.datamodules.base import Used
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
+from lightning_cgrpo.run.looks import Used
 
 CHAT = [{"role": "user", "content": "Hi"}]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.certify.looks import looks_in
-from lightning_cgrpo.core.register import Register
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.run.looks import looks_in
+from lightning_cgrpo.run.register import Register
 from tests.forked import run_script
 
 EXAMPLE = Path(__file__).parents[2] / "examples/released_model"

@@ -5,7 +5,7 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
-from tests.cli.test_run_folders import NAMED
+from tests.run.test_place import NAMED
 
 
 class Ends(Callback):

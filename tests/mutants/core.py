@@ -15,7 +15,7 @@ ROOMS = "grpo", "modules", "multipliers", "objective", "policies", "samplers"
 CORE = (
     *(f"lightning_cgrpo/core/{name}.py" for name in ("copies", "randomness", "rollout")),
     *(f"lightning_cgrpo/{room}/*.py" for room in ROOMS),
-    "lightning_cgrpo/trl.py",
+    "lightning_cgrpo/trl/lagrangian.py",
     *(
         f"lightning_cgrpo/callbacks/{name}.py"
         for name in ("checkpoints", "fixed_weights", "lagrangian", "weight_setter")

@@ -8,13 +8,13 @@ from scipy.stats import beta
 from benchmarks.conditions import Conditional
 from benchmarks.duals import train
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
-from lightning_cgrpo.cli.certify.certificate import _counts
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import DampedAscent
 from lightning_cgrpo.objective.measurement import RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns, columns_read
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
+from lightning_cgrpo.run.certificate import _counts
 
 LONG = Constraint(signal="tokens", violated_above=20, at_most=0.25, given="right")
 PROMPTS = PromptGroups(torch.arange(2), {"budget": [5, "30"], "language": ["en", "de"]})

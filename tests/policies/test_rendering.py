@@ -14,13 +14,13 @@ from PIL import Image
 from lightning_cgrpo import CausalLMPolicy, GenerationSampler, VisionLanguagePolicy
 from lightning_cgrpo.callbacks.run_manifest import _rendered
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.manifest import Manifest, differences
 from lightning_cgrpo.core.prompts.records import RecordError
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
 from lightning_cgrpo.policies.rendering import end_of_turn
 from lightning_cgrpo.policies.tiny.text import CHAT_TEMPLATE, make_tiny_model
+from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from tests.policies import tiny_families
 from tests.samplers.talks import TOOLS, add, chats, noise_for

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch.distributed.fsdp import FSDPModule
 
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
-from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.sharding import (
     equal_passes,
@@ -27,6 +26,7 @@ from lightning_cgrpo.policies.sharding import (
     turns,
     unsharded,
 )
+from lightning_cgrpo.run.checkpoints.sharded import read_weights
 from tests.grids import grid_module
 
 WORKER = Path(__file__).with_name("sharding_worker.py")

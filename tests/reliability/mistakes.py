@@ -103,7 +103,7 @@ from lightning_cgrpo import *
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.tasks.task import Task
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from my_rewards import brief, says_it
 

@@ -9,17 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.checkpoints.files import is_remote, written_in
-from lightning_cgrpo.cli.configuration import ConfigError, Resolved, get
-from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.advice import advice
+from lightning_cgrpo.run.checkpoints.files import is_remote, written_in
+from lightning_cgrpo.run.place import find_checkpoint
+from lightning_cgrpo.settings.configuration import ConfigError, Resolved, get
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.cli.certify.looks import Ledger
-    from lightning_cgrpo.core.manifest.manifest import Manifest
-    from lightning_cgrpo.core.register import Register
+    from lightning_cgrpo.run.looks import Ledger
+    from lightning_cgrpo.run.manifest import Manifest
+    from lightning_cgrpo.run.register import Register
 
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
 """Exit status by decision; 1 and 2 are errors."""
@@ -72,14 +72,14 @@ def _certificate(
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.callbacks.run_manifest import library_versions
-    from lightning_cgrpo.cli.certify.certificate import certificate_of, decided
     from lightning_cgrpo.cli.certify.certificate_table import show
     from lightning_cgrpo.cli.certify.look import sample_of
-    from lightning_cgrpo.cli.certify.looks import Ledger, recorded
     from lightning_cgrpo.cli.certify.policy_identity import data_of, identity, measuring, precision_of
     from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest, stamp
     from lightning_cgrpo.cli.preparation import prepare
-    from lightning_cgrpo.core.register import Register
+    from lightning_cgrpo.run.certificate import certificate_of, decided
+    from lightning_cgrpo.run.looks import Ledger, recorded
+    from lightning_cgrpo.run.register import Register
 
     prepare("certify", config, beginning)
     if is_remote(config["ckpt_path"]):
@@ -139,8 +139,8 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.cli.certify.policy_identity import FREE, PLACES
-    from lightning_cgrpo.core.manifest.manifest import shown
-    from lightning_cgrpo.core.manifest.settings import MADE, differing
+    from lightning_cgrpo.run.manifest import shown
+    from lightning_cgrpo.settings.settings import MADE, differing
 
     if manifest is None or manifest.settings is None or MADE in manifest.settings:
         rank_zero_only(print)(
@@ -163,8 +163,8 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
 
 def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[str, Any]) -> str:
     """The lines below a certificate, with those of the run's card about a lost reward."""
-    from lightning_cgrpo.cli.report.runs import read_record
-    from lightning_cgrpo.core.register import EDITED
+    from lightning_cgrpo.run.register import EDITED
+    from lightning_cgrpo.run.runs import read_record
 
     note = f"Assumes that {'; that '.join(look['assumptions'])}.\n"
     note += f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."

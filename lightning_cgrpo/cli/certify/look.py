@@ -12,7 +12,17 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
-from lightning_cgrpo.cli.certify.certificate import (
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.fingerprints import identities
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.rollout import Signals
+from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.run.certificate import (
     Sample,
     check_prompts,
     check_ranges,
@@ -20,19 +30,9 @@ from lightning_cgrpo.cli.certify.certificate import (
     decided,
     planned_tests,
 )
-from lightning_cgrpo.cli.certify.looks import Asked, Ledger
-from lightning_cgrpo.cli.command_line import CommandLine
-from lightning_cgrpo.cli.configuration import ConfigError, Resolved
-from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.prompts.fingerprints import identities
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
-from lightning_cgrpo.core.register import shown_by
-from lightning_cgrpo.core.rollout import Signals
-from lightning_cgrpo.datamodules.base import Certification, GroupDataModule, Used
-from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
-from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.run.looks import Asked, Ledger, Used
+from lightning_cgrpo.run.register import shown_by
+from lightning_cgrpo.settings.configuration import ConfigError, Resolved
 
 SPLIT = "certify"
 KEPT = ("checkpoints", "progress")

@@ -12,15 +12,15 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, uint8
 
 from lightning_cgrpo.callbacks.run_manifest import named_files
-from lightning_cgrpo.cli.configuration import Config, Resolved, get
 from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
-from lightning_cgrpo.core.manifest.fingerprints import file_fingerprints
-from lightning_cgrpo.core.manifest.reads import reads_in
-from lightning_cgrpo.core.manifest.settings import Settings, settings_of
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
 from lightning_cgrpo.policies.model_files import located
 from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.run.fingerprints import file_fingerprints
+from lightning_cgrpo.run.reads import reads_in
 from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.settings.configuration import Config, Resolved, get
+from lightning_cgrpo.settings.settings import Settings, settings_of
 from lightning_cgrpo.tasks.task import Task
 
 PARTS: dict[str, type] = {"policy": Policy, "sampler": Sampler, "task": Task}

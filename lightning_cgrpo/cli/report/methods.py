@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import get, short_class
-from lightning_cgrpo.cli.method import key_of
-from lightning_cgrpo.cli.report.runs import Run, earlier_folder, read_record, read_run, saved_run
-from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.effects import learning
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.run.identity import key_of
 from lightning_cgrpo.run.record import RunRecord
+from lightning_cgrpo.run.runs import Run, earlier_folder, read_record, read_run, saved_run
+from lightning_cgrpo.run.series import Series
+from lightning_cgrpo.settings.configuration import get, short_class
+from lightning_cgrpo.settings.effects import learning
 
 TASK = "model.init_args.task"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.cli.report.measures import TOLERANCE, Statistic, statistic, violates
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.runs import LAST, Run
 from lightning_cgrpo.cli.report.tables import Table
 from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.run.runs import LAST, Run
 
 REWARD = "reward/mean"
 MEASURED = ("rate/", "mean/")

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.runs import save
 from lightning_cgrpo.cli.study.state import Results, check_distinct, identity, progress, record_of, state
 from lightning_cgrpo.cli.study.study import Run, Study, read_study
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.run.runs import save
 
 
 def main(argv: Sequence[str] | None = None) -> None:

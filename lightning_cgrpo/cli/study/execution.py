@@ -14,10 +14,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.cli.study.state import changed_inputs, note, progress, record_of, trained, version
 from lightning_cgrpo.cli.study.study import Run, configuration
+from lightning_cgrpo.run.place import last_checkpoint
+from lightning_cgrpo.settings.configuration import ConfigError
 
 OUTPUT = "output.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.cli.configuration import get
-from lightning_cgrpo.cli.method import identity_of, key_of
-from lightning_cgrpo.cli.report import runs as reporting
-from lightning_cgrpo.cli.report.runs import read_record, saved_run
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.effects import learning
-from lightning_cgrpo.core.manifest.settings import settings_of
 from lightning_cgrpo.core.output import SUMMARY, write_whole
+from lightning_cgrpo.run import runs as reporting
+from lightning_cgrpo.run.identity import identity_of, key_of
 from lightning_cgrpo.run.record import RunRecord
+from lightning_cgrpo.run.runs import read_record, saved_run
+from lightning_cgrpo.settings.configuration import get
+from lightning_cgrpo.settings.effects import learning
+from lightning_cgrpo.settings.settings import settings_of
 
 if TYPE_CHECKING:
     from lightning_cgrpo.datamodules.base import Split
@@ -98,7 +98,7 @@ def changed_inputs(run: Run, record: RunRecord) -> list[str]:
     if not inputs.code and not inputs.prompts:
         return []
     # Imported here, because --list must not wait for torch.
-    from lightning_cgrpo.core.manifest.reads import reads_in
+    from lightning_cgrpo.run.reads import reads_in
 
     # By the run's settings, because docstrings of tools count, and listed packages. A class's defaults may name more.
     code_now = reads_in(settings_of(configuration(run)), also=inputs.code).code

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import Config, find, get, read, short_class
 from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.settings.configuration import Config, find, get, read, short_class
 
 KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
 AFTER = ("validate", "test", "predict", "export")

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import Examples
+from lightning_cgrpo.settings.objects import Stated
 
 
 class Critic(Stated, nn.Module, ABC):

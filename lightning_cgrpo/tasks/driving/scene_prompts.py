@@ -13,9 +13,9 @@ from torch import Tensor
 from driving_scenes.scene import Scene
 from driving_scenes.source import Scenes
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import file_fingerprint
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.run.fingerprints import file_fingerprint
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 from navsim_score.batch.scene_batch import ExpertPlan, overridden

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from lightning_cgrpo.core.errors import UserError, installing
-from lightning_cgrpo.grading.grader import GraderError, grader_of
 from lightning_cgrpo.tasks.functions.values import Values
+from lightning_cgrpo.tasks.grading.grader import GraderError, grader_of
 
 
 def math_correct(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> Values:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Literal, get_args
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.grading.number_words import changes_number
+from lightning_cgrpo.tasks.grading.number_words import changes_number
 
 Profile = Literal["robust", "authors"]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.runs import Run
-from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT
+from lightning_cgrpo.run.identity import identity_of
 from lightning_cgrpo.run.record import RunRecord
+from lightning_cgrpo.run.runs import Run
+from lightning_cgrpo.run.series import Series
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import numpy as np
 from lightning_cgrpo.cli.report.figures.curves import curves
 from lightning_cgrpo.cli.report.figures.style import save, style
 from lightning_cgrpo.cli.report.figures.timeline import front, timeline
-from lightning_cgrpo.cli.report.runs import Run
-from lightning_cgrpo.cli.report.series import Series
 from lightning_cgrpo.run.record import RunRecord
+from lightning_cgrpo.run.runs import Run
+from lightning_cgrpo.run.series import Series
 from tests.cli.report.conftest import bounds, made, method, summary
 
 SMALL = bounds(lava="at_most 0.01")

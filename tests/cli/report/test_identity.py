@@ -3,10 +3,10 @@
 import pytest
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.method import identity_of, key_of
 from lightning_cgrpo.cli.report.methods import collect
 from lightning_cgrpo.cli.study.state import check_distinct
 from lightning_cgrpo.cli.study.study import Run
+from lightning_cgrpo.run.identity import identity_of, key_of
 
 PAIRS = {
     "prompts that training loses": (["-c", "examples/your_problem/your_problem.yaml"], "--data.val_prompts=40"),

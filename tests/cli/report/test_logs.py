@@ -5,9 +5,9 @@ import json
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.cli.report.logs import METRICS, Log
-from lightning_cgrpo.cli.report.runs import read_record, read_run
 from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.run.logs import METRICS, Log
+from lightning_cgrpo.run.runs import read_record, read_run
 from tests.cli.report.conftest import summary
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.cli.report.methods import collect
-from lightning_cgrpo.cli.report.runs import read_record, read_run, save, saved_run
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.run.runs import read_record, read_run, save, saved_run
 from tests.cli.report.conftest import changed, summary
 
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}

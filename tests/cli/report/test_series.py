@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_cgrpo.cli.report.series import Series, bin_width, binned, mean_and_std, on_common_steps
+from lightning_cgrpo.run.series import Series, bin_width, binned, mean_and_std, on_common_steps
 
 
 def series(steps, values):

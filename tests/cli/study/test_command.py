@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.cli.report.runs import read_record
 from lightning_cgrpo.cli.study import command
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
+from lightning_cgrpo.run.runs import read_record
 
 ROOT = Path(__file__).parents[3]
 STUDY = """

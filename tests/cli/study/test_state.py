@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.cli.method import identity_of
-from lightning_cgrpo.cli.report.runs import read_record, save
 from lightning_cgrpo.cli.study.command import report
 from lightning_cgrpo.cli.study.state import (
     Results,
@@ -19,13 +17,15 @@ from lightning_cgrpo.cli.study.state import (
 )
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.fingerprints import source_fingerprints
-from lightning_cgrpo.core.manifest.manifest import prompts_digest
-from lightning_cgrpo.core.manifest.reads import reads_of
-from lightning_cgrpo.core.manifest.settings import differing, settings_of
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.model_files import origin
+from lightning_cgrpo.run.fingerprints import source_fingerprints
+from lightning_cgrpo.run.identity import identity_of
+from lightning_cgrpo.run.manifest import prompts_digest
+from lightning_cgrpo.run.reads import reads_of
+from lightning_cgrpo.run.runs import read_record, save
+from lightning_cgrpo.settings.settings import differing, settings_of
 from tests.cli.report.conftest import made, summary
 
 ROOT = Path(__file__).parents[3]

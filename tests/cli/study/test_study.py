@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.cli.study.study import configuration, read_study
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.settings.configuration import PACKAGED
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "configs/studies").glob("*.yaml"))

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from lightning_cgrpo.cli.certify.certificate import check_prompts
-from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.objective.verdicts.binomial import upper_bound
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, verdicts
+from lightning_cgrpo.run.certificate import check_prompts
+from lightning_cgrpo.settings.configuration import ConfigError
 
 
 def single(violations, prompts, threshold):

@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from matplotlib.transforms import offset_copy
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.series import Array, Series, mean_and_std, on_common_steps
+from lightning_cgrpo.run.series import Array, Series, mean_and_std, on_common_steps
 
 ROWS = 6
 """Methods per page."""

@@ -20,8 +20,8 @@ from lightning_cgrpo.cli.report.figures.style import (
     updates_axis,
 )
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.runs import Run
-from lightning_cgrpo.cli.report.series import Series
+from lightning_cgrpo.run.runs import Run
+from lightning_cgrpo.run.series import Series
 
 MARKERS = "osD^v<>PX*"
 SHADES = 4

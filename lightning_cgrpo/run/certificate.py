@@ -1,0 +1,282 @@
+"""From a look's sums to its certificate: what is decided, by which test, and with which bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_cgrpo.core.distributed import all_sum
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Signals, over_steps
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.measurement import CLUSTER
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
+from lightning_cgrpo.run.looks import Asked
+from lightning_cgrpo.settings.configuration import ConfigError
+
+Array = NDArray[Any]
+
+EDGE = 1e-6
+"""Share of a declared range by which a value may lie outside, because of its rounding."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a look has measured.
+
+    Args:
+        rows: sums of an answer by name, ``[N]``: one answer to each of N different prompts. `CLUSTER` numbers the
+            independent samples that the prompts belong to; without it, prompts are assumed to be independent.
+        source: words that say which prompts.
+        longest: steps of the longest answer, as declared; None without a declaration.
+        single: by constraint, whether an answer has at most one opportunity, by the kind of its signal.
+        told: differences of the measured policy to its training.
+    """
+
+    rows: dict[str, Tensor]
+    source: str
+    longest: int | None
+    single: Mapping[str, bool] = field(default_factory=dict)
+    told: Sequence[str] = ()
+
+
+def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[str, Any]:
+    """The decisions on the constraints, with bounds in the user's orientation.
+
+    Raises:
+        UserError: signals that give no verdict; nothing is shown of the answers.
+    """
+    counts = {}
+    for name in decided(objective):
+        counts[name] = _counts(objective, name, sample.rows, sample.longest, sample.single.get(name, False))
+    prompts, clusters = len(sample.rows["answers"]), sample.rows.get(CLUSTER)
+    samples = prompts if clusters is None else len(clusters.unique())
+    judged = verdicts(counts, 1 - asked.level)
+    constraints: dict[str, dict[str, Any]] = {}
+    for name, verdict in judged.items():
+        constraint = objective.constrained[name]
+        bound = constraint.bound
+        least, width = _range(name, constraint, sample.longest)
+        low, high = bound.shown_interval(least + width * verdict.lower, least + width * verdict.upper)
+        constraints[name] = {
+            "decision": verdict.decision,
+            bound.key: bound.threshold,
+            "rate": None if verdict.rate is None else bound.shown(least + width * verdict.rate),
+            "low": low,
+            "high": high,
+            "prompts_that_would_decide": verdict.needed and math.ceil(verdict.needed * prompts / max(samples, 1)),
+        }
+        if constraint.given is not None:
+            constraints[name]["given"] = constraint.given
+    return {
+        "decision": overall([verdict.decision for verdict in judged.values()]),
+        "prompts": prompts,
+        "samples": samples,
+        "source": sample.source,
+        "constraints": constraints,
+        "assumptions": list(_assumptions(objective, sample)),
+        "not_as_in_training": [*sample.told],
+        "not_certified": list(_not_certified(objective)),
+    }
+
+
+def _not_certified(objective: Objective) -> Iterator[str]:
+    """What is declared, and has no verdict."""
+    for name in objective.constraints:
+        if name not in decided(objective):
+            yield f"{name} ({'no range' if name in objective.constrained else 'monitored'})"
+    yield "the reward"
+
+
+def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
+    """What the verdicts rest on, and no answer can show."""
+    yield _independence(sample.rows.get(CLUSTER))
+    if sample.longest is not None and not all(sample.single.get(name, False) for name in decided(objective)):
+        yield f"an answer has at most {sample.longest:,} steps"
+    for name, constraint in decided(objective).items():
+        if not constraint.bound.of_mean:
+            continue
+        least, width = _range(name, constraint, sample.longest)
+        edges = sorted(
+            abs(edge) if edge == 0 else edge for edge in constraint.bound.shown_interval(least, least + width)
+        )
+        beyond = _beyond_range(sample.rows, name, least, width)
+        cut = f" ({beyond:,} answers beyond count as its edge)" if beyond else ""
+        yield f"{name} is the mean of values cut to {edges[0]:g} to {edges[1]:g}{cut}"
+
+
+def _independence(clusters: Tensor | None) -> str:
+    """What is known or assumed of prompts that belong together.
+
+    Args:
+        clusters: numbers of the prompts' samples ``[N]``, equal within one; None where they are not known.
+    """
+    drawn = "drawn as those that the policy will meet"
+    if clusters is None:
+        return f"the prompts are independent (their clusters are not known), and {drawn}"
+    sizes = clusters.unique(return_counts=True)[1]
+    fresh = "other prompts of a cluster that trained count as new"
+    if len(sizes) == len(clusters):
+        return f"the prompts are independent (each is a cluster of its own), and {drawn}; {fresh}"
+    return (
+        f"the {len(sizes):,} clusters of prompts are independent, {drawn}, and have at most {int(sizes.max()):,} "
+        f"prompts, as the largest here; {fresh}"
+    )
+
+
+def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
+    """The number of answers whose values are beyond their declared range."""
+    opportunities = rows[f"opportunities/{name}"]
+    violations = (rows[f"violations/{name}"] - least * opportunities) / width
+    # Signals are float32, which rounds a value at the edge of its range.
+    rounding = EDGE * opportunities
+    return int(((violations < -rounding) | (violations > opportunities + rounding)).sum())
+
+
+def cluster_sizes(prompts: int, clusters: Sequence[float] | None) -> Array:
+    """The number of prompts of each independent sample."""
+    return np.ones(prompts) if clusters is None else np.unique(clusters, return_counts=True)[1]
+
+
+def decided(objective: Objective) -> dict[str, Constraint]:
+    """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
+    return objective.decided
+
+
+def check_ranges(objective: Objective, longest: int | None) -> None:
+    """Raise a `ConfigError` for a mean without a range, before anything is sampled."""
+    for name, constraint in decided(objective).items():
+        _range(name, constraint, longest)
+
+
+def planned_tests(
+    objective: Objective, signals: Signals, longest: int | None, sizes: Array | None = None
+) -> dict[str, PlannedTest]:
+    """The test of each constraint on a rate, by the kinds of a batch's signals. Collective.
+
+    Numbers of opportunities are read here, and no violation. Without signals, all tests are exact, because other tests
+    need more prompts.
+
+    Args:
+        sizes: prompts of each sample, see `cluster_sizes`.
+    """
+    planned = {}
+    together = sizes is not None and sizes.max(initial=1) > 1
+    for name, constraint in decided(objective).items():
+        if constraint.bound.of_mean:
+            continue
+        signal = signals.get(key(name, constraint))
+        share = None
+        if signal is not None and not signal.of_whole_answers:
+            opportunities_BG = over_steps(signal.counts()[1]).double()
+            answers = torch.tensor(float(opportunities_BG.numel()), device=opportunities_BG.device).double()
+            total, answers = all_sum(torch.stack([opportunities_BG.sum(), answers])).tolist()
+            share = max(total / answers / (longest or 1), 1e-6)
+        if sizes is not None and together:
+            share = (1.0 if share is None else share) * float(sizes.mean() / sizes.max())
+        planned[name] = PlannedTest(constraint.bound.target, share)
+    return planned
+
+
+def check_prompts(
+    planned: Mapping[str, PlannedTest], prompts: float, confidence: float, available: int | None, what: str = "prompts"
+) -> None:
+    """Refuse a look that could certify nothing even without a violation.
+
+    Args:
+        planned: the test of each constraint.
+        prompts: independent samples.
+        confidence: of this look.
+        available: prompts that the data has; None if the data generates any number.
+        what: words for the samples.
+
+    Raises:
+        ConfigError: too few prompts, or a threshold that no number of prompts certifies.
+    """
+    for name, test in planned.items():
+        if test.threshold == 0:
+            raise ConfigError(
+                f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
+                "try a small rate, such as 0.001."
+            )
+    fewest = fewest_prompts(list(planned.values()), confidence)
+    if not planned or (fewest is not None and prompts >= fewest):
+        return
+    if fewest is None:
+        strictest = min(planned, key=lambda name: planned[name].threshold)
+        raise ConfigError(
+            f"Expected thresholds that prompts can certify, but constraint '{strictest}' allows a rate of "
+            f"{planned[strictest].threshold:g}, for which a billion prompts are too few, try a larger one, such as "
+            "0.001."
+        )
+    more = f"--prompts {fewest} or more"
+    if available is not None and available < fewest:
+        more = f"a test set of {fewest} prompts or more"
+    if what != "prompts":
+        more = f"prompts of at least {fewest} clusters"
+    raise ConfigError(
+        f"Expected at least {fewest} {what}, because fewer can't certify {', '.join(planned)} with confidence "
+        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {more}."
+    )
+
+
+def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool) -> Counts:
+    """The counts of a constraint.
+
+    Args:
+        whole: an answer has at most one opportunity, by declaration.
+    """
+    constraint = objective.constrained[name]
+    read = [constraint.signal or name, *([] if constraint.given is None else [constraint.given])]
+    faults = max(int(rows[f"faults/{signal}"].sum()) for signal in read)
+    if faults:
+        raise UserError(
+            f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
+            "without, try to mend the task's scores; the look is spent."
+        )
+    violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
+    least, width = _range(name, constraint, longest)
+    violations = (violations - least * opportunities) / width
+    if constraint.bound.of_mean:
+        violations = violations.clip(0, opportunities)
+    most = 1.0 if whole else float(longest or 1)
+    if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
+        raise UserError(
+            f"Expected at most {most:g} opportunities per answer for '{name}', the sampler's longest answer, but "
+            f"got {opportunities.max():g}, try a signal of whole answers; the look is spent."
+        )
+    threshold = (constraint.bound.target - least) / width
+    if CLUSTER in rows:
+        # Prompts that belong together are one sample, with all of their opportunities.
+        numbers, sizes = np.unique(rows[CLUSTER].numpy(), return_inverse=True, return_counts=True)[1:]
+        violations, opportunities = (np.bincount(numbers, of).astype(float) for of in (violations, opportunities))
+        most *= float(sizes.max(initial=1))
+    return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)
+
+
+def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:
+    """Least level of violation, and the width of its range: 0 and 1 for a rate.
+
+    Raises:
+        ConfigError: a mean has no declared range, without which no number of answers bounds it.
+    """
+    if not constraint.bound.of_mean:
+        return 0.0, 1.0
+    least, most = constraint.range or (0.0, 0.0)
+    if constraint.range is None and (constraint.signal or name) == "tokens" and longest is not None:
+        most = float(longest)
+    if least == most:
+        raise ConfigError(
+            f"Expected a range for a certificate of the mean '{name}', because one rare answer could move an unbounded "
+            f"mean, but got none, try range: [LEAST, GREATEST] in the constraint."
+        )
+    return (-most, most - least) if constraint.bound.lower else (least, most - least)

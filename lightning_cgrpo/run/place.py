@@ -1,0 +1,187 @@
+"""A run's folder: its checkpoint, and where evaluations log. Imports no torch, so errors come quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
+from lightning_cgrpo.run.name import VERSIONED, loggers
+from lightning_cgrpo.settings.configuration import Config, ConfigError, Resolved, get, read, short_class
+
+START = "start"
+"""The version under which the evaluation of starting weights logs."""
+NEAREST = 2
+"""Checkpoints of other runs that an error names."""
+AUTO = "auto"
+EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
+BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Exporting", **EVALUATIONS}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the versions of a run lie.
+
+    Args:
+        folder: ``SAVE_DIR/NAME``, or a W&B project's folder, which runs of other names share.
+        name: of the run.
+        fixed: the one folder of checkpoints, of a run without versions; else None.
+    """
+
+    folder: Path
+    name: Any
+    fixed: Path | None
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        first = loggers(config)[0]
+        arguments: dict[str, Any] = first.get("init_args") or {}
+        default = get(config, "trainer.default_root_dir") or "."
+        key = "project" if short_class(first) == "WandbLogger" else "name"
+        folder = Path(arguments.get("save_dir") or default) / str(arguments.get(key) or "lightning_logs")
+        chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
+        if chosen is None and get(config, "trainer.logger") is False:
+            chosen = Path(default) / CHECKPOINTS
+        return cls(folder, arguments.get("name"), None if chosen is None else Path(chosen))
+
+    def checkpoints(self) -> Iterator[Path]:
+        """Folders of checkpoints of all versions of the run."""
+        if self.fixed is not None:
+            yield self.fixed
+            return
+        for found in self.folder.glob(f"*/{CHECKPOINTS}"):
+            kept = configuration_beside(found / LAST)
+            if kept is None or Place.of(kept).name == self.name:
+                yield found
+
+
+def find_checkpoint(command: str, config: Config) -> str | None:
+    """Replace ``last``, ``best`` and ``auto`` in ``ckpt_path`` by a path or None; the line that says what was taken.
+
+    ``auto`` is the newest checkpoint for ``fit``, or a new run. For other commands, ``auto`` is the best checkpoint if
+    validation ranked any, else the newest; without a run, evaluations take the starting weights.
+
+    Raises:
+        UserError: no such checkpoint, or several that could be meant.
+    """
+    asked = config.get("ckpt_path")
+    if asked not in ("last", "best", AUTO):
+        if asked not in (None, "hpc", "registry"):
+            _check_exists(str(asked))
+        return _beginning(command, config, asked, "")
+
+    # Training and evaluations can begin without a checkpoint.
+    optional = asked == AUTO and command in ("fit", *EVALUATIONS)
+    place = Place.of(config)
+    last = newest(place.checkpoints()) if optional else _last(place)
+    # Training goes on from its end, other commands take the best policy.
+    wants_best = asked == "best" or (asked == AUTO and command != "fit")
+    best = best_of(last) if wants_best and last is not None else None
+
+    chosen = last
+    reason = ""
+    if best is not None:
+        chosen, metric = best
+        reason = f", the best by {metric}"
+    elif asked == "best":
+        raise ConfigError(
+            f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
+            "--ckpt_path=last, or a run with validation and --callbacks.checkpoints.monitor=val/merit, mode=max."
+        )
+    elif asked == AUTO and last is not None:
+        reason = ", the newest"
+        if command != "fit":
+            reason += ", because no validation ranked the policies"
+    config["ckpt_path"] = None if chosen is None else str(chosen)
+    return _beginning(command, config, asked, reason)
+
+
+def _check_exists(checkpoint: str) -> None:
+    if is_remote(checkpoint):
+        return
+    path = Path(checkpoint)
+    put_back(path.parent)
+    if not path.exists():
+        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    if path.is_dir() and path.suffix != ".ckpt":
+        # The folder may be of checkpoints, of a run, or of runs.
+        folders: set[Path] = set()
+        for level in ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/"):
+            folders.update(file.parent for file in path.glob(f"{level}{LAST}"))
+        inside = newest(folders)
+        if inside is not None:
+            raise ConfigError(
+                f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside}."
+            )
+
+
+def last_checkpoint(config: Config) -> Path:
+    """The newest checkpoint of the runs with this configuration's logger, folder and name; see `newest`."""
+    return _last(Place.of(config))
+
+
+def _last(place: Place) -> Path:
+    last = newest(place.checkpoints())
+    if last is not None:
+        return last
+    others = _nearest(place.folder)
+    hint = "; `fit` without --ckpt_path starts a run"
+    if others:
+        hint = f", try --ckpt_path={' or '.join(map(str, others))}"
+    raise ConfigError(f"Expected a checkpoint {place.folder}/*/{CHECKPOINTS}/{LAST}, but found none{hint}.")
+
+
+def _nearest(folder: Path) -> list[Path]:
+    """Each last checkpoint of the runs with the most similar names: a name lists files and overrides."""
+    wanted = set(folder.name.split(","))
+    runs = {file.parents[2] for file in folder.parent.glob(f"*/*/{CHECKPOINTS}/{LAST}")}
+    similar = sorted(runs, key=lambda run: (len(wanted ^ set(run.name.split(","))), run.name))[:NEAREST]
+    # version_10 is newer than version_9.
+    return [max(run.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda file: (len(str(file)), file)) for run in similar]
+
+
+def configuration_beside(checkpoint: str | Path) -> Config | None:
+    """The configuration of a checkpoint's run; None if missing or unreadable."""
+    path = Path(checkpoint).parent.parent / "config.yaml"
+    try:
+        return Resolved(read(path)) if not is_remote(checkpoint) and path.is_file() else None
+    except ConfigError:
+        return None
+
+
+def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | None:
+    checkpoint = config.get("ckpt_path")
+    if checkpoint is None:
+        if command not in EVALUATIONS:
+            return "No checkpoint of this run yet: a new run starts." if asked == AUTO else None
+        weights = get(config, "model.init_args.policy.init_args.model") or "drawn from the seed"
+        other = "no run of this configuration has a checkpoint" if asked == AUTO else "--ckpt_path=last takes the run's"
+        return f"{EVALUATIONS[command]} the starting weights ({weights}); {other}."
+    if command not in BEGINNINGS:
+        return None
+    anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
+    return f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
+
+
+def log_beside(config: Config, command: str) -> None:
+    """Make an evaluation log into its checkpoint's run instead of a new version.
+
+    Evaluations of starting weights log into the version ``start``.
+    """
+    checkpoint = config.get("ckpt_path")
+    run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None
+    for logger in loggers(config):
+        if short_class(logger) not in VERSIONED:
+            continue
+        arguments = logger.setdefault("init_args", {})
+        if arguments.get("version") is not None:
+            continue
+        if run is not None:
+            arguments |= {"save_dir": str(run.parent.parent), "name": run.parent.name, "version": run.name}
+        else:
+            arguments["version"] = START if checkpoint is None else Path(checkpoint).stem
+        if short_class(logger) == "CSVLogger":
+            # A CSVLogger removes the metrics that it finds in its folder.
+            arguments["version"] += f"/{command}"

@@ -1,0 +1,85 @@
+"""What an export tells of the runs that made it: prompts and looks, in other projects, too."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.run.fingerprints import file_fingerprints
+from lightning_cgrpo.run.lineage import FILE, read_lineage, write_lineage
+from lightning_cgrpo.run.looks import Ledger, used_prompts
+from lightning_cgrpo.run.manifest import Manifest, differences
+from lightning_cgrpo.run.register import Register, shown_by
+
+OURS, OTHERS = shown_by([1.0, 2.0]), shown_by([3.0])
+
+
+def began(register, name, shown, number=1):
+    about = {"id": f"{name}{number}", "lineage": [name], "look": number, "shown": shown, "update": 1}
+    register.append({"event": "began", **about})
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """An export of the run ``ancestor``, at which one look ended and one began, in the project ``first``."""
+    project, model = tmp_path / "first", tmp_path / "model"
+    for folder in (project, model):
+        folder.mkdir()
+    register = Register(project)
+    began(register, "ancestor", OURS)
+    register.append({"event": "ended", "id": "ancestor1", "decision": "certified"})
+    began(register, "stranger", OTHERS)
+    began(register, "ancestor", shown_by([7.0]), number=2)
+    write_lineage(model, Manifest({}, lineage=("ancestor",), project=str(project)), "weights")
+    return model
+
+
+def test_looks_at_an_ancestor_count_in_another_project(exported, tmp_path):
+    (tmp_path / "second").mkdir()
+    register = Register(tmp_path / "second")
+    ancestry = read_lineage(exported, "weights")
+    for _ in range(2):  # two runs start from the model
+        register.take(ancestry.looks)
+    child = Manifest({}).starting(ancestry.lineage, ancestry.used, ancestry.known)
+    looks = Ledger(register, tmp_path, child, {}).looks()
+    assert [look.get("decision") for look in looks] == ["certified", None]
+    assert used_prompts(looks, {}).looked == {1.0, 2.0, 7.0}
+
+
+def test_an_export_of_an_unwritable_project_has_its_record(exported, tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    (exported / FILE).unlink()
+    with pytest.warns(UserWarning, match=r"count only with its lineage.json. Expected to record .*not yours"):
+        write_lineage(exported, Manifest({}, lineage=("ancestor",), project=str(tmp_path / "first")), "weights")
+    assert len(read_lineage(exported, "weights").looks) == 3
+
+
+def test_the_record_of_an_export_is_no_file_that_answers_depend_on(exported):
+    (exported / "config.json").write_text("{}")
+    assert [*file_fingerprints(exported)] == ["config.json"]
+
+
+def test_fingerprints_of_an_earlier_version_are_told():
+    def manifest(number):
+        prompts = {"train": torch.tensor([[-5, 3], [9, number]])}
+        return Manifest({}, prompts=prompts)
+
+    assert manifest(2**53 - 1).used_known and not manifest(2**53).used_known and not manifest(-1).used_known
+    assert not manifest(4).continuing(manifest(-1)).used_known
+
+
+def test_what_an_earlier_version_did_not_write_is_no_difference():
+    parts = {"files": {"model.reward": "a"}, "variables": {"SIGN": "1"}, "versions": {"torch": "2"}}
+    now = Manifest({}, machine={"precision": "32-true", "device": "cpu"}, **parts)
+    state = now.state()
+    for name in parts:
+        del state[name]
+    state["machine"] = {"precision": "bf16-mixed"}
+    before = Manifest.of({"manifest": state})
+    assert differences(before, now) == ["precision bf16-mixed -> 32-true"]
+    assert len(differences(Manifest({}), now)) == 3
+    assert json.dumps(before.readable()) and Path(FILE).name == "lineage.json"

@@ -1,0 +1,241 @@
+"""Runs of different configurations have different folders; `last` finds the run of the same command."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import lightning_cgrpo
+from lightning_cgrpo import ConstrainedGRPO
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.run.place import last_checkpoint
+from tests.quiet import GRIDWORLD
+
+GRID = "-c configs/gridworld.yaml"
+SMALL = [*GRIDWORLD, "--data.test_prompts=4", "--trainer.limit_val_batches=0", "--trainer.max_steps=2"]
+NAMED = [*SMALL, "--trainer.logger.name=mine"]
+
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def named(arguments):
+    config, _ = read_arguments("fit", arguments.split())
+    return config["trainer"]["logger"]["init_args"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (GRID, "gridworld"),
+        (f"{GRID} -c configs/ablations/gridworld/scalarized_rewards.yaml", "gridworld,scalarized_rewards"),
+        (f"{GRID} --callbacks.multipliers.controller=PID", "gridworld,controller=PID"),
+        (f"{GRID} --model.estimator=lightning_cgrpo.GDPO --seed_everything=3", "gridworld,estimator=GDPO,seed=3"),
+        (f"{GRID} --model.policy.hidden=[8,8]", "gridworld,hidden=8-8"),
+        ("-c configs/gsm8k.yaml --model.policy.model=models/mine", "gsm8k,model=mine"),
+        # What changes no learning is in no name: a run goes on under it.
+        (f"{GRID} --trainer.max_steps=9 --threads=2 --data.test_prompts=7 --callbacks.pictures=null", "gridworld"),
+        (
+            "-c configs/gsm8k.yaml --data=PromptDataModule --data.path=a.jsonl --data.test_path=b.jsonl",
+            "gsm8k,data=PromptDataModule,path=a.jsonl",
+        ),
+        # A name of the user's.
+        (f"{GRID} --seed_everything=3 --trainer.logger.name=mine", "mine"),
+        (f"{GRID} -c named.yaml --seed_everything=3", "mine,seed=3"),
+    ],
+)
+def test_a_name_tells_what_was_changed(arguments, name):
+    Path("named.yaml").write_text("trainer: {logger: {init_args: {name: mine}}}\nmodel: {group_size: 4}\n")
+    assert named(arguments) == name
+
+
+def test_long_names_differ_still():
+    first, other = (
+        named(f"{GRID} --model.task.cost=mean --model.policy.hidden={[8] * 50 + [n]}".replace(", ", ","))
+        for n in (1, 2)
+    )
+    assert len(first) == len(other) <= 100 and first != other
+
+
+def test_loggers_are_appended_and_each_has_its_name():
+    config, _ = read_arguments("fit", [*GRID.split(), "--trainer.logger+=CSVLogger", "--seed_everything=2"])
+    first, second = config["trainer"]["logger"]
+    assert first["class_path"].endswith("TensorBoardLogger") and second["class_path"] == "CSVLogger"
+    assert first["init_args"]["name"] == second["init_args"]["name"] == "gridworld,seed=2"
+
+
+EASY = [f"--model.objective.constraints.{name}.at_most=0.9" for name in ("lava", "battery")]
+VALIDATED = [*NAMED, "--trainer.max_steps=3", "--trainer.limit_val_batches=1.0", "--trainer.val_check_interval=1"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run of two updates."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main(["fit", *NAMED])
+    return folder
+
+
+@pytest.fixture
+def mine(folder, trained):
+    """The same run, in the test's own folder."""
+    shutil.copytree(trained / "runs", "runs")
+
+
+def first_line(capsys):
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_one_checkpoint_is_the_default_of_all_commands(capsys):
+    """The best that validation ranked; the certificate is of the policy that is tested, exported and loaded."""
+    main(["fit", *VALIDATED])
+    (best,) = Path("runs/mine/version_0/checkpoints").glob("step=*.ckpt")
+    for command in ("validate", "test", "predict"):
+        capsys.readouterr()
+        main([command, *VALIDATED])
+        assert f"{best}, the best by val/merit." in first_line(capsys)
+    with suppress(SystemExit):  # whatever is decided
+        main(["certify", *VALIDATED, "--prompts=50", *EASY])
+    assert f"Certifying {best}, the best by val/merit." in first_line(capsys)
+    with pytest.raises(UserError, match="language model"):
+        main(["export", *VALIDATED, "--out=exported"])
+    assert f"Exporting {best}, the best by val/merit." in first_line(capsys)
+    loaded = lightning_cgrpo.load("runs/mine/version_0")
+    assert f"Loading {best}, the best by val/merit." in first_line(capsys)
+    saved = torch.load(best, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[f"policy.{name}"]) for name, value in loaded.policy.state_dict().items())
+
+
+def test_without_a_rank_the_default_is_the_newest_and_without_a_run_the_start(capsys):
+    main(["test", *NAMED])
+    assert "Testing the starting weights (drawn from the seed); no run of this" in first_line(capsys)
+    main(["fit", *NAMED])
+    Path("resumed.yaml").write_text("ckpt_path: earlier.ckpt\n")  # as the config.yaml of a resumed run has it
+    for arguments in ([], ["-c", "resumed.yaml"]):
+        capsys.readouterr()
+        main(["test", *NAMED, *arguments])
+        assert "runs/mine/version_0/checkpoints/last.ckpt, the newest, because no val" in first_line(capsys)
+    with pytest.raises(UserError, match="ranks no checkpoints, try --ckpt_path=last"):
+        main(["test", *NAMED, "--ckpt_path=best"])
+
+
+def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):
+    """The same command, again and again, as a cluster repeats it."""
+    said = []
+    for steps in (2, 3, 3):
+        capsys.readouterr()
+        main(["fit", *NAMED, "--ckpt_path=auto", f"--trainer.max_steps={steps}"])
+        printed = capsys.readouterr().out
+        said.append(printed.splitlines()[0])
+    assert said[0] == "No checkpoint of this run yet: a new run starts."
+    newest = [f"runs/mine/version_{number}/checkpoints/last.ckpt, the newest (--ckpt_path=null" for number in (0, 1)]
+    assert newest[0] in said[1] and newest[1] in said[2]
+    assert "The run is finished, with 3 updates." in printed and "test -c runs/mine/version_1/config.yaml" in printed
+    updates = [
+        torch.load(file, weights_only=True)["global_step"] for file in sorted(Path().glob("runs/mine/*/*/last*"))
+    ]
+    assert updates == [2, 3]
+
+
+def test_runs_of_one_project_are_told_apart_by_their_names():
+    """W&B keeps all runs of a project in one folder."""
+    for version, name in enumerate(("gridworld", "gridworld,seed=1")):
+        place = Path(f"runs/project/{version}")
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "checkpoints" / "last.ckpt").touch()
+        logger = {"class_path": "WandbLogger", "init_args": {"project": "project", "name": name}}
+        (place / "config.yaml").write_text(yaml.safe_dump({"trainer": {"logger": logger}}))
+    for seed, version in ((0, 0), (1, 1)):
+        arguments = f"{GRID} --trainer.logger=WandbLogger --trainer.logger.project=project --seed_everything={seed}"
+        config, _ = read_arguments("fit", arguments.split())
+        assert last_checkpoint(config) == Path(f"runs/project/{version}/checkpoints/last.ckpt")
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_folder_is_no_checkpoint():
+    for place in ("runs/mine", "runs/mine/version_0"):
+        with pytest.raises(
+            UserError, match=rf"'{place}' is a folder of runs, try --ckpt_path=runs/mine/version_0/checkpoints/last"
+        ):
+            main(["test", *NAMED, f"--ckpt_path={place}"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mine")
+def test_evaluations_write_beside_the_run(capsys):
+    before = set(Path("runs/mine/version_0").iterdir())
+    main(["test", *NAMED, "--ckpt_path=last"])
+    main(["predict", *NAMED, "--ckpt_path=last"])
+    assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0"}
+    added = {path.name.partition(".")[0] for path in set(Path("runs/mine/version_0").iterdir()) - before}
+    assert added == {"events", "predictions"}
+    config = yaml.safe_load(Path("runs/mine/version_0/config.yaml").read_text())
+    assert config["ckpt_path"] is None, "an evaluation leaves the run's configuration alone"
+    capsys.readouterr()
+    main(["test", *NAMED, "--ckpt_path=null"])
+    assert "Testing the starting weights (drawn from the seed); --ckpt_path=last" in capsys.readouterr().out
+    assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0", "start"}
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_failed_start_leaves_no_folder(other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if other:
+        (tmp_path / "runs/other").mkdir(parents=True)
+    with pytest.raises(UserError):
+        main(["fit", *NAMED, "--model.optimizer.lr=-1"])
+    assert {str(path) for path in Path().rglob("*")} == ({"runs", "runs/other"} if other else set())
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_trained_module_is_loaded():
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    module = lightning_cgrpo.load(path)
+    assert isinstance(module, ConstrainedGRPO) and not module.training
+    with pytest.raises(UserError, match=rf"try lightning_cgrpo\.load\('{path}'\)"):
+        ConstrainedGRPO.load_from_checkpoint(path)
+    with pytest.raises(UserError, match=r"There is no checkpoint 'nowhere\.ckpt'"):
+        lightning_cgrpo.load("nowhere.ckpt")
+    Path("alone").mkdir()
+    Path("alone/last.ckpt").write_bytes(Path(path).read_bytes())
+    with pytest.raises(UserError, match="from which to build the module, but there is none"):
+        lightning_cgrpo.load("alone/last.ckpt")
+
+
+def learning_rate(path):
+    (state,) = torch.load(path, weights_only=True)["optimizer_states"]
+    return state["param_groups"][0]["lr"]
+
+
+@pytest.mark.usefixtures("mine")
+def test_another_learning_rate_or_seed_is_taken_and_said(capsys):
+    others = ["--model.optimizer.lr=0.001", "--seed_everything=7"]
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", *others])
+    told = capsys.readouterr().out
+    assert "from update 2: model.optimizer.lr 0.0005 -> 0.001" in told
+    assert "from update 2: seed_everything 0 -> 7" in told
+    assert learning_rate("runs/mine/version_1/checkpoints/last.ckpt") == 0.001
+
+
+@pytest.mark.slow
+def test_another_learning_rate_of_a_schedule_is_refused():
+    schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--model.lr_scheduler.total_iters=4"]
+    main(["fit", *NAMED, *schedule])
+    more = ["--ckpt_path=last", "--trainer.max_steps=3"]
+    with pytest.raises(UserError, match=r"whose schedule began with 0\.0005, but it would begin with 0\.001"):
+        main(["fit", *NAMED, *schedule, *more, "--model.optimizer.lr=0.001"])
+    main(["fit", *NAMED, *schedule, *more])
+
+
+def test_fixed_weights_resumed_with_multipliers_is_said():
+    chosen = ["--callbacks.multipliers=FixedWeights", "--callbacks.multipliers.weights={lava: 0.1, battery: 0.1}"]
+    main(["fit", *NAMED, *chosen])
+    with pytest.warns(UserWarning, match="has no multipliers: the run resumes at update 2 with those that SoftmaxAdam"):
+        main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3"])
