@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.run.checkpoints.full_disk_worker import little_room
 
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
@@ -18,6 +17,7 @@ from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.run.checkpoints.replacement import remove_unfinished, replace_checkpoint
 from lightning_cgrpo.run.place import find_checkpoint, last_checkpoint
 from tests.quiet import CSV, GRIDWORLD
+from tests.run.checkpoints.full_disk_worker import little_room
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
 ARGUMENTS = [*GRIDWORLD, *CSV, "--trainer.max_steps=5"]

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.run.checkpoints.full_disk_worker import little_room
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -23,6 +22,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.checkpoints.damage import check_checkpoint, find_damage
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.run.checkpoints.sharded import _Descriptions
+from tests.run.checkpoints.full_disk_worker import little_room
 
 WORKER = Path(__file__).with_name("full_disk_worker.py")
 

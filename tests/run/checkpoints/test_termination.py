@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tests.run.checkpoints import termination_worker
-from tests.run.checkpoints.test_written_when import ARGUMENTS
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
@@ -19,6 +17,8 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from tests.forked import server
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer
+from tests.run.checkpoints import termination_worker
+from tests.run.checkpoints.test_written_when import ARGUMENTS
 
 RUN = ["fit", *ARGUMENTS, "--trainer.logger.name=run", "--callbacks.checkpoints.every_n_train_steps=2"]
 FOLDER = Path("runs/run/version_0")

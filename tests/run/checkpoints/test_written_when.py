@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tests.run.checkpoints.full_disk_worker import little_room
 
 from benchmarks.run_differences import logs
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from tests.quiet import CSV, GRIDWORLD
+from tests.run.checkpoints.full_disk_worker import little_room
 
 ARGUMENTS = [
     *GRIDWORLD, *CSV, "--trainer.max_steps=5", "--trainer.val_check_interval=2", "--data.val_prompts=8",
