@@ -1,4 +1,4 @@
-"""Thoughts on demonstrated drives, written by a larger model on a server; see docs/driving.md."""
+"""Thoughts on demonstrated drives, written by a larger model on a server; see docs/driving_data.md."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         usage="%(prog)s -c FILE... [--KEY=VALUE]... --server URL --writer MODEL --out FILE",
         epilog="The server speaks the protocol of /v1/chat/completions, as `vllm serve` does, and gets the variable "
         f"{KEY} of the environment as its key. The same command continues after an interruption. Fine-tune with "
-        "--data.thoughts=WrittenThoughts --data.thoughts.path=FILE. See docs/driving.md.",
+        "--data.thoughts=WrittenThoughts --data.thoughts.path=FILE. See docs/driving_data.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--server", metavar="URL", required=True, help="address, such as http://localhost:8000")

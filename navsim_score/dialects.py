@@ -1,4 +1,4 @@
-"""Dialects of the NAVSIM score: versions whose numbers must not be compared (docs/navsim_score.md §19)."""
+"""Dialects of the NAVSIM score: versions whose numbers must not be compared (docs/navsim_score_scenes.md §19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sub-scores of PDMS, the score of NAVSIM 1.1, from simulated drives (docs/navsim_score.md §19)."""
+"""Sub-scores of PDMS, the score of NAVSIM 1.1, from simulated drives (docs/navsim_score_scenes.md §19)."""
 
 from __future__ import annotations
 

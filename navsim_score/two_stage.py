@@ -1,4 +1,4 @@
-"""Two-stage scores: first stage, follow-ups, and their product. docs/navsim_score.md §9."""
+"""Two-stage scores: first stage, follow-ups, and their product. docs/navsim_score_scenes.md §9."""
 
 from __future__ import annotations
 

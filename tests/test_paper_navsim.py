@@ -86,7 +86,7 @@ def test_what_is_missing_is_said_first():
 
 @pytest.mark.slow
 def test_argoverse_in_the_place_of_the_scenes(model, shared_data, capsys):
-    """The command of docs/driving.md: all scenes are test scenes."""
+    """The command of docs/driving_data.md: all scenes are test scenes."""
     path = shared_data / "driving" / "argoverse2"
     arguments = [f"--model.policy.model={model}", *LEARN, "--data.test_prompts=null", f"--data.scenes.path={path}"]
     main(["test", "-c", RL, "-c", ARGOVERSE, *arguments, "--data.form.frames=1"])

@@ -5,7 +5,8 @@
 Times are CPU seconds on one thread, the least of several runs; other load still inflates them. The whole batch has
 32 scenes with 16 candidates each: the human's path at other speeds, shifted sideways. Scenes are generated, and
 from shared Argoverse 2 logs if present (folder `LIGHTNING_CGRPO_SHARED`, by default ../shared).
-The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (docs/navsim_score.md §16).
+The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic
+(docs/navsim_score_scenes.md §16).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ STANDING = 0.5
 FIT = 1.0
 """Meters by which the trajectories of two steps may differ."""
 FRAME = re.compile(r'\s*\{\s*"(\d{1,9})"\s*:|.*?"frame_id"\s*:\s*(\d{1,9})')
-EXTRACT = "try to extract the videos' images as docs/driving.md shows"
+EXTRACT = "try to extract the videos' images as docs/driving_data.md shows"
 
 log = logging.getLogger(__name__)
 

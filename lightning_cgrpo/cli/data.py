@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="List the files, scenes and prompts that a configuration's splits need, with every missing or "
         "corrupt piece. All files are read.",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--out FILE]",
-        epilog="The exit status is 2 if a run would not start with this data. See docs/driving.md.",
+        epilog="The exit status is 2 if a run would not start with this data. See docs/driving_data.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="write all lines, of which the screen shows some")

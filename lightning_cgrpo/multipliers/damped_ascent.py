@@ -48,7 +48,7 @@ class DampedAscent(Controller):
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
     depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
-    nor is clipped at 0, and mean rates settle at their thresholds; docs/derivations.md has the reasons.
+    nor is clipped at 0, and mean rates settle at their thresholds; docs/default_controller.md has the reasons.
 
     Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
     gain / time, a = 0 and S = infinity. Without S and the doubling, it is PI control of log lambda (Stooke et al.,

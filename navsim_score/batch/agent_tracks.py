@@ -1,4 +1,4 @@
-"""Logged agents at 10 Hz. docs/navsim_score.md §11; officially ``metric_cache_processor.py:96-199``."""
+"""Logged agents at 10 Hz. docs/navsim_score_scenes.md §11; officially ``metric_cache_processor.py:96-199``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes as tensors. docs/navsim_score.md §1 and §11."""
+"""Scenes as tensors. docs/navsim_score.md §1, navsim_score_scenes.md §11."""
 
 from __future__ import annotations
 

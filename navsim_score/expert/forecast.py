@@ -1,6 +1,6 @@
 """Forecast: agents keep speed and heading, lights keep their state.
 
-docs/navsim_score.md §12; officially pdm_observation.py and pdm_object_manager.py.
+docs/navsim_score_scenes.md §12; officially pdm_observation.py and pdm_object_manager.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PDM-Closed, the official expert: the best proposal in a forecast.
 
-docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
+docs/navsim_score_scenes.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
 """
 
 from __future__ import annotations

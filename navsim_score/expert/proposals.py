@@ -1,6 +1,6 @@
 """Proposals: paths at offsets from the centerline, at several speeds behind leaders; of many scenes at once.
 
-docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.py.
+docs/navsim_score_scenes.md §12; officially pdm_generator.py and batch_idm_policy.py.
 """
 
 from __future__ import annotations

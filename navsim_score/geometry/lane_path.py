@@ -1,4 +1,4 @@
-"""Paths along lanes. docs/navsim_score.md §12; officially pdm_path.py and polyline_map_object.py."""
+"""Paths along lanes. docs/navsim_score_scenes.md §12; officially pdm_path.py and polyline_map_object.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes ahead along the route. docs/navsim_score.md §12; officially abstract_pdm_planner.py, dijkstra.py."""
+"""Lanes ahead along the route. docs/navsim_score_scenes.md §12; officially abstract_pdm_planner.py, dijkstra.py."""
 
 from __future__ import annotations
 

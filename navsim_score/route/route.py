@@ -1,6 +1,6 @@
 """The mission's route, corrected for a wrong start, gaps or crossings.
 
-docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
+docs/navsim_score_scenes.md §12; officially route_utils.py and bfs_roadblock.py.
 """
 
 from __future__ import annotations

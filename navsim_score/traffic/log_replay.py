@@ -1,4 +1,4 @@
-"""Logged traffic. docs/navsim_score.md §10; officially ``log_replay_traffic_agents.py``."""
+"""Logged traffic. docs/navsim_score_scenes.md §10; officially ``log_replay_traffic_agents.py``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Vehicles react to the ego and each other; other agents replay the log.
 
-docs/navsim_score.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
+docs/navsim_score_scenes.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
 navsim_idm_agents.py.
 """
 

@@ -1,4 +1,4 @@
-"""Reactive traffic of docs/navsim_score.md §10, one row and one vehicle after the other, with shapely's polygons."""
+"""Reactive traffic of docs/navsim_score_scenes.md §10, a row and a vehicle after the other, with shapely's polygons."""
 
 from __future__ import annotations
 

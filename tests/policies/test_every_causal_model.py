@@ -15,7 +15,7 @@ from tests.policies.causal_families import NAMES, build, configuration
 from tests.policies.test_comparison import check, computation
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "language_models.md"
+PAGE = ROOT / "docs" / "every_model.md"
 PINNED = re.search(r"^transformers==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)[1]
 pytestmark = pytest.mark.skipif(transformers.__version__ != PINNED, reason=f"the page is about transformers {PINNED}")
 

@@ -1,1 +1,1 @@
-"""Vehicles on lanes by the Intelligent Driver Model (IDM). docs/navsim_score.md §10."""
+"""Vehicles on lanes by the Intelligent Driver Model (IDM). docs/navsim_score_scenes.md §10."""

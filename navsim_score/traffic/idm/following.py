@@ -1,7 +1,7 @@
 """Vehicles on rails, each behind the nearest actor in its way.
 
-docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. Independent vehicles
-decide at once. Rectangles approximate the official polygons to millimeters.
+docs/navsim_score_scenes.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. Independent
+vehicles decide at once. Rectangles approximate the official polygons to millimeters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Intelligent Driver Model (IDM). docs/navsim_score.md §10; officially nuPlan's idm_policy.py.
+"""The Intelligent Driver Model (IDM). docs/navsim_score_scenes.md §10; officially nuPlan's idm_policy.py.
 
 Parameters: navsim_IDM_traffic_agents.yaml.
 """

@@ -1,6 +1,6 @@
 """Vehicles and lanes of reactive traffic; found once per scene, with shapely.
 
-docs/navsim_score.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
+docs/navsim_score_scenes.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
 idm_agents_builder.py, polyline_map_object.py and idm/utils.py.
 """
 

@@ -93,7 +93,7 @@ def test_a_trajectory_as_text():
 
 
 def by_hand(points, interval, seconds):
-    """The authors' rules (docs/navsim_score.md §14), one trajectory and one pose after the other."""
+    """The authors' rules (docs/navsim_score_scenes.md §14), one trajectory and one pose after the other."""
     knots = [np.zeros(2), *np.array(points)]
     times = [interval * step for step in range(len(knots))]
     end = int(min(4.0, seconds) / 0.25 + 1e-6)
