@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.monitored import unknown_monitor
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
 from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
@@ -39,6 +40,8 @@ from lightning_cgrpo.run.checkpoints.replacement import (
     replace_checkpoint,
 )
 from lightning_cgrpo.run.checkpoints.termination import Termination
+from lightning_cgrpo.settings.effects import CONSTRAINTS
+from lightning_cgrpo.settings.settings import is_numberless
 
 VALIDATION = "val/"
 VALIDATION_MERIT = f"{VALIDATION}{MERIT}"
@@ -106,9 +109,10 @@ class Checkpoints(ModelCheckpoint):
         self._began = time.time()
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
             objective = pl_module.objective
-            # The range of a mean bounds intervals alone, and ranks nothing.
-            constraints = {name: replace(constraint, range=None) for name, constraint in objective.constraints.items()}
-            self._ranked_by = f"latest third: {replace(objective, constraints=constraints)!r}"
+            # What only shows, such as the range of a mean, ranks nothing.
+            shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
+            ranking = {name: replace(one, **dict.fromkeys(shown)) for name, one in objective.constraints.items()}
+            self._ranked_by = f"latest third: {replace(objective, constraints=ranking)!r}"
             if objective.look is not None:
                 self._ranked_by += f", {objective.look!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:

@@ -66,6 +66,10 @@ def run(arguments: list[str]) -> str:
 
 
 PROSE = ("start", "your_problem")
+NEWCOMERS = (
+    *("start", "your_problem", "chats_and_images", "environment_without_gymnasium"),
+    *("environments", "conversations", "callbacks"),
+)
 PAGES = [ROOT / "README.md", ROOT / "navsim_score" / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
@@ -143,7 +147,7 @@ def test_numbers_in_prose_are_those_of_the_committed_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["start", "your_problem", "environments", "conversations", "callbacks"])
+@pytest.mark.parametrize("name", NEWCOMERS)
 def test_a_page(name, tmp_path, monkeypatch):
     for file in EXAMPLE.iterdir():
         if file.is_file():

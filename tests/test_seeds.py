@@ -1,5 +1,7 @@
 """Lightning's seed is the source of all randomness, unless the user gives a part a seed of its own."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from lightning import seed_everything
@@ -49,10 +51,14 @@ def test_data_take_the_seed_that_is_set_when_they_are_used(kind):
     assert kind(seed=2).seed == 2
 
 
+class Smaller(FromScratch):
+    sizes: Mapping[str, int] = {**FromScratch.sizes, "hidden_size": 16, "layers": 1, "heads": 2, "feed_forward": 16}
+
+
 def test_weights_from_scratch_and_adapters_follow_the_seed():
     def weights(seed):
         seed_everything(seed)
-        policy = FromScratch(hidden_size=16, layers=1, heads=2, feed_forward=16)
+        policy = Smaller()
         policy.load()
         base = build_model(policy.tokenizer, 16, 1, 2, 16, 64, seed=0)
         adapters = with_adapters(base, LoRA(rank=2))

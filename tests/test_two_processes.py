@@ -217,7 +217,7 @@ def test_a_process_without_dull_groups_joins_the_rounds(monkeypatch):
 def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trains):
     """TRL gives each process the rewards of all; a group may lie in both processes."""
     pytest.importorskip("trl")
-    from lightning_cgrpo import trl
+    from lightning_cgrpo.trl import lagrangian as ours
 
     objective = Objective("brief", {"vowels": Constraint(at_least=0.8)})
     rewards = torch.stack([measured()["comfort"].flatten(), measured()["polite"].flatten()], -1)[:12].float()
@@ -240,9 +240,9 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
             _logs={"advantages": shown},
             _metrics={"train": Lists(), "eval": Lists()},
         )
-        lagrangian = object.__new__(trl.Lagrangian)
+        lagrangian = object.__new__(ours.Lagrangian)
         lagrangian.trainer, lagrangian.objective, lagrangian._rewards = trainer, objective, rewards
-        lagrangian.advantages, lagrangian.tables = ConstrainedAdvantages(objective), trl.RateTables(objective)
+        lagrangian.advantages, lagrangian.tables = ConstrainedAdvantages(objective), ours.RateTables(objective)
         output = {"advantages": torch.zeros(6), "completion_mask": torch.ones(6, 5)}
         lagrangian._generate_and_score = lambda inputs: dict(output)
         inputs = [{"prompt": f"{(6 * rank + row) // 4}"} for row in range(6)]

@@ -75,6 +75,7 @@ EFFECTS = {
 So does every other seed, because a seed that a configuration names doesn't follow the run's.
 """
 ANYWHERE = {
+    "cuda_graphs": Effect.COMPUTATION,
     "foreach": Effect.COMPUTATION,
     "fused": Effect.COMPUTATION,
     "micro_batch_size": Effect.COMPUTATION,
@@ -83,7 +84,8 @@ ANYWHERE = {
 """Effects by the last part of a key."""
 NUMBERLESS = (Effect.TEST, Effect.SHOWING)
 """Effects on no number of a training run."""
-CONSTRAINTS = ("model", "objective", "constraints")
+CONSTRAINTS = "model.objective.constraints"
+"""The key above each constraint's name."""
 
 MARK = "changes_learning"
 """A class whose body sets this to False only shows or saves."""
@@ -124,7 +126,7 @@ def effect_of(key: str, class_path: str = "") -> Effect:
         above = EFFECTS.get(".".join(parts[:end]))
         if above is not None:
             return above
-    if tuple(parts[:3]) == CONSTRAINTS and parts[4:] == ["range"]:
+    if ".".join(parts[:3]) == CONSTRAINTS and parts[4:] == ["range"]:
         return Effect.SHOWING  # the range of a mean bounds intervals and certificates alone
     if class_path and parts[-1] in (constant_of(class_path, EVALUATES) or ()):
         return Effect.EVALUATION

@@ -54,6 +54,20 @@ def test_settings_count_with_their_defaults_and_models_by_their_files(change, sa
     assert (measuring(made(*change), None) == measuring(made(), None)) == same
 
 
+ENGINE = "--model.sampler.engine=lightning_cgrpo.samplers.transformers_engine.TransformersEngine"
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (["--model.sampler.engine.cuda_graphs=false"], True),  # changes speed and rounding
+        (["--model.sampler.max_new_tokens=7"], False),
+    ],
+)
+def test_settings_of_computation_make_no_other_policy(change, same):
+    assert (measuring(made(ENGINE, *change), None) == measuring(made(ENGINE), None)) == same
+
+
 def test_a_setting_that_is_younger_than_a_certificate_changes_none():
     assert "sampler.stop" not in measuring(made(), None)["settings"]
 

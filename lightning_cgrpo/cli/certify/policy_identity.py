@@ -20,6 +20,7 @@ from lightning_cgrpo.run.fingerprints import file_fingerprints
 from lightning_cgrpo.run.reads import reads_in
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.settings.configuration import Config, Resolved, get
+from lightning_cgrpo.settings.effects import Effect, effect_of
 from lightning_cgrpo.settings.settings import Settings, settings_of
 from lightning_cgrpo.tasks.task import Task
 
@@ -56,7 +57,8 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
     if not settings.get("sampler.stop"):  # since November 28, 2026; without it, a policy keeps its older identity
         settings.pop("sampler.stop", None)
-    settings.pop("sampler.engine.init_args.cuda_graphs", None)  # changes answers by rounding alone
+    # Speed and rounding make no other policy.
+    settings = {key: value for key, value in settings.items() if effect_of(f"model.{key}") is not Effect.COMPUTATION}
     model = settings.pop(MODEL, None)
     reads = reads_in(settings)
     files = named_files(settings) | reads.files

@@ -23,8 +23,7 @@ class FromScratch(WordProblemsFromScratch):
     demonstrations and short prompts train faster.
     """
 
-    def __init__(self, vocabulary: int = 700, **options: Any) -> None:
-        super().__init__(vocabulary=vocabulary, **options)
+    vocabulary = 700
 
     def trained_tokenizer(self) -> Any:
         draw = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,28 +21,30 @@ TOKENIZER_TEXTS = 2_000
 class FromScratch(CausalLMPolicy):
     """A Qwen2 with random weights and single tokens for numbers, see `number_tokens` and `build_model`.
 
-    The defaults have 355 thousand parameters. `seed` defaults to the seed of `lightning.seed_everything`.
+    It has 355 thousand parameters.
+
+    Args:
+        seed: of the weights; default: `lightning.seed_everything`'s.
     """
 
-    def __init__(
-        self,
-        hidden_size: int = 96,
-        layers: int = 3,
-        heads: int = 4,
-        feed_forward: int = 256,
-        vocabulary: int = 516,
-        context_length: int = 256,
-        seed: int | None = None,
-    ) -> None:
+    sizes: Mapping[str, int] = {
+        "hidden_size": 96,
+        "layers": 3,
+        "heads": 4,
+        "feed_forward": 256,
+        "context_length": 256,
+    }
+    vocabulary = 516
+
+    def __init__(self, seed: int | None = None) -> None:
         super().__init__("a model from scratch")
-        self.sizes = {"hidden_size": hidden_size, "layers": layers, "heads": heads, "feed_forward": feed_forward}
-        self.vocabulary, self.context_length_, self.seed = vocabulary, context_length, seed
+        self.seed = seed
 
     def load(self) -> None:
         if self.model is None:
             self.tokenizer = self.trained_tokenizer()
             seed = run_seed(self.seed)
-            model = build_model(self.tokenizer, **self.sizes, context_length=self.context_length_, seed=seed)
+            model = build_model(self.tokenizer, **self.sizes, seed=seed)
             self.model = model.float().to(torch.get_default_device())
         super().load()
 

@@ -1,5 +1,7 @@
 """Numbers are single tokens wherever they stand, and any text survives; also through a directory."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
@@ -21,9 +23,13 @@ TEXTS = [
 ]
 
 
+class Smaller(FromScratch):
+    sizes: Mapping[str, int] = {**FromScratch.sizes, "hidden_size": 16, "layers": 1, "feed_forward": 16}
+
+
 @pytest.fixture(scope="module")
 def policy():
-    policy = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    policy = Smaller()
     policy.load()
     return policy
 
@@ -75,7 +81,7 @@ def test_the_shipped_model_is_small_and_has_this_tokenizer(shipped):
 
 
 def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, shipped):
-    mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    mine = Smaller()
     mine.load()
     for name in ("models/word-problems", "packaged:word-problems", "word-problems"):
         mine.save_pretrained(tmp_path / name)
