@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from lightning_cgrpo.cli.command_line import read_arguments
+from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import get
 
 ROOT = Path(__file__).parents[1]
