@@ -85,6 +85,8 @@ def _look_lines(record: RunRecord) -> list[str]:
         return []
     prompts = f"{look.prompts:,} prompts"
     lines = [f"`certify` with {prompts} certifies it with a chance of {chance.whole:.0%}, as far as validation tells."]
+    if chance.whole >= look.chance:
+        return lines
     # Which targets are missed.
     short = []
     for name, target in (measured.targets or {}).items():
@@ -96,8 +98,6 @@ def _look_lines(record: RunRecord) -> list[str]:
             short.append(f"{name} {found.value:.4g} ({aim.sign} {target:.3g})")
     if short:
         lines.append(f"It is short of the targets for this look: {', '.join(short)}.")
-    if chance.whole >= look.chance:
-        return lines
     # What would make the certificate likelier.
     likely = [number for number, of in chance.more.items() if of >= look.chance]
     number = likely[0] if likely else max(chance.more)

@@ -22,6 +22,7 @@ from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_measurements import KeptMeasurements, LastUpdates, Validated, declared, measured
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
+from lightning_cgrpo.core.manifest.reads import listed_in
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.core.user_code import raised_by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
@@ -183,11 +184,13 @@ class RunSummary(Callback):
 
 
 def _inputs(trainer: Trainer) -> Inputs:
-    """Fingerprints of the user's code and of the prompts; none without a `RunManifest`."""
+    """Fingerprints of the user's code, of the prompts, and of listed files; none without a `RunManifest`."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, RunManifest) and callback.manifest is not None:
-            readable = callback.manifest.readable()
-            return Inputs(readable["code"], readable["prompts"])
+        if isinstance(callback, RunManifest) and (manifest := callback.manifest) is not None:
+            readable = manifest.readable()
+            listed = listed_in(manifest.settings or {})
+            files = {name: manifest.files[name] for name in listed if name in manifest.files}
+            return Inputs(readable["code"], readable["prompts"], files)
     return Inputs()
 
 

@@ -47,8 +47,9 @@ class NavsimDataModule(GeneratedDataModule):
         form: content of a prompt.
         follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
             prompt.
-        train_follow_ups: share of the training and validation prompts that show a second-stage scene instead of its
-            first-stage scene.
+        train_follow_ups: share of the training prompts that show a second-stage scene instead of its first-stage scene.
+        val_follow_ups: share of the validation prompts; by default that of the training prompts. `certify` shows none,
+            so a declared look wants 0.
         frame_pairs: the second half of a batch's prompts are the frames 0.5 s after the first half's, so that the
             signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups. A certificate has EC,
             and counts the first frames.
@@ -58,6 +59,8 @@ class NavsimDataModule(GeneratedDataModule):
         UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, or
             the task reads another answer format.
     """
+
+    evaluation_arguments = ("val_prompts", "val_follow_ups")
 
     def __init__(
         self,
@@ -69,14 +72,18 @@ class NavsimDataModule(GeneratedDataModule):
         test_prompts: int | None = 256,
         follow_ups: bool = False,
         train_follow_ups: float = 0.0,
+        val_follow_ups: float | None = None,
         frame_pairs: bool = False,
         worker: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, train_prompts, val_prompts, test_prompts, **options)
-        if not 0 <= train_follow_ups <= 1:
-            raise UserError(f"Expected argument `train_follow_ups` to be in [0, 1], but got {train_follow_ups}.")
-        self.worker, self.train_follow_ups, self.frame_pairs = worker, train_follow_ups, frame_pairs
+        val_follow_ups = train_follow_ups if val_follow_ups is None else val_follow_ups
+        for name, share in (("train_follow_ups", train_follow_ups), ("val_follow_ups", val_follow_ups)):
+            if not 0 <= share <= 1:
+                raise UserError(f"Expected argument `{name}` to be in [0, 1], but got {share}.")
+        self.shares: dict[Split, float] = {"train": train_follow_ups, "val": val_follow_ups, "test": 0.0}
+        self.worker, self.frame_pairs = worker, frame_pairs
         self._source, self.form, self.follow_ups = scenes, form, follow_ups
         for split, count in self.counts.items():
             if count is None and (scenes is None or scenes.endless):
@@ -113,7 +120,7 @@ class NavsimDataModule(GeneratedDataModule):
         return self._mixed(split, kept=0) if split == "train" else ScenePrompts(*self._scenes(split), self.form)
 
     def _mixed(self, split: Split, kept: int = SCENES_KEPT) -> MixedPrompts:
-        share = 0.0 if split == "test" else self.train_follow_ups
+        share = self.shares[split]
         follow_ups = self.scenes.follow_ups(split) if share else ()
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
         return MixedPrompts(*self._scenes(split), self.form, follow_ups, share, next_frames, kept)

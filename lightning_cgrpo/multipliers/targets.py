@@ -92,10 +92,9 @@ class Targets:
         self.in_force = self._violations(thresholds)
         self.wanted = self._violations(aims)
         if self.look is not None:
-            # As an aim, from the end of a schedule, and chosen for the certificate.
+            # As an aim, from the end of a schedule; the margin stays, because a validation chooses who has the look.
             looked = self.look.isfinite() & ~has_aim & (self.in_force == self.declared)
             self.wanted = torch.where(looked, self.look, self.wanted)
-            has_aim = has_aim | looked
         # A held constraint is not asked for more than it reached.
         self.aimed = torch.maximum(self.wanted, self.held)
         self.targets = self.aimed

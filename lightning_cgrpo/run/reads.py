@@ -93,10 +93,13 @@ def reads_in(settings: Settings, also: Iterable[str] = ()) -> Reads:
     """
     of_tools = {key: value for key, value in settings.items() if key.rpartition(".")[2] in TOOLS}
     found = reads_of([*import_paths(settings), *also], tools=import_paths(of_tools))
-    for key, listed in settings.items():
-        if key.endswith("task.reads"):
-            found.add(listed or ())
+    found.add(listed_in(settings))
     return found
+
+
+def listed_in(settings: Settings) -> list[str]:
+    """The files, folders and packages that a task lists in ``reads``."""
+    return [name for key, names in settings.items() if key.endswith("task.reads") for name in names or ()]
 
 
 def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:

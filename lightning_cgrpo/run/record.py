@@ -138,10 +138,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Fingerprints of the user's code by module, and of the prompts by split."""
+    """Fingerprints of the user's code by module, of the prompts by split, and of what a task's `reads` lists."""
 
     code: dict[str, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,9 @@ class RunRecord:
         content: dict[str, Any] = {"format": SUMMARY_FORMAT}
         # In this order, in which a reader looks for them.
         content |= {key: getattr(self, key) for key in ("status", "error", "name", "method", "length", "seed")}
-        content |= {"weights": self.weights, "inputs": _parts(self.inputs), "resumed": self.resumed}
+        # A task seldom lists files, and older runs had none.
+        inputs = {name: of for name, of in _parts(self.inputs).items() if of or name != "files"}
+        content |= {"weights": self.weights, "inputs": inputs, "resumed": self.resumed}
         content["constraints"] = {name: _declaration(of) for name, of in self.constraints.items()}
         if self.look is not None:
             content["look"] = _parts(self.look)
@@ -249,7 +252,7 @@ class RunRecord:
             measured={key: Measurement.read(of, declared) for key, of in measured.items()},
             validations=[Measurement.read(of, declared) for of in validations],
             best=None if best is None else Best(best["checkpoint"], best["monitor"], best["score"]),
-            inputs=Inputs(inputs.get("code", {}), inputs.get("prompts", {})),
+            inputs=Inputs(inputs.get("code", {}), inputs.get("prompts", {}), inputs.get("files", {})),
             machine=_machine(content.get("machine") or {}),
             saved=Saved(**{key: content[key] for key in _names(Saved)}) if "series" in content else None,
         )

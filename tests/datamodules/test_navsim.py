@@ -72,6 +72,12 @@ def test_follow_ups_and_pairs_of_frames_in_training():
     assert len(names) == 8 and 2 <= sum("_after_" in name for name in names) <= 4
     [batch] = mixed.val_dataloader()
     assert sum("_after_" in scene.name for scene in batch.columns["scene"]) == 1
+    first = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, val_follow_ups=0.0, worker=False)
+    [batch] = first.val_dataloader()
+    assert not any("_after_" in scene.name for scene in batch.columns["scene"])
+    assert first.source("train").share == 0.5
+    with pytest.raises(UserError, match="`val_follow_ups` to be in"):
+        NavsimDataModule(2, source, SMALL, val_follow_ups=1.5)
     assert not any("_after_" in scene.name for batch in mixed.test_dataloader() for scene in batch.columns["scene"])
     paired = NavsimDataModule(4, source, SMALL, 8, 4, 4, follow_ups=True, frame_pairs=True, worker=False)
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):

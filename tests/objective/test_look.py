@@ -122,6 +122,23 @@ def test_training_aims_at_the_targets_from_yaml_python_and_trl() -> None:
     assert of_yaml.look == Look(1_000, chance=0.8) and round(look_targets(of_yaml).item(), 3) == 0.121
 
 
+def test_training_leaves_room_for_the_error_of_the_validation_that_chooses_the_policy() -> None:
+    """One standard error of 400 validation answers inside the look's target; an aim is chosen with its margin."""
+    objective = Objective("goal", {"a": Constraint(at_most=0.15), "b": Constraint(at_most=0.15, aim=0.1)}, LOOK)
+    dual = Dual()
+    dual.declare(objective)
+    validation = whole(400, a=0.1, b=0.1)
+    dual.note_validation(validation.rates)
+    dual.note_look(objective, validation)
+    dual.targets.answers += 1e12
+    dual.targets.enforce(0, margin=1.0)
+    own, chosen = dual.targets.targets.tolist()
+    assert own + (own * (1 - own) / 400) ** 0.5 == pytest.approx(target_of(0.15, LOOK, 2))
+    assert chosen == pytest.approx(0.1, abs=1e-5)
+    # A policy whose validation shows the target of training is certified with more than the declared chance.
+    assert chance_of(LOOK, {"a": objective.constraints["a"]}, whole(400, a=own)).whole > LOOK.chance
+
+
 def test_without_a_look_nothing_changes() -> None:
     objective = Objective("goal", BOUNDS)
     dual = Dual()

@@ -46,7 +46,7 @@ def test_a_record_survives_its_file():
     long = MeasuredConstraint("long", bound, given="correct", role="monitor")
     last = Measurement(5, Reward(0.5, 0.1), {"long": long.at(0.2, (0.1, 0.3), "missed")}, prompts=8, answers=64)
     record = RunRecord("mine", constraints={"long": long}, measured={"last": last}, validations=[last], held={})
-    record.inputs = Inputs({"my.rewards": "1f"}, {"train": "2e"})
+    record.inputs = Inputs({"my.rewards": "1f"}, {"train": "2e"}, {"rules": "3d"})
     assert RunRecord.read(json.loads(json.dumps(record.as_json()))) == record
     chance = Chance(0.4, {"long": 0.4}, {2_000: 0.7, 5_000: 0.9})
     looked = replace(last, targets={"long": 0.03}, chance=chance)

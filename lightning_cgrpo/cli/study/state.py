@@ -90,19 +90,20 @@ def trained(run: Run) -> bool:
 
 
 def changed_inputs(run: Run, record: RunRecord) -> list[str]:
-    """What differs today of the code and the prompts that a run trained with.
+    """What differs today of the code, the prompts, and the listed files and folders that a run trained with.
 
     Committed summaries without inputs count as unchanged.
     """
     inputs = record.inputs
-    if not inputs.code and not inputs.prompts:
+    if not (inputs.code or inputs.prompts or inputs.files):
         return []
     # Imported here, because --list must not wait for torch.
     from lightning_cgrpo.run.reads import reads_in
 
     # By the run's settings, because docstrings of tools count, and listed packages. A class's defaults may name more.
-    code_now = reads_in(settings_of(configuration(run)), also=inputs.code).code
-    changed = [f"code of {name}" for name in inputs.code if code_now.get(name) != inputs.code[name]]
+    now = reads_in(settings_of(configuration(run)), also=inputs.code)
+    changed = [f"code of {name}" for name in inputs.code if now.code.get(name) != inputs.code[name]]
+    changed += [f"'{name}'" for name in inputs.files if now.files.get(name) != inputs.files[name]]
     for split, digest in inputs.prompts.items():
         if digest_now(run, split) != digest:
             changed.append(f"{split} prompts")

@@ -136,16 +136,24 @@ def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
         ({"rewards_of_study.py": "# a comment\n" + REWARDS}, True),
         ({"rewards_of_study.py": REWARDS.replace("0.0", "1.0")}, False),
         ({"prompts.jsonl": PROMPTS.replace("two", "three")}, False),
+        ({"rules/words.txt": "other rules"}, False),
     ],
 )
 def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, finished):
     monkeypatch.syspath_prepend(str(folder))
-    files = {"rewards_of_study.py": REWARDS, "prompts.jsonl": PROMPTS}
+    (folder / "rules").mkdir()
+    files = {"rewards_of_study.py": REWARDS, "prompts.jsonl": PROMPTS, "rules/words.txt": "rules"}
     for name, text in files.items():
         (folder / name).write_text(text)
-    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--data=PromptDataModule", "--data.path=prompts.jsonl"), "runs/a")
+    task = (
+        "--model.task={class_path: FunctionTask, init_args: {signals: {brief: rewards_of_study.brief}, reads: [rules]}}"
+    )
+    data = ("--data=PromptDataModule", "--data.path=prompts.jsonl")
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", *data, task), "runs/a")
     prompts = source_fingerprints(PromptDataModule("prompts.jsonl").source("train"))
-    inputs = {"code": reads_of(["rewards_of_study.brief"]).code, "prompts": {"train": prompts_digest(prompts)}}
+    reads = reads_of(["rewards_of_study.brief"])
+    reads.add(["rules"])
+    inputs = {"code": reads.code, "prompts": {"train": prompts_digest(prompts)}, "files": reads.files}
     about = {"inputs": inputs, "weights": json.loads(identity(run))["weights"]}
     begin(run, 10, "finished", **about)
     note(run, done=True)
