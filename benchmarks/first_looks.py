@@ -27,7 +27,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import get
+from lightning_cgrpo.settings.configuration import get
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results/first_looks"
