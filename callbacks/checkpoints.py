@@ -111,7 +111,8 @@ class Checkpoints(ModelCheckpoint):
             objective = pl_module.objective
             # What only shows, such as the range of a mean, ranks nothing.
             shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
-            ranking = {name: replace(one, **dict.fromkeys(shown)) for name, one in objective.constraints.items()}
+            nothing: dict[str, Any] = dict.fromkeys(shown)
+            ranking = {name: replace(one, **nothing) for name, one in objective.constraints.items()}
             self._ranked_by = f"latest third: {replace(objective, constraints=ranking)!r}"
             if objective.look is not None:
                 self._ranked_by += f", {objective.look!r}"
