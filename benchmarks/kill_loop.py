@@ -45,7 +45,7 @@ COMMON = (
     "--trainer.logger.save_dir=runs --trainer.logger.name=run --trainer.max_epochs=-1 "
     "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
     "--callbacks.layout=null --callbacks.progress=null "
-    "--callbacks.initial_rates.batches=1 --callbacks.marks=benchmarks.kill_marks.Marks"
+    "--callbacks.initial_rates.batches=1 --callbacks.marks=benchmarks.kill_marks.Marks --callbacks.marks.path=marks.txt"
 )
 WORLDS = (
     "--data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=6 --data.eval_prompts=2 "

@@ -12,10 +12,10 @@ class Marks(Callback):
     """Appends a line for every started update and validation batch, on the first process.
 
     Args:
-        path: of the file.
+        path: of the file. Named in the configuration, because a file that code names is told at a resume.
     """
 
-    def __init__(self, path: str = "marks.txt") -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:

@@ -32,12 +32,13 @@ def differences(run: Path, whole: Path) -> Iterator[str]:
 
 
 def final(run: Path) -> dict[str, Any]:
-    """The last checkpoint, without the state of callbacks that remember paths, and without the run's place."""
+    """The last checkpoint, without the state of callbacks that remember paths, and the run's place and ancestors."""
     path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
-    checkpoint.get(KEY, {}).pop("project", None)
+    for name in ("project", "lineage"):  # a resumed run descends from the run that it continues
+        checkpoint.get(KEY, {}).pop(name, None)
     settings = checkpoint.get(KEY, {}).get("settings") or {}  # none of runs from Python
     for key in [key for key in settings if effect_of(key) == Effect.PLACE]:  # other numbers of nodes are compared, too
         settings.pop(key)

@@ -78,6 +78,8 @@ def _of_base(base: str | None) -> list[str]:
     if base is None or ":" in base:
         return []
     folder = expanded(base)
+    if not folder.exists() and not _names_a_repository(base):
+        return []  # a model from scratch
     lines = [] if folder.exists() else [f"base_model: {base}"]
     card = folder / CARD if folder.is_dir() else _cached_card(base)
     if card is None or not card.is_file():
@@ -85,6 +87,17 @@ def _of_base(base: str | None) -> list[str]:
     text = card.read_text(encoding="utf-8", errors="replace")
     head = text.split("\n---")[0] if text.startswith("---") else ""
     return lines + [line for line in head.splitlines() if re.match(r"(license|license_name|license_link):\s*\S", line)]
+
+
+def _names_a_repository(name: str) -> bool:
+    """Whether the hub could have a model of this name."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _cached_card(name: str) -> Path | None:

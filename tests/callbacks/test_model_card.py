@@ -93,6 +93,7 @@ def test_directories_are_no_base_models(tmp_path):
     head, _ = card(tmp_path, 20, str(tmp_path))
     assert "base_model" not in head
     assert "base_model" not in card(tmp_path, 20, "packaged:driver")[0]
+    assert "base_model" not in card(tmp_path, 20, "a model from scratch")[0]
     (tmp_path / "adapter_config.json").write_text("{}")
     assert card(tmp_path, 20)[0]["library_name"] == "peft"
 

@@ -91,8 +91,9 @@ def test_both_stages(tmp_path, capsys):
     assert sum(both) / 3 == pytest.approx(policy["both"]["EPDMS"])
     assert found["human"]["stage_two"] is None
     # Rates of the objective are those of each set of scenes.
-    # Follow-ups of a standing ego are alike, and prompts that are alike count once.
-    assert module.evaluations["test"].prompts == 3 < module.evaluations["test_follow_ups"].prompts <= 6
+    # Follow-ups of a scene are one sample with it, so that six of three scenes count three times.
+    follow_ups = module.evaluations["test_follow_ups"]
+    assert module.evaluations["test"].prompts == follow_ups.prompts == follow_ups.repeats == 3
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     name = next(number for number, line in enumerate(lines) if line[0] == "policy:")
     assert lines[name][1:] == ["3", "scenes,", "6", "follow-ups", "of", "3;", "malformed", "0.000,", "0.000"]

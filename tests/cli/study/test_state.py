@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[3]
 REWARDS = "def brief(completions):\n    return [0.0 for _ in completions]\n"
 PROMPTS = '{"prompt": "one"}\n{"prompt": "two"}\n'
 SHIPPED = {
-    task: " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{task}*.yaml"))
+    # Those of docs/claims.md wait for a machine with hours to spare, as the page says.
+    task: " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{task}*.yaml") if "claims" not in file.stem)
     for task in ("gridworld", "gsm8k", "navsim")
 }
 COMMITTED = {
