@@ -1,7 +1,9 @@
 """Constraints in TRL's trainer: advantages, weights and logs are this package's, and TRL keeps the rest."""
 
 import importlib
+import os
 import re
+import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -32,7 +34,9 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.trl import Lagrangian
+from tests import trl_worker
 
+ROOT = Path(__file__).parents[1]
 OPTIONS = {field.name for field in fields(GRPOConfig)} - {field.name for field in fields(TrainingArguments)}
 OBJECTIVE = Objective("brief", {"vowels": Constraint(at_least=0.8)})
 PROMPTS = [{"prompt": f"Say {word}.", "kind": kind} for word in ("yes", "no") for kind in ("easy", "hard")]
@@ -143,8 +147,12 @@ def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of,
     functions = [named(name, lambda name=name: records[name]) for name in ("brief", "vowels")]
     trainer = trainer_of(functions, num_generations_eval=2)
     lagrangian = Lagrangian(trainer, OBJECTIVE, scale=scale)
-    trainer.model.train()
     for measured, expected, weights in watch.updates:
+        # An evaluation between updates moves neither weights nor the running deviation.
+        records.update({"brief": [float(n) for n in range(16)], "vowels": [n % 2 for n in range(16)]})
+        trainer.model.eval()
+        trainer._generate_and_score_completions([PROMPTS[0]] * 16)
+        trainer.model.train()
         records.update({name: replay(signal) for name, signal in measured.items()})
         assert list(lagrangian.advantages.weights.values()) == weights
         output = trainer._generate_and_score_completions([PROMPTS[0]] * 16)
@@ -349,7 +357,7 @@ def test_settings_of_another_method_are_refused(trainer_of, settings, objective,
 
 
 def test_the_table_has_all_options_of_trl_once():
-    text = (Path(__file__).parents[1] / "docs/trl.md").read_text()
+    text = (ROOT / "docs/trl.md").read_text()
     rows = text.partition("## Options of `GRPOConfig`")[2].partition("\n## ")[0].splitlines()
     named = [option for row in rows if row.startswith("| ") for option in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(OPTIONS)
@@ -362,7 +370,7 @@ def test_options_refused_are_those_of_the_table(trainer_of):
         "scale_rewards": "batch",
         "multi_objective_aggregation": "normalize_then_sum",
     }
-    text = (Path(__file__).parents[1] / "docs/trl.md").read_text()
+    text = (ROOT / "docs/trl.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| refused")]
     assert {*re.findall(r"`(\w+)`", row)} == others.keys()
     for name, value in others.items():
@@ -433,10 +441,16 @@ def test_a_lagrangian_after_training_is_refused(trainer_of):
 
 def test_a_schedule_is_counted_in_generations(trainer_of):
     """Two passes over each generation: 8 steps are 4 generations, so a schedule of 5 would never end."""
-    trainer = trainer_of([brief, vowels], num_iterations=2, max_steps=8)
-    Lagrangian(trainer, Objective("brief", {"vowels": Constraint(at_least=0.8, start=0.2, over=5)}))
-    with pytest.raises(UserError, match="within the run's 4 updates"):
+
+    def trained(over):
+        trainer = trainer_of([brief, vowels], num_iterations=2, max_steps=8)
+        Lagrangian(trainer, Objective("brief", {"vowels": Constraint(at_least=0.8, start=0.2, over=over)}))
         trainer.train()
+        return logged(trainer, "threshold/vowels")
+
+    assert trained(4) == pytest.approx([0.2, 0.35, 0.5, 0.65])
+    with pytest.raises(UserError, match="within the run's 4 updates"):
+        trained(5)
 
 
 def test_another_threshold_at_a_resume_is_told():
@@ -447,19 +461,41 @@ def test_another_threshold_at_a_resume_is_told():
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_advantages_of_all_rewards(launch, model, tmp_path):
+def test_two_processes_have_the_advantages_of_all_rewards(model, tmp_path):
     """Groups split between processes, evaluations between generations: rows, counts and deviations of all answers."""
-    launch(2, Path(__file__).with_name("trl_worker.py"), tmp_path, model, timeout=300)
-    first, second = (torch.load(tmp_path / f"rank_{rank}.pt", weights_only=True) for rank in range(2))
-    expected = ConstrainedAdvantages(OBJECTIVE)
-    assert len(first["generations"]) == len(second["generations"]) == 3
-    for (rewards, here), (same, there) in zip(first["generations"], second["generations"], strict=True):
+    first, second = launched(tmp_path, model)
+    whole, generations = first["through"], first["through"]["generations"]
+    expected = ConstrainedAdvantages(trl_worker.OBJECTIVE)
+    assert len(generations) == len(second["through"]["generations"]) == 3
+    for (rewards, here), (same, there) in zip(generations, second["through"]["generations"], strict=True):
         assert torch.equal(rewards, same) and len(rewards) == 12 and not torch.equal(rewards[:6], rewards[6:])
         groups = dict(zip(("brief", "vowels"), rewards.T.reshape(2, 3, 4), strict=True))
         assert torch.equal(torch.cat([here, there]), expected(groups).flatten())
-    assert first["weights"] == second["weights"] == expected.weights
+    assert whole["weights"] == second["through"]["weights"] == expected.weights
+
+    # The schedule of thresholds counts generations, and an evaluation has the rate of both processes' answers.
+    thresholds = [line["threshold/vowels"] for line in whole["log"] if "threshold/vowels" in line]
+    assert thresholds == pytest.approx([0.2, 0.4, 0.6])
+    rates = [line["eval_rate/vowels"] for line in whole["log"] if "eval_rate/vowels" in line]
+    assert rates == pytest.approx([rewards[:, 1].mean().item() for rewards in whole["evaluations"]])
+    assert len(rates) == 3 and len(whole["evaluations"][0]) == 12
+
     # Both processes resumed from the checkpoint after the first generation.
-    assert first["resumed"] == second["resumed"] == expected.weights
+    for (rewards, here), (same, again) in zip(generations[1:], first["resumed"]["generations"], strict=True):
+        assert torch.equal(rewards, same) and torch.equal(here, again)
+    assert first["resumed"]["weights"] == second["resumed"]["weights"] == expected.weights
+
+
+def launched(folder, model):
+    """What both processes of trl_worker.py left, started by a user's command."""
+    # `--multi_gpu` means several processes on one machine: `--cpu` starts one. The script itself asks for CPUs.
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
+    command += ["--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"]
+    command += ["-m", "tests.trl_worker", str(folder), model]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder)}  # no configuration of the user's
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 def test_functions_outside_of_the_objective_are_told(trainer_of):

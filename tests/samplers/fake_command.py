@@ -28,6 +28,7 @@ def main():
     options = dict(argument.lstrip("-").split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))
     if options.get("fault") == "dies":
         print(
+            "(APIServer pid=1) WARNING 11-28 16:15:07 [utils.py:255] This can cause errors like `OSError: [Errno 24]`",
             "ValueError: head size 24 is not supported",
             *(f"line {number}" for number in range(30)),
             sep="\n",

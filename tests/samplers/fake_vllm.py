@@ -289,8 +289,8 @@ def main(arguments):
     for name in ("serve", "model", "--host", "--logprobs-mode", "--dtype", "--gpu-memory-utilization"):
         parser.add_argument(name)
     parser.add_argument("--port", type=int)
-    parser.add_argument("--no-enable-chunked-prefill", action="store_true")
-    parser.add_argument("--enable-sleep-mode", action="store_true")
+    for name in ("--no-enable-chunked-prefill", "--enforce-eager", "--enable-sleep-mode"):
+        parser.add_argument(name, action="store_true")
     given = parser.parse_args(arguments)
     assert given.serve == "serve" and given.host == "127.0.0.1" and os.environ["VLLM_SERVER_DEV_MODE"] == "1"
     FakeServer(given.model, given.logprobs_mode, port=given.port, sleep_mode=given.enable_sleep_mode)

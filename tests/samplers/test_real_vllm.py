@@ -46,18 +46,22 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["untied", "tied"])
-def model(request, tmp_path_factory):
-    """A directory; answers differ in length, because the model is peaked and the policy has many stop tokens."""
-    directory = make_tiny_model(tmp_path_factory.mktemp("models") / request.param, heads=2)
+def make_served_model(directory, untied):
+    """A model for vLLM; answers differ in length, because it is peaked and the policy has many stop tokens."""
+    make_tiny_model(directory, heads=2)
     network = AutoModelForCausalLM.from_pretrained(directory)
     with torch.no_grad():
         network.get_input_embeddings().weight.mul_(3)
-    if request.param == "untied":
+    if untied:
         network.config.tie_word_embeddings = False
         network.lm_head.weight = torch.nn.Parameter(network.lm_head.weight.detach().clone())
     network.save_pretrained(directory)
     return directory
+
+
+@pytest.fixture(scope="module", params=["untied", "tied"])
+def model(request, tmp_path_factory):
+    return make_served_model(tmp_path_factory.mktemp("models") / request.param, untied=request.param == "untied")
 
 
 @pytest.fixture(scope="module")

@@ -114,8 +114,9 @@ class OwnServer:
         text = os.pread(self._log, 2**20, max(size - 2**20, 0)).decode(errors="replace")
         lines = [printable(line) for line in text.splitlines() if line.strip()]
         last = lines[-LAST_LINES:]
-        first = next((line for line in lines if re.search(r"\w(Error|Exception): ", line)), None)
-        return "\n".join([first, *last] if first is not None and first not in last else last)
+        # A warning may quote an error that did not happen.
+        errors = [line for line in lines if re.search(r"\w(Error|Exception): ", line) and " WARNING " not in line]
+        return "\n".join(last if set(errors[:1]) <= set(last) else [errors[0], *last])
 
 
 def _words(command: str) -> tuple[list[str], list[str]]:

@@ -47,7 +47,7 @@ REMEDIES = {
 """Remedies by parts of vLLM's messages."""
 BESIDE = {
     "cuda": ["--gpu-memory-utilization=0.4"],
-    "cpu": ["--dtype=float32", "--no-enable-chunked-prefill", "--gpu-memory-utilization=0.1"],
+    "cpu": ["--dtype=float32", "--no-enable-chunked-prefill", "--enforce-eager", "--gpu-memory-utilization=0.1"],
 }
 """Options of a server that a run starts, by the policy's device: the server isn't alone there, and docs/vllm.md."""
 IN_BETWEEN = "incomplete"
