@@ -26,6 +26,7 @@ CROSSING = scene_to_json(crossing())
 KEYS = {
     *(
         "dialect",
+        "provenance",
         "scores",
         "tag",
         "valid",
