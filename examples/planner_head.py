@@ -55,7 +55,7 @@ def denoise(head, chain, context, numbers, steps):
         optimizer.step()
         schedule.step()
         if step % 500 == 499:
-            print(f"step {step + 1}: loss {float(loss):.4f}", flush=True)
+            print(f"step {step + 1}: loss {float(loss.detach()):.4f}", flush=True)
 
 
 def main(folder="my-head", count="12000", steps="4000"):
