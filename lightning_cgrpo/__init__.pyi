@@ -37,6 +37,7 @@ from lightning_cgrpo.objective.objective import Objective as Objective
 from lightning_cgrpo.policies.action_distributions import Gaussian as Gaussian
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP as CategoricalMLP
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy as CausalLMPolicy
+from lightning_cgrpo.policies.chain_policy import ChainPolicy as ChainPolicy
 from lightning_cgrpo.policies.gaussian_mlp import GaussianMLP as GaussianMLP
 from lightning_cgrpo.policies.network_policy import NetworkPolicy as NetworkPolicy
 from lightning_cgrpo.policies.network_policy import RecurrentPolicy as RecurrentPolicy
@@ -44,6 +45,8 @@ from lightning_cgrpo.policies.normalized_observations import NormalizedObservati
 from lightning_cgrpo.policies.policy import Policy as Policy
 from lightning_cgrpo.policies.sharding import FSDP2Strategy as FSDP2Strategy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy as VisionLanguagePolicy
+from lightning_cgrpo.samplers.chain import ChainSampler as ChainSampler
+from lightning_cgrpo.samplers.chain import PlannerInputs as PlannerInputs
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler as ConversationSampler
 from lightning_cgrpo.samplers.environment import Environment as Environment
 from lightning_cgrpo.samplers.environment import EnvironmentSampler as EnvironmentSampler
@@ -58,6 +61,7 @@ from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.observations import Observations as Observations
 from lightning_cgrpo.tasks.driving.task import DrivingTask as DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts as WrittenThoughts
+from lightning_cgrpo.tasks.driving.trajectory_task import TrajectoryTask as TrajectoryTask
 from lightning_cgrpo.tasks.functions import FunctionTask as FunctionTask
 from lightning_cgrpo.tasks.functions import RewardModel as RewardModel
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask as GSM8KTask

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from driving_scenes.errors import InputError, printable
 from navsim_score.command import main as score
 from navsim_score.command.scenes import main as scenes
+from navsim_score.command.store import main as store
 
-COMMANDS = {"score": score, "scenes": scenes}
+COMMANDS = {"score": score, "scenes": scenes, "store": store}
 USAGE = """usage: python -m navsim_score score --scenes PATH --trajectories PATH [option ...]
        python -m navsim_score scenes --split NAME --out DIR --allow-pickles
+       python -m navsim_score store (--caches DIR --allow-pickles | --scenes PATH) --out DIR
 
-Score driving trajectories as NAVSIM v2 does (EPDMS), or write the scenes of one of NAVSIM's splits as files for it.
+Score driving trajectories as NAVSIM v2 does (EPDMS), write the scenes of one of NAVSIM's splits as files for it, or
+convert metric caches once into a store for training loops.
 `python -m navsim_score score --help` lists the options."""
 
 
@@ -24,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     if command not in COMMANDS:
-        error = f"Expected score or scenes, but got '{printable(command)}', try python -m navsim_score score --help."
+        error = (
+            f"Expected score, scenes or store, but got '{printable(command)}', try python -m navsim_score score --help."
+        )
         print(f"navsim_score: error: {error}", file=sys.stderr)
         return 2
     try:

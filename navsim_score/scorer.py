@@ -142,11 +142,27 @@ class Scorer:
         self.plans = overridden(plans, scenes)
         self.batch = SceneBatch.of(scenes, self.plans, device)
         self.comfort = HistoryComfort([scene.ego for scene in scenes], device)
-        self._expert = _Expert.of(self.batch)
+        self.expert = Expert.of(self.batch)
         self.human = self._human_columns() if human_filter else None
         self._pdms: PdmsColumns | None = None
         if pdms:
             self._pdms = PdmsColumns(self.batch, overridden(plan(scenes, by_pdms), scenes))
+
+    @classmethod
+    def prepared(
+        cls, batch: SceneBatch, comfort: HistoryComfort, expert: Expert, human: dict[str, Tensor] | None
+    ) -> Scorer:
+        """A scorer of scenes that were prepared before, in replayed traffic.
+
+        Args:
+            batch: may lack `scenes`.
+            human: ``[S]`` by official name, of the humans' drives; None without a filter.
+        """
+        scorer = cls.__new__(cls)
+        scorer.traffic, scorer.plans = LogReplay(), []
+        scorer.batch, scorer.comfort, scorer.expert, scorer.human = batch, comfort, expert, human
+        scorer._pdms = None
+        return scorer
 
     def __call__(self, poses: Tensor, scene: Tensor, interval: float = 0.5) -> Scores:
         """Score R candidates.
@@ -177,7 +193,7 @@ class Scorer:
         unfiltered = {name: outcome.value for name, outcome in scores.outcomes.items()}
         # 4. Progress is relative to the expert's in the same traffic, and comfort includes the history.
         product = multiplicative_metrics_prod(unfiltered)
-        pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
+        pdm_progress, pdm_product = self.expert.in_traffic(traffic, scene)
         comfort = self.comfort(states, scene)
         unfiltered |= {
             EGO_PROGRESS: ego_progress(scores.progress, product, pdm_progress, pdm_product),
@@ -225,7 +241,7 @@ class Scorer:
 
 
 @dataclass(frozen=True, eq=False)
-class _Expert:
+class Expert:
     """Simulated expert plans; `product` is DAC * DDC * TLC, because only NC depends on traffic."""
 
     motion: Motion
@@ -234,7 +250,7 @@ class _Expert:
     product: Tensor
 
     @classmethod
-    def of(cls, batch: SceneBatch) -> _Expert:
+    def of(cls, batch: SceneBatch) -> Expert:
         motion = Motion.of(track(batch.start, batch.pdm), torch.arange(len(batch), device=batch.start.device))
         areas = ego_areas(batch.surfaces, motion)
         product = (

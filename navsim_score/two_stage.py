@@ -12,7 +12,8 @@ from torch import Tensor
 from navsim_score.columns import EXTENDED_COMFORT, SHORT
 from navsim_score.dialects import ONE_STAGE, TWO_STAGES, Dialect
 from navsim_score.official_constants import FOLLOW_UP_VARIANCE, LEAST_WEIGHT_SUM
-from navsim_score.scoring.comfort import extended_comfort
+from navsim_score.provenance import scorer_version
+from navsim_score.scoring.comfort import paired_comfort
 from navsim_score.simulation.interpolation import in_scene
 from navsim_score.traffic.traffic import TrafficPolicy
 
@@ -60,13 +61,13 @@ class Result:
     by_scene: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Both stages and their product; None where unknown."""
+        """Both stages, their product, and the package that scored; None where unknown."""
         one, two = (
             means and {"scenes": means.scenes, "answers": means.answers, "malformed": means.malformed, **means.columns}
             for means in (self.first, self.second)
         )
         both = {"scenes": self.scenes, "EPDMS": self.epdms} if two else None
-        return {"dialect": self.dialect, "stage_one": one, "stage_two": two, "both": both}
+        return {"dialect": self.dialect, "scorer": scorer_version(), "stage_one": one, "stage_two": two, "both": both}
 
 
 def endpoints(start: Tensor, poses: Tensor) -> Tensor:
@@ -186,7 +187,7 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
         before = by_name.get(drive.previous) if drive.previous is not None else None
         earlier = None if before is None else drives[before].states
         if before is not None and earlier is not None and drive.states is not None:
-            comfort[row] = extended_comfort(drive.states, earlier).double()
+            comfort[row] = paired_comfort(drive.states, earlier).double()
             if both_frames:
                 comfort[before] = comfort[row]
     values = []

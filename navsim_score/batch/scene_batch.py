@@ -39,7 +39,7 @@ def overridden(plans: Sequence[ExpertPlan], scenes: Sequence[Scene]) -> list[Exp
 class SceneBatch:
     """S scenes as tensors."""
 
-    scenes: tuple[Scene, ...]
+    scenes: tuple[Scene, ...]  # empty if the tensors were stored
     start: Tensor  # [S, 7] x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame
     agents: AgentTracks  # [S, A, 41], as logged
     surfaces: Surfaces
@@ -47,15 +47,13 @@ class SceneBatch:
     pdm: Tensor  # [S, 41, 3] the expert's trajectories at 10 Hz
 
     def __len__(self) -> int:
-        return len(self.scenes)
+        return len(self.start)
 
     @classmethod
     def of(cls, scenes: Sequence[Scene], plans: Sequence[ExpertPlan], device: torch.device | str = "cpu") -> SceneBatch:
         egos = [scene.ego for scene in scenes]
         starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
-        lines = [plan.centerline for plan in plans]
-        width = max(len(line) for line in lines)
-        centerlines = torch.stack([torch.cat([line, line[-1].expand(width - len(line), 2)]) for line in lines])
+        centerlines = padded_lines([plan.centerline for plan in plans])
         return cls(
             tuple(scenes),
             starts.to(device),
@@ -64,3 +62,9 @@ class SceneBatch:
             Polylines.of(centerlines.to(device)),
             torch.stack([plan.trajectory for plan in plans]).to(device),
         )
+
+
+def padded_lines(lines: Sequence[Tensor]) -> Tensor:
+    """``[S, C, 2]`` of lines ``[c, 2]``, padded with their last points."""
+    width = max(len(line) for line in lines)
+    return torch.stack([torch.cat([line, line[-1].expand(width - len(line), 2)]) for line in lines])

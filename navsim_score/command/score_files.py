@@ -20,15 +20,16 @@ from navsim_score.command.trajectory_file import Candidate, read_candidates
 from navsim_score.dialects import OFF, PDMS, Dialect, Epdms
 from navsim_score.explanation import explain
 from navsim_score.geometry.boxes import box_corners, boxes_touch
+from navsim_score.provenance import Provenance, digest, scorer_version
 from navsim_score.scorer import Scorer, Scores
-from navsim_score.scoring.comfort import extended_comfort
+from navsim_score.scoring.comfort import paired_comfort
 from navsim_score.scoring.motion import take
 from navsim_score.traffic.traffic import TrafficPolicy
 
 SCENES_AT_ONCE = 32
 """More scenes take more memory at hardly more speed."""
 
-Loaded = tuple[str, Scene, list[Candidate]]
+Loaded = tuple[Pair, Scene, list[Candidate]]
 
 
 def score_files(
@@ -56,7 +57,7 @@ def score_files(
             try:
                 given = pair.trajectories
                 candidates = read_candidates(given) if isinstance(given, Path) else list(given)
-                loaded.append((pair.stem, read_scene(pair.scene), candidates))
+                loaded.append((pair, read_scene(pair.scene), candidates))
             except InputError as error:
                 errors.append(str(error))
         for together in _by_sampling(loaded):
@@ -69,7 +70,7 @@ def score_files(
                         results += _score([one], traffic, dialects, pictures, explained)
                     except Exception as error:
                         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-                        errors.append(f"{one[0]}: {kind}{error}")
+                        errors.append(f"{one[0].stem}: {kind}{error}")
         done(len(some))
     places = {pair.stem: place for place, pair in enumerate(pairs)}
     return _compared(sorted(results, key=lambda result: places[result.stem])), errors
@@ -86,7 +87,7 @@ def _sampling(candidates: Sequence[Candidate]) -> tuple[int, float]:
 def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
     """Scenes with plans of the same times; other plans of a scene become malformed."""
     parts: dict[tuple[int, float], list[Loaded]] = {}
-    for stem, scene, candidates in loaded:
+    for pair, scene, candidates in loaded:
         count, interval = _sampling(candidates)
         same = []
         for candidate in candidates:
@@ -95,7 +96,7 @@ def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
                 fault = f"Expected {count} poses, as of the scene's others, but got {len(poses)}."
                 candidate = Candidate(candidate.tag, None, fault)
             same.append(candidate)
-        parts.setdefault((count, interval), []).append((stem, scene, same))
+        parts.setdefault((count, interval), []).append((pair, scene, same))
     return list(parts.values())
 
 
@@ -123,15 +124,15 @@ def _score(
     hits = _hits(scorer, scores, rows_scene) if pictures else []
     results = []
     begin = 0
-    for number, ((stem, scene, candidates), plan) in enumerate(zip(loaded, scorer.plans, strict=True)):
+    for number, ((pair, scene, candidates), plan) in enumerate(zip(loaded, scorer.plans, strict=True)):
         rows = slice(begin, begin + len(candidates))
         begin = rows.stop
         words = []
-        if explained in (stem, scene.name):
+        if explained in (pair.stem, scene.name):
             words = [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
         results.append(
             ScoredScene(
-                stem=stem,
+                stem=pair.stem,
                 name=scene.name,
                 start=scene.ego.poses[-1],
                 previous=scene.previous,
@@ -140,6 +141,7 @@ def _score(
                 poses=poses[rows],
                 scores=take(scores, rows),
                 totals=totals,
+                provenance=str(Provenance(pair.scene.name, None, scorer_version(), digest(pair.scene.read_bytes()))),
                 picture=Picture(scene, plan.centerline, hits[rows]) if pictures else None,
                 words=words,
             )
@@ -171,9 +173,7 @@ def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
         if before is not None:
             partner = partners(result, before)
             states = before.scores.states[partner.clamp(min=0)]
-            comfort = extended_comfort(result.scores.states, states).to(states)
-            comparable = (partner >= 0) & before.scores.valid[partner.clamp(min=0)]
-            comfort = torch.where(comparable, comfort, torch.nan)
+            comfort = torch.where(partner >= 0, paired_comfort(result.scores.states, states), torch.nan)
             result = replace(result, scores=result.scores.with_extended_comfort(comfort))
         compared.append(result)
     return compared

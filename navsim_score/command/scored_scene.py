@@ -39,6 +39,7 @@ class ScoredScene:
     poses: Tensor  # [R, P, 3], NaN where malformed
     scores: Scores
     totals: Mapping[str, Dialect]  # by full name, the first of `epdms`
+    provenance: str  # of the scene and the score
     picture: Picture | None = None
     words: Sequence[Sequence[str]] = ()  # for each candidate, why it got its score; only of the explained scene
 
@@ -67,6 +68,7 @@ class ScoredScene:
             for name, column in columns.items():
                 content[name] = float(column[row]) if valid else 0.0
             content["dialect"] = next(iter(self.totals))
+            content["provenance"] = self.provenance
             content["scores"] = {}
             for name, dialect in self.totals.items():
                 failed = None if dialect.drops_failed else 0.0

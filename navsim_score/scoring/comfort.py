@@ -51,13 +51,27 @@ class HistoryComfort:
     """
 
     def __init__(self, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> None:
-        pasts = [_sampled(history) for history in histories]
+        self._keep([_sampled(history) for history in histories], device)
+
+    @classmethod
+    def of_pasts(cls, pasts: Sequence[Tensor], device: torch.device | str = "cpu") -> HistoryComfort:
+        """The checks after sampled histories ``[N, 3]``: yaw, ax, ay every 0.1 s."""
+        comfort = cls.__new__(cls)
+        comfort._keep(pasts, device)
+        return comfort
+
+    def _keep(self, pasts: Sequence[Tensor], device: torch.device | str) -> None:
         lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
         self.lengths = lengths.to(device)
         self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
         for length in sorted(set(lengths.tolist()) - {0}):
             rows = [past if len(past) == length else past.new_zeros(length, 3) for past in pasts]
             self.pasts[length] = torch.stack(rows).to(device)
+
+    def past(self, scene: int) -> Tensor:
+        """``[N, 3]`` yaw, ax, ay of a scene's history at 10 Hz; N is 0 without a history."""
+        length = int(self.lengths[scene])
+        return self.pasts[length][scene] if length else torch.zeros(0, 3, dtype=torch.float64)
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
         """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
@@ -105,6 +119,17 @@ def extended_comfort(now: Tensor, previous: Tensor) -> Tensor:
         for one, other, largest in zip(ours, theirs, EXTENDED_COMFORT_BOUNDS, strict=True)
     ]
     return torch.stack(differences, -1).all(-1)
+
+
+def paired_comfort(now: Tensor, previous: Tensor) -> Tensor:
+    """EC ``[...]`` of drives of two frames, NaN where either is malformed, because a failed drive makes no pair.
+
+    Args:
+        now: ``[..., T, 11]`` states, NaN where malformed.
+        previous: ``[..., T, 11]`` states, planned half a second earlier, NaN where malformed.
+    """
+    both = now.isfinite().all((-1, -2)) & previous.isfinite().all((-1, -2))
+    return torch.where(both, extended_comfort(now, previous).to(now), torch.nan)
 
 
 def _features(states: Tensor) -> tuple[Tensor, ...]:

@@ -26,6 +26,7 @@ CROSSING = scene_to_json(crossing())
 KEYS = {
     *(
         "dialect",
+        "provenance",
         "scores",
         "tag",
         "valid",
@@ -218,7 +219,7 @@ def test_python_of_the_page_runs(folder, block):
     exec(compile(block, "navsim_score/README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("line", re.findall(r"^python -m navsim_score (.*)$", PAGE, re.MULTILINE))
+@pytest.mark.parametrize("line", re.findall(r"^python -m navsim_score (score .*)$", PAGE, re.MULTILINE))
 def test_commands_of_the_page_run(folder, line):
     """With the page's folders, a scene of its own, and a submission."""
     for place in ("scenes", "answers", "."):

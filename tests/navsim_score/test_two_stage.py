@@ -6,10 +6,15 @@ import math
 import pytest
 import torch
 
+from driving_scenes.generator import GeneratedScenes
 from driving_scenes.json_fields import Field
-from driving_scenes.scene_file import map_from_json, scene_from_json
+from driving_scenes.scene_file import map_from_json, scene_from_json, write_scene
 from navsim_score.columns import COLUMNS, SHORT
-from navsim_score.dialects import EPDMS
+from navsim_score.command.pairs import Pair
+from navsim_score.command.score_files import score_files
+from navsim_score.command.trajectory_file import Candidate
+from navsim_score.dialects import DIALECTS, EPDMS
+from navsim_score.evaluation import drives
 from navsim_score.simulation.simulate import simulate
 from navsim_score.tables import show_stages
 from navsim_score.traffic.log_replay import LogReplay
@@ -140,3 +145,29 @@ def test_a_driver_without_follow_ups_shares_the_table_of_two_stages(capsys):
     show_stages(found)
     starts = [line.split()[0] for line in capsys.readouterr().out.splitlines()[3:-2]]
     assert starts == ["policy:", "S1", "S2", "both", "human:", "S1"]
+
+
+def test_score_and_summary_aggregate_alike_after_malformed_answers(tmp_path):
+    """The files of `score` and the summary of `test` agree on EC and totals, whichever answers are malformed."""
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    poses = torch.stack([before.human, after.human])[:, None].repeat(1, 4, 1, 1)
+    poses[0, 1] *= 0.3  # another drive, so that extended comfort is 0
+    poses[0, 2] = poses[1, 3] = torch.nan
+    pairs = []
+    for scene, plans in zip((before, after), poses, strict=True):
+        write_scene(scene, tmp_path / f"{scene.name}.scene.json")
+        tried = [Candidate(str(row), None if plan.isnan().any() else plan) for row, plan in enumerate(plans)]
+        pairs.append(Pair(scene.name, tmp_path / f"{scene.name}.scene.json", tried))
+    for key in ("epdms", "epdms_valid"):
+        dialect = DIALECTS[key]
+        results, _ = score_files(pairs, LogReplay(), [dialect], False, lambda count: None)
+        rows = [row for result in results for row in result.rows()]
+        assert [row["two_frame_extended_comfort"] for row in rows] == [None] * 4 + [1.0, 0.0, None, None]
+        scorer = dialect.scorer([before, after], LogReplay(), None)
+        scores = scorer(poses.flatten(0, 1), torch.arange(2).repeat_interleave(4))
+        found = summary(drives([before, after], scores, poses, 0.5, [0, 1], None, dialect), dialect, LogReplay()).first
+        totals = [row["scores"][found_name] for row in rows for found_name in row["scores"]]
+        known = [total for total in totals if total is not None]
+        assert found.columns["EPDMS"] == pytest.approx(sum(known) / len(known), abs=1e-12), key
+        assert found.columns["EC"] == 0.5, key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ class DrivingTask(Task):
         if "plan" not in prompts.columns and scenes and not any(scene.map.lanes.ids for scene in scenes):
             return self._read_alone(scenes, rollouts)
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        drives = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
+        drives = self.scored(scenes, self.answers(rollouts), prompts.columns.get("plan"))
         rollouts.info["drives"] = drives
         names = ("wat", *WEIGHTS, "epdms", *MULTIPLIERS, "ade", "malformed")
         malformed = torch.tensor([{"ade": torch.nan, "malformed": 1.0}.get(name, 0.0) for name in names])
@@ -128,25 +129,32 @@ class DrivingTask(Task):
             EXTENDED_COMFORT: _extended_comfort(scenes if drives else (), drives, shape, prompts.sample).to(device),
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
             "malformed": Signal(values["malformed"]),
-            **length_signals(rollouts, None),
+            **self._lengths(rollouts),
         }
 
-    def _read(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> Tensor:
+    def answers(self, rollouts: Rollouts) -> Sequence[Any]:
+        """G answers to each of B prompts, as `_read` takes them: texts."""
+        return texts(rollouts)
+
+    def _lengths(self, rollouts: Rollouts) -> dict[str, Signal]:
+        return length_signals(rollouts, None)
+
+    def _read(self, scenes: Sequence[Scene], answers: Sequence[Any]) -> Tensor:
         """``[B G, P, 3]`` poses of G texts in each of B scenes."""
         scene_of_each = [scene for scene, group in zip(scenes, answers, strict=True) for _ in group]
         return self.answer.trajectories([text for group in answers for text in group], scene_of_each)
 
     def _read_alone(self, scenes: Sequence[Scene], rollouts: Rollouts) -> dict[str, Signal]:
         """Signals of answers to predicted scenes without a map: scores don't apply."""
-        every, shape = texts(rollouts), rollouts.mask.shape[:2]
+        every, shape = self.answers(rollouts), rollouts.mask.shape[:2]
         poses = self._read(scenes, every)
         malformed = poses[:, 0, 0].isnan().view(shape).float().to(rollouts.actions.device)
         unknown = Signal(torch.zeros_like(malformed), applicable=torch.zeros_like(malformed, dtype=torch.bool))
         signals = dict.fromkeys(self.signals, unknown)
-        return {**signals, "malformed": Signal(malformed), **length_signals(rollouts, None)}
+        return {**signals, "malformed": Signal(malformed), **self._lengths(rollouts)}
 
     def scored(
-        self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None
+        self, scenes: Sequence[Scene], answers: Sequence[Any], plans: Sequence[ExpertPlan] | None = None
     ) -> list[ScoredAnswers]:
         """Read and score G texts in each of B scenes, in which the expert plans without `plans`.
 

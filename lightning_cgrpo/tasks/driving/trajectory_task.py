@@ -1,0 +1,40 @@
+"""DrivingTask for planners of trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from driving_scenes.scene import Scene
+from lightning_cgrpo.core.rollout import Rollouts, Signal
+from lightning_cgrpo.objective.signals import SignalKind
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+
+OF_TEXTS = ("tokens", "truncated")
+
+
+class TrajectoryTask(DrivingTask):
+    """`DrivingTask` for planners whose sampler reports ``info["poses"]`` ``[B, G, P, 3]`` every 0.25 s.
+
+    Its signals are those of `DrivingTask` but ``tokens`` and ``truncated``. Poses that are not finite are malformed.
+
+    Args: see `DrivingTask`; `answer` is not read.
+    """
+
+    signals: Mapping[str, SignalKind] = {
+        name: kind for name, kind in DrivingTask.signals.items() if name not in OF_TEXTS
+    }
+
+    def answers(self, rollouts: Rollouts) -> Sequence[Tensor]:
+        poses: Tensor = rollouts.info["poses"]
+        return list(poses)
+
+    def _read(self, scenes: Sequence[Scene], answers: Sequence[Any]) -> Tensor:
+        poses = torch.stack(list(answers)).flatten(0, 1).cpu()
+        return torch.where(poses.isfinite().all((1, 2), keepdim=True), poses, torch.nan)
+
+    def _lengths(self, rollouts: Rollouts) -> dict[str, Signal]:
+        return {}

@@ -1,0 +1,70 @@
+"""Where scores come from."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+DIGITS = 12
+"""Hexadecimal digits of a digest; two of a million stores share theirs with a chance of 0.2 %."""
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The scenes and programs behind scores: equal provenances give equal scores of equal trajectories."""
+
+    source: str  # kind and place of the scenes
+    devkit: str | None  # commit or version of the devkit that wrote the source; None for other sources
+    scorer: str  # this package's version and the digest of its code
+    digest: str  # of the prepared scenes' bytes
+
+    def __str__(self) -> str:
+        by = "" if self.devkit is None else f" of the devkit {self.devkit}"
+        return f"{self.source}{by}, digest {self.digest}, {self.scorer}"
+
+
+def digest(*contents: bytes) -> str:
+    """The first `DIGITS` of a SHA-256."""
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(content)
+    return total.hexdigest()[:DIGITS]
+
+
+@lru_cache(maxsize=1)
+def scorer_version() -> str:
+    """Version of this package, and a digest of its Python files, because a clone between two versions scores too."""
+    folder = Path(__file__).parent
+    files = sorted(folder.rglob("*.py"))
+    code = digest(*(file.relative_to(folder).as_posix().encode() + file.read_bytes() for file in files))
+    try:
+        number = version("lightning_cgrpo")
+    except PackageNotFoundError:  # on the path, not installed
+        number = UNKNOWN
+    return f"navsim_score {number}, code {code}"
+
+
+def devkit_version() -> str:
+    """Commit of the installed devkit's clone, else its version, else `UNKNOWN`."""
+    found = find_spec("navsim")
+    if found is None or not found.submodule_search_locations:
+        return UNKNOWN
+    folder = next(iter(found.submodule_search_locations))
+    try:
+        told = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        )
+    except OSError:  # without git
+        told = None
+    if told is not None and told.returncode == 0:
+        return told.stdout.strip()
+    try:
+        return version("navsim")
+    except PackageNotFoundError:
+        return UNKNOWN

@@ -1,0 +1,1 @@
+"""Scenes prepared once for the score, in a file that is read by memory map."""

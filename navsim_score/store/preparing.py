@@ -1,0 +1,83 @@
+"""Scenes of files and metric caches, prepared for a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from driving_scenes.devkit.index import read_cache
+from driving_scenes.errors import InputError, first_line
+from driving_scenes.scene import Scene
+from driving_scenes.scene_file import read_scene
+from navsim_score.batch.scene_batch import ExpertPlan
+from navsim_score.drop_in import cached_scene
+from navsim_score.scorer import Scorer
+from navsim_score.store.record import record_of, to_bytes
+from navsim_score.store.store import Entry
+
+MICROSECONDS = 1e6
+Prepared = tuple[Entry, bytes]
+Reader = Callable[[Path], Prepared]
+
+
+def prepared(
+    scene: Scene, plan: ExpertPlan | None = None, name: str | None = None, seconds: float | None = None
+) -> Prepared:
+    """A scene's entry and record.
+
+    Args:
+        plan: the expert's; by default PDM-Closed plans.
+        name: in the store; by default the scene's.
+        seconds: of t = 0 in the log.
+    """
+    scorer = Scorer([scene], plans=None if plan is None else [plan])
+    content = to_bytes(record_of(scorer))
+    return Entry(name or scene.name, scene.previous, scene.log, seconds, len(content)), content
+
+
+def of_scene_file(path: Path) -> Prepared:
+    """Prepare a scene file."""
+    return prepared(read_scene(path))
+
+
+def of_metric_cache(path: Path) -> Prepared:
+    """Prepare a metric cache of the devkit, a pickle; its folder's name is the token."""
+    cache: Any = read_cache(path)
+    scene, plan = cached_scene(cache)
+    entry, content = prepared(scene, plan, path.parent.name, cache.ego_state.time_us / MICROSECONDS)
+    log = getattr(cache, "log_name", None) or path.parents[2].name
+    return Entry(entry.name, entry.previous, str(log), entry.seconds, entry.size), content
+
+
+def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str]) -> Iterator[Prepared]:
+    """Prepare files in order; faults are put into `wrong`, because one damaged file must not end hours of work.
+
+    Args:
+        workers: processes; 1 prepares in this process.
+    """
+    if workers == 1:
+        results = map(_tried, repeat(read), paths)
+        yield from _kept(results, wrong)
+        return
+    with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn")) as pool:
+        yield from _kept(pool.map(_tried, repeat(read), paths, chunksize=8), wrong)
+
+
+def _tried(read: Reader, path: Path) -> Prepared | str:
+    try:
+        return read(path)
+    except Exception as error:  # damaged pickles raise errors of all kinds
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        return f"{path}: {kind}{first_line(error)}."
+
+
+def _kept(results: Iterator[Prepared | str], wrong: list[str]) -> Iterator[Prepared]:
+    for result in results:
+        if isinstance(result, str):
+            wrong.append(result)
+        else:
+            yield result

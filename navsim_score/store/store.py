@@ -1,0 +1,154 @@
+"""A folder of prepared scenes: `scenes.bin`, the records one after the other, and `index.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from driving_scenes.cache import unfinished
+from driving_scenes.errors import InputError, did_you_mean
+from navsim_score.provenance import DIGITS, Provenance
+from navsim_score.store.record import FIELDS, Record, from_bytes
+
+RECORDS, INDEX = "scenes.bin", "index.json"
+FORMAT = [[name, str(kind), list(shape)] for name, (kind, shape) in FIELDS.items()]
+"""Fields of a record, which a store must share with the package that reads it."""
+KEPT = 4096
+"""Opened scenes, some kilobytes each, because their numbers stay in the memory map."""
+PAIR = 0.55
+"""Seconds below which two scenes of a log are a pair of frames; officially in the devkit's script for one stage."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A scene of a store."""
+
+    name: str  # the token
+    previous: str | None  # name of the scene half a second before
+    log: str | None
+    seconds: float | None  # of t = 0 in the log
+    size: int  # bytes of the record
+
+
+class Store:
+    """Reads a store by memory map; a scene is opened once.
+
+    Args:
+        path: the folder that `write_store` wrote.
+
+    Raises:
+        InputError: no store, a store of another version, or one whose records are cut off.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        folder = Path(path)
+        index = _index(folder)
+        self.provenance = Provenance(**index["provenance"])
+        self.entries: dict[str, Entry] = {}
+        self._places: dict[str, int] = {}
+        place = 0
+        for fields in index["scenes"]:
+            entry = Entry(**fields)
+            self.entries[entry.name] = entry
+            self._places[entry.name] = place
+            place += entry.size
+        records = folder / RECORDS
+        size = records.stat().st_size if records.is_file() else 0
+        if size != place:
+            raise InputError(
+                f"Expected {records} to have {place:,} bytes, but got {size:,}, try to write the store again."
+            )
+        # Private, so that no reader can change the file; pages are read when they are needed.
+        self._bytes = torch.from_file(str(records), shared=False, size=place, dtype=torch.uint8)
+        self.record = lru_cache(KEPT)(self._opened)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def entry(self, name: str) -> Entry:
+        """A scene's line of the index.
+
+        Raises:
+            InputError: the store has no such scene.
+        """
+        if name not in self.entries:
+            hint = did_you_mean(name, list(self.entries)[:1000])
+            raise InputError(f"Expected scenes of the store, which has {len(self):,}, but got '{name}'.{hint}")
+        return self.entries[name]
+
+    def _opened(self, name: str) -> Record:
+        place = self._places[self.entry(name).name]
+        return from_bytes(self._bytes[place : place + self.entries[name].size])
+
+
+def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provenance: Provenance) -> Provenance:
+    """Write a folder of records, and return the provenance with their digest.
+
+    Records are written as they come, and the index last, so an interrupted store has none and is refused.
+
+    Args:
+        scenes: entries with the bytes of their records; at least one. Entries without a frame before get the frame of
+            their log at most `PAIR` seconds earlier.
+        provenance: without the digest.
+
+    Raises:
+        InputError: no scenes, or two of one name.
+    """
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INDEX).unlink(missing_ok=True)
+    entries: dict[str, Entry] = {}
+    total = hashlib.sha256()
+    with unfinished(folder / RECORDS) as beside, beside.open("wb") as file:
+        for entry, content in scenes:
+            if entry.name in entries:
+                raise InputError(f"Expected scenes of different names, but got '{entry.name}' twice.")
+            entries[entry.name] = entry
+            total.update(content)
+            file.write(content)
+    if not entries:
+        raise InputError("Expected at least one scene to store, but got none.")
+    known = replace(provenance, digest=total.hexdigest()[:DIGITS])
+    index = {"format": FORMAT, "provenance": asdict(known), "scenes": [asdict(entry) for entry in _paired(entries)]}
+    with unfinished(folder / INDEX) as beside:
+        beside.write_text(json.dumps(index), encoding="utf-8")
+    return known
+
+
+def _paired(entries: dict[str, Entry]) -> list[Entry]:
+    """Name the frame before of each scene whose log has one."""
+    logs: dict[str, list[Entry]] = {}
+    for entry in entries.values():
+        if entry.log is not None and entry.seconds is not None:
+            logs.setdefault(entry.log, []).append(entry)
+    before: dict[str, str] = {}
+    for frames in logs.values():
+        frames.sort(key=lambda entry: entry.seconds or 0.0)
+        for earlier, later in pairwise(frames):
+            assert earlier.seconds is not None and later.seconds is not None
+            if 0 < later.seconds - earlier.seconds < PAIR:
+                before[later.name] = earlier.name
+    return [replace(entry, previous=entry.previous or before.get(entry.name)) for entry in entries.values()]
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        index: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        known = index["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"Expected '{folder}' to be a folder that `python -m navsim_score store` wrote, but it has no {INDEX}."
+        ) from None
+    if known != FORMAT:
+        raise InputError(
+            f"Expected a store of this version, but {folder} has other fields, try to write the store again."
+        )
+    return index

@@ -1,0 +1,211 @@
+"""Scores of stored scenes beside those of scenes prepared anew, the devkit's rows and official scores."""
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from driving_scenes.errors import InputError
+from driving_scenes.generator import GeneratedScenes
+from driving_scenes.scene_file import read_scene, write_scene
+from navsim_score.__main__ import main
+from navsim_score.columns import COLUMNS
+from navsim_score.provenance import Provenance, scorer_version
+from navsim_score.scorer import Scorer
+from navsim_score.scoring.comfort import extended_comfort
+from navsim_score.signals import NAMES, NavsimSignals
+from navsim_score.store import preparing, store
+from navsim_score.store.joined import joined
+from navsim_score.store.preparing import of_metric_cache, prepared
+from navsim_score.store.store import RECORDS, Store, write_store
+from tests.navsim_score.devkit_scenes import candidates, scenes
+from tests.navsim_score.test_drop_in import cache_of
+from tests.navsim_score.test_parity import reference_plan
+
+OFFICIAL = json.loads((Path(__file__).parent / "devkit_rows.json").read_text())["scenes"]
+MADE = Provenance("hand-made scenes", None, scorer_version(), "")
+EXACT = [name for name in COLUMNS if name != "ego_progress"]
+"""Products of matrices round by the number of rows, which moves progress by some 1e-15."""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A store of the hand-made scenes, by their keys as tokens."""
+    folder = tmp_path_factory.mktemp("stored")
+    write_store(folder, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    return folder
+
+
+def assert_same(found, expected, path=""):
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype, path
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True), path
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same(found[key], value, f"{path}[{key}]")
+    elif is_dataclass(expected):
+        for field in fields(expected):
+            if field.name != "scenes":
+                assert_same(getattr(found, field.name), getattr(expected, field.name), f"{path}.{field.name}")
+
+
+def test_joined_records_are_the_prepared_scenes(stored):
+    opened = Store(stored)
+    found = joined([opened.record(name) for name in scenes()], "cpu")
+    expected = Scorer(list(scenes().values()))
+    assert_same(found.batch, expected.batch)
+    assert_same(found.expert, expected.expert)
+    assert_same(found.human, expected.human)
+    assert_same(found.comfort.pasts, expected.comfort.pasts)
+
+
+def test_a_batch_has_each_scenes_own_scores_and_the_devkits_rows(stored):
+    plans = candidates()
+    tokens = [*scenes(), "late"]  # a token may repeat
+    found = NavsimSignals(stored)(plans.expand(len(tokens), -1, -1, -1), tokens)
+    for row, token in enumerate(tokens):
+        alone = Scorer([scenes()[token]])(plans, torch.zeros(len(plans), dtype=torch.int64))
+        for name in EXACT:
+            assert torch.equal(found[NAMES[name]][row], alone.columns[name]), (token, name)
+        assert torch.allclose(found["EP"][row], alone.columns["ego_progress"], rtol=0, atol=1e-13)
+        official = torch.tensor(OFFICIAL[token]["epdms"], dtype=torch.float64)
+        assert torch.allclose(found["epdms"][row], official[:, 0], rtol=0, atol=1e-9)
+    assert found["EC"].isnan().all()
+    unfiltered = NavsimSignals(stored, human_filter=False)(plans[None], ["human_hits"])
+    official = torch.tensor(OFFICIAL["human_hits"]["epdms_no_filter"], dtype=torch.float64)
+    assert torch.allclose(unfiltered["epdms"][0], official[:, 0], rtol=0, atol=1e-9)
+    assert unfiltered.dialect == "EPDMS without human filter, one stage, LogReplay"
+
+
+def test_recorded_official_scores_come_from_a_store(shared_data, tmp_path):
+    cases = {}
+    for file in sorted((shared_data / "driving/cases").glob("*.official.json")):
+        official = json.loads(file.read_text())
+        if official["official"].get("non_reactive"):
+            cases[file.name] = (read_scene(str(file).replace(".official.", ".scene.")), official)
+    assert cases
+    made = (prepared(scene, reference_plan(scene, official), name) for name, (scene, official) in cases.items())
+    write_store(tmp_path, made, MADE)
+    signals = NavsimSignals(tmp_path)
+    for name, (_, official) in cases.items():
+        poses = torch.tensor([each["poses"] for each in official["trajectories"]], dtype=torch.float64)
+        found = signals(poses[None], [name])
+        for place, row in enumerate(official["official"]["non_reactive"]):
+            for column in COLUMNS:
+                near = 1e-6 if column == "ego_progress" else 0
+                assert found[NAMES[column]][0, place].item() == pytest.approx(row[column], abs=near, rel=0), column
+            assert found["epdms"][0, place].item() == pytest.approx(row["epdms_wo_ec"], abs=1e-6)
+
+
+def test_extended_comfort_is_that_of_pairs_of_frames(tmp_path):
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    write_store(tmp_path, map(prepared, (before, after)), MADE)
+    poses = torch.stack([before.human, after.human])[:, None].repeat(1, 3, 1, 1)
+    poses[0, 1] *= 0.3  # another drive
+    poses[0, 2] = torch.nan  # malformed, so candidate 2 has no pair
+    tokens = [before.name, after.name]
+    found = NavsimSignals(tmp_path)(poses, tokens)  # the store knows the pair
+    states = found.scores.states.unflatten(0, (2, 3))
+    expected = extended_comfort(states[1, :2], states[0, :2]).double()
+    assert expected.tolist() == [1, 0]
+    assert found["EC"][0].isnan().all()
+    assert torch.equal(found["EC"][1, :2], expected) and found["EC"][1, 2].isnan()
+    # EC has weight 2 of 16.
+    terms = 5 * found["EP"] + 5 * found["TTC"] + 2 * found["LK"] + 2 * found["HC"]
+    assert torch.allclose(found["wat"][1, :2], (terms[1, :2] + 2 * expected) / 16)
+    assert torch.allclose(found["wat"][1, 2], terms[1, 2] / 14)
+    # The malformed candidate has 0 everywhere, and the caller may name the pairs.
+    assert found.valid.tolist() == [[True, True, False], [True] * 3]
+    assert all(found[name][0, 2] == 0 for name in found if name != "EC")
+    assert NavsimSignals(tmp_path)(poses, tokens, [None, None])["EC"].isnan().all()
+    both = NavsimSignals(tmp_path, both_frames=True)(poses, tokens)
+    assert torch.equal(both["EC"][:, :2], expected.expand(2, -1)) and both["EC"][:, 2].isnan().all()
+
+
+def test_a_scene_is_opened_once_and_its_numbers_stay_in_the_map(stored, monkeypatch):
+    opened = []
+    monkeypatch.setattr(store, "from_bytes", lambda content, read=store.from_bytes: opened.append(1) or read(content))
+    signals, plans = NavsimSignals(stored), candidates()
+    for tokens in (["late", "cones"], ["cones", "late", "cones"], ["late"]):
+        signals(plans.expand(len(tokens), -1, -1, -1), tokens)
+    assert len(opened) == 2
+    record = signals.store.record("late")
+    begin = signals.store._bytes.data_ptr()
+    for name, values in record.items():
+        assert begin <= values.data_ptr() < begin + len(signals.store._bytes) or not values.numel(), name
+
+
+def test_scores_tell_where_they_come_from(stored, tmp_path):
+    found = NavsimSignals(stored)(candidates()[None], ["late"])
+    assert found.provenance.source == "hand-made scenes" and found.provenance.scorer == scorer_version()
+    again = write_store(tmp_path, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    assert again == found.provenance  # the digest is of the contents
+    other = write_store(tmp_path, [prepared(scenes()["late"])], MADE)
+    assert other.digest != again.digest
+
+
+def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, monkeypatch):
+    [plan] = Scorer([scenes()["late"]]).plans
+    caches = {}
+    for token, seconds in (("now", 7.0), ("next", 7.5), ("later", 8.5)):
+        caches[token] = cache_of(scenes()["late"], plan)
+        caches[token].ego_state.time_us = round(seconds * 1e6)
+        shift = caches[token].ego_state.time_us - 7_000_000
+        for state in caches[token].past_human_trajectory.get_sampled_trajectory()[:-1]:
+            state.time_us += shift
+        folder = tmp_path / "metric_cache" / "a_log" / "unknown" / token
+        folder.mkdir(parents=True)
+        (folder / "metric_cache.pkl").touch()
+    monkeypatch.setattr(preparing, "read_cache", lambda path: caches[path.parent.name])
+    paths = sorted((tmp_path / "metric_cache").rglob("metric_cache.pkl"))
+    write_store(tmp_path / "store", map(of_metric_cache, paths), MADE)
+    signals = NavsimSignals(tmp_path / "store")
+    previous = {name: signals.store.entry(name).previous for name in caches}
+    assert previous == {"now": None, "next": "now", "later": None}
+    assert signals.store.entry("now").log == "a_log"
+    found = signals(candidates()[None], ["now"])
+    alone = Scorer([scenes()["late"]])(candidates(), torch.zeros(4, dtype=torch.int64))
+    assert torch.allclose(found["epdms"][0], alone.epdms, rtol=0, atol=1e-9)
+
+
+def test_the_command_stores_scene_files_and_tells_damaged_ones(tmp_path, capsys):
+    for name in ("late", "cones"):
+        write_scene(replace(scenes()[name], name=name), tmp_path / f"{name}.scene.json")
+    (tmp_path / "broken.scene.json").write_text("{")
+    arguments = ["store", "--scenes", str(tmp_path), "--out", str(tmp_path / "store")]
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert "Wrote 2 scenes" in told.out and "digest" in told.out
+    assert "1 of 3 files could not be stored" in told.err and "broken.scene.json" in told.err
+    signals = NavsimSignals(tmp_path / "store")
+    assert set(signals.store.entries) == {"late", "cones"}
+    assert main(["store", "--caches", str(tmp_path), "--out", str(tmp_path / "store")]) == 2
+    assert "Expected --allow-pickles" in capsys.readouterr().err
+
+
+def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
+    def refused(call, *arguments):
+        with pytest.raises(InputError) as caught:
+            call(*arguments)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "navsim_score store" in refused(Store, tmp_path)
+    two = [prepared(scenes()["late"], name="same")] * 2
+    assert "'same' twice" in refused(write_store, tmp_path, two, MADE)
+    assert "at least one scene" in refused(write_store, tmp_path, [], MADE)
+    write_store(tmp_path, two[:1], MADE)
+    whole = (tmp_path / RECORDS).read_bytes()
+    (tmp_path / RECORDS).write_bytes(whole[:-8])
+    assert f"to have {len(whole):,} bytes" in refused(Store, tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(index | {"format": []}))
+    assert "of this version" in refused(Store, tmp_path)
+    signals = NavsimSignals(stored)
+    assert "Did you mean 'late'?" in refused(signals, candidates()[None], ["lat"])
+    assert "[B, G, P, 3]" in refused(signals, candidates(), ["late"])
+    assert "one previous scene per token" in refused(signals, candidates()[None], ["late"], [])

@@ -1,0 +1,41 @@
+"""The page about planners: its loop runs on stored scenes, and moves the weights of what is violated."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from lightning_cgrpo import ConstrainedAdvantages, Constraint, Objective
+from navsim_score.provenance import Provenance
+from navsim_score.signals import NavsimSignals
+from navsim_score.store.preparing import prepared
+from navsim_score.store.store import write_store
+from tests.navsim_score.devkit_scenes import candidates, scenes
+
+PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
+
+
+def test_the_loop_of_the_page_gives_advantages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = {name: scenes()[name] for name in ("late", "cones")}
+    write_store("store", (prepared(scene, name=name) for name, scene in made.items()), Provenance("", None, "", ""))
+    [block] = re.findall(r"```py\n(# once.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    names = {
+        "NavsimSignals": NavsimSignals,
+        "Objective": Objective,
+        "Constraint": Constraint,
+        "ConstrainedAdvantages": ConstrainedAdvantages,
+        "B": 2,
+        "G": 4,
+        "trajs": candidates().repeat(2, 1, 1),
+        "tokens_list": list(made),
+    }
+    exec(compile(block, "docs/planners.md", "exec"), names)
+    assert names["advantages"].shape == (8,) and names["advantages"].isfinite().all()
+    # Accelerating into the cones halves NC, and braking loses progress: neither is the best of its scene.
+    measured, advantages = names["measured"], names["advantages"].view(2, 4)
+    assert measured["NC"][1].min() == 0.5
+    best = advantages[1].argmax()
+    assert measured["NC"][1, best] == 1
+    assert names["advantages_of"].weights.keys() == {"reward", "NC", "DAC", "TTC", "EC", "progress"}
+    assert torch.isclose(torch.tensor(sum(names["advantages_of"].weights.values())), torch.tensor(1.0))
