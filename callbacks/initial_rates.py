@@ -14,6 +14,7 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.multipliers.dual import Dual
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import shown_targets
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
@@ -75,10 +76,13 @@ class InitialRates(Callback):
             return
         chosen = Evaluation({}, {}, evaluation.prompts, evaluation.answers, best)
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
-        targets = shown_targets(objective, evaluation)
+        # Fixed weights aim at nothing.
+        aims = any(isinstance(callback, Dual) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        targets = shown_targets(objective, evaluation) if aims else {}
         print_table(objective_table(objective, rows, "Before training", targets))
         if objective.look is not None:
-            print(f"Training aims at the targets, for a look with {objective.look}.", flush=True)
+            said = "Training aims at the targets" if aims else "The weights are fixed, so training has no targets"
+            print(f"{said}, for a look with {objective.look}.", flush=True)
         if EVERY in best and size > 1:
             share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
             print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)

@@ -244,7 +244,7 @@ class GeneratedDataModule(GroupDataModule):
         options: of `GroupDataModule`.
     """
 
-    evaluation_arguments = ("val_prompts",)
+    evaluation_arguments: tuple[str, ...] = ("val_prompts",)
 
     def __init__(
         self,

@@ -9,11 +9,12 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import Constraint, Objective, Signal
-from lightning_cgrpo.callbacks import FixedWeights, InitialRates, initial_rates
+from lightning_cgrpo.callbacks import FixedWeights, InitialRates, LagrangianCallback, initial_rates
 from lightning_cgrpo.callbacks.initial_rates import does_it_bind, met_by_far
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.modules.rollout_module import _check_lengths
+from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.tasks.gridworld import GridworldTask
@@ -84,6 +85,19 @@ def test_the_best_answer_of_each_prompt_and_the_thresholds_out_of_reach(tmp_path
     )
     text = " ".join(capsys.readouterr().out.split())
     assert "best of 4" in text and "Prompts with an answer that meets all thresholds: 0.900 (0.850-0.938)." in text
+
+
+@pytest.mark.parametrize("multipliers", [LagrangianCallback(), FixedWeights({"first": 0.1})])
+def test_the_targets_of_a_declared_look_are_those_of_learned_multipliers(multipliers, capsys):
+    objective = Objective("goal", {"first": Constraint(at_least=0.1)}, look=Look(1_000))
+    module = grid_module(max_steps=5, task=Marked(), objective=objective)
+    trainer = quiet_trainer(InitialRates(), multipliers, max_steps=1)
+    trainer.fit(module, GridworldDataModule(prompts_per_update=50, train_prompts=200))
+    text = " ".join(capsys.readouterr().out.split())
+    aims = not isinstance(multipliers, FixedWeights)
+    assert ("Training aims at the targets, for a look with 1,000 prompts" in text) == aims
+    assert ("0.1 target" in text) == aims
+    assert ("The weights are fixed, so training has no targets, for a look with 1,000 prompts" in text) != aims
 
 
 def test_a_threshold_that_the_sample_leaves_open_is_not_called_out(tmp_path):
