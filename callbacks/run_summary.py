@@ -22,10 +22,10 @@ from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_measurements import KeptMeasurements, LastUpdates, Validated, declared, measured
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
-from lightning_cgrpo.run.reads import listed_in
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.core.user_code import raised_by_signal
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.run.reads import listed_in
 from lightning_cgrpo.run.record import Best, Inputs, RunRecord
 
 EVERY = 5.0

@@ -117,6 +117,11 @@ class Objective:
                     "got none, try range: [LEAST, GREATEST] in the constraint, or no look:."
                 )
             rate = not constraint.bound.of_mean
+            if rate and constraint.bound.target == 0:
+                raise ObjectiveError(
+                    f"Expected thresholds that the look can certify, but constraint '{name}' allows no violation at all, "
+                    "try a threshold that allows some, or role: monitor."
+                )
             if rate and target_of(constraint.bound.target, self.look, len(self.decided)) is None:
                 raise ObjectiveError(
                     f"Expected look: to have prompts that can certify '{name}' {constraint.bound}, but got "

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.core.manifest.objects import Stated
+from lightning_cgrpo.settings.objects import Stated
 
 
 class Chain(Stated, ABC):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.manifest.objects import Stated
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.chain_policy import ChainPolicy
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
+from lightning_cgrpo.settings.objects import Stated
 
 
 class PlannerInputs(Stated, ABC):

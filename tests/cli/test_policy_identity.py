@@ -12,7 +12,7 @@ from lightning_cgrpo.policies.model_files import PACKAGED
 
 REWARDS = '"""Rewards."""\n\ndef brief(completions):\n    return [0.0 for _ in completions]\n'
 ARGUMENTS = [
-    *("-c", "configs/gsm8k.yaml", "--model.policy.model=mine"),
+    *("-c", "configs/gsm8k.yaml", "-c", "configs/ablations/gsm8k/no_look.yaml", "--model.policy.model=mine"),
     *("--model.task=FunctionTask", "--model.task.signals={brief: rewards_of_identity.brief}"),
     *("--data=PromptDataModule", "--data.path=a/train.jsonl", "--data.test_path=a/test.jsonl"),
     "--model.objective={reward: brief, constraints: {tokens: {mean_at_most: 9}}}",
