@@ -119,7 +119,7 @@ class Objective:
             rate = not constraint.bound.of_mean
             if rate and constraint.bound.target == 0:
                 raise ObjectiveError(
-                    f"Expected thresholds that the look can certify, but constraint '{name}' allows no violation at all, "
+                    f"Expected thresholds that a look can certify, but constraint '{name}' allows no violation, "
                     "try a threshold that allows some, or role: monitor."
                 )
             if rate and target_of(constraint.bound.target, self.look, len(self.decided)) is None:
