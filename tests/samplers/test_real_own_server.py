@@ -118,6 +118,13 @@ def test_it_trains(whole):
     assert len(norms) == UPDATES and min(norms) > 0.01
 
 
+def test_nothing_stays_of_a_server_whose_run_is_killed_while_it_starts(model, tmp_path):
+    starting = Fit(tmp_path / "run", model)
+    starting.until_engine()
+    starting.run.kill()
+    assert starting.ended() == -signal.SIGKILL
+
+
 def test_nothing_stays_however_a_run_ends_and_its_resumes_equal_a_whole_run(model, whole, tmp_path):
     """SIGKILL of the run, SIGKILL of the server, Ctrl-C, and an end by itself; each resume starts a server anew."""
     killed = Fit(tmp_path / "run", model)
@@ -139,10 +146,3 @@ def test_nothing_stays_however_a_run_ends_and_its_resumes_equal_a_whole_run(mode
     last.until_engine()  # its one update begins before the server starts
     assert last.ended() == 0, last.told()
     assert list(differences(tmp_path / "run", whole)) == []
-
-
-def test_nothing_stays_of_a_server_whose_run_is_killed_while_it_starts(model, tmp_path):
-    starting = Fit(tmp_path / "run", model)
-    starting.until_engine()
-    starting.run.kill()
-    assert starting.ended() == -signal.SIGKILL
