@@ -67,7 +67,8 @@ class Fit:
     def until(self, reached):
         until(lambda: self.run.poll() is not None or reached(), PATIENCE)
         assert self.run.poll() is None, self.told()
-        (keeper,) = [child for child in psutil.Process(self.run.pid).children() if "keeper.py" in child.cmdline()[2]]
+        children = psutil.Process(self.run.pid).children()
+        (keeper,) = [child for child in children if "keeper.py" in " ".join(child.cmdline())]
         (self.server,) = keeper.children()
         self.processes = [keeper, self.server, *self.server.children(recursive=True)]
         self.ports = {port for process in self.processes for port in listened(process)}
