@@ -97,7 +97,7 @@ def test_commands_in_configurations_and_sources_exist():
             if module == "lightning_cgrpo":
                 assert command in {"", "COMMAND", *RUNS, *TOOLS}, where
             elif module == "navsim_score":
-                assert command in {"", "score", "scenes"}, where
+                assert command in {"", "score", "scenes", "store"}, where
             elif module.partition(".")[0] in ("benchmarks", "examples", "docs", "tests"):
                 file = ROOT / module.replace(".", "/")
                 assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), where

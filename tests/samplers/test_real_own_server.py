@@ -51,7 +51,7 @@ class Fit:
         arguments += [f"--model.sampler.engine.timeout={PATIENCE}"]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(int(PATIENCE))}
-        self.folder, self.before = folder, shared_memory()
+        self.folder = folder
         command = [sys.executable, "-m", "lightning_cgrpo", *arguments]
         with (folder / "output.txt").open("ab") as output:
             files = {"stdout": output, "stderr": subprocess.STDOUT}
@@ -62,18 +62,22 @@ class Fit:
 
     def until_engine(self):
         """Until the server's engine begins to start."""
-        self.until(lambda: shared_memory() - self.before)
+        self.until(lambda: any(map(shared_memory, self.serving())))
 
     def until(self, reached):
         until(lambda: self.run.poll() is not None or reached(), PATIENCE)
         assert self.run.poll() is None, self.told()
-        (keeper,) = [child for child in psutil.Process(self.run.pid).children() if "keeper.py" in child.cmdline()[2]]
-        (self.server,) = keeper.children()
-        self.processes = [keeper, self.server, *self.server.children(recursive=True)]
+        self.processes = self.serving()
+        keeper, self.server, *engine = self.processes
         self.ports = {port for process in self.processes for port in listened(process)}
-        self.files = {keeper.cmdline()[4]} | (shared_memory() - self.before)
-        assert len(self.processes) >= 3, "the server's engine is a process of its own"
-        assert len(self.files) >= 2, "the engine and its workers share memory"
+        blocks = {block for process in self.processes for block in shared_memory(process)}
+        self.files = {keeper.cmdline()[4], *blocks}
+        assert engine and blocks, "the engine is a process of its own, and shares memory with its workers"
+
+    def serving(self):
+        """The keeper, the server, and the processes below it."""
+        keepers = [child for child in psutil.Process(self.run.pid).children() if keeps(child)]
+        return [process for keeper in keepers for process in (keeper, *keeper.children(recursive=True))]
 
     def ended(self):
         """The run's status, once nothing is left of its server."""
@@ -87,6 +91,13 @@ class Fit:
         return (self.folder / "output.txt").read_text()[-5000:]
 
 
+def keeps(process):
+    """True of a keeper; false of a process that has ended just now."""
+    with suppress(psutil.Error):
+        return "keeper.py" in " ".join(process.cmdline())
+    return False
+
+
 def listened(process):
     """Ports; none of a process that has ended just now."""
     with suppress(psutil.Error):
@@ -94,9 +105,11 @@ def listened(process):
     return set()
 
 
-def shared_memory():
-    """Blocks that Python made; other programs' come and go, too."""
-    return {str(file) for file in Path("/dev/shm").glob("psm_*")}
+def shared_memory(process):
+    """Blocks that it maps; none of a process that has ended just now."""
+    with suppress(psutil.Error, OSError):
+        return {place.path for place in process.memory_maps() if place.path.startswith("/dev/shm/psm_")}
+    return set()
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +129,13 @@ def test_it_trains(whole):
     print(f"sampling/log_prob_gap: {gaps}; gradients: {norms}")  # docs/vllm.md has the gaps
     assert len(gaps) == UPDATES and max(gaps) < 1e-4
     assert len(norms) == UPDATES and min(norms) > 0.01
+
+
+def test_nothing_stays_of_a_server_whose_run_is_killed_while_it_starts(model, tmp_path):
+    starting = Fit(tmp_path / "run", model)
+    starting.until_engine()
+    starting.run.kill()
+    assert starting.ended() == -signal.SIGKILL
 
 
 def test_nothing_stays_however_a_run_ends_and_its_resumes_equal_a_whole_run(model, whole, tmp_path):
@@ -139,10 +159,3 @@ def test_nothing_stays_however_a_run_ends_and_its_resumes_equal_a_whole_run(mode
     last.until_engine()  # its one update begins before the server starts
     assert last.ended() == 0, last.told()
     assert list(differences(tmp_path / "run", whole)) == []
-
-
-def test_nothing_stays_of_a_server_whose_run_is_killed_while_it_starts(model, tmp_path):
-    starting = Fit(tmp_path / "run", model)
-    starting.until_engine()
-    starting.run.kill()
-    assert starting.ended() == -signal.SIGKILL
