@@ -1,6 +1,6 @@
 """Train the head of configs/navsim_chain.yaml to imitate human drives in generated scenes, by denoising.
 
-    python examples/planner_head.py my-head 12000 4000    # folder, scenes, steps: five minutes on one CPU core
+    python examples/planner_head.py my-head 6000 4000    # folder, scenes, steps: two minutes on one CPU core
     python -m lightning_cgrpo fit -c configs/navsim_chain.yaml --model.policy.weights=my-head
 
 Each step mixes demonstrated drives with noise as the chain does, and the network predicts the drives. The last scenes
@@ -58,7 +58,7 @@ def denoise(head, chain, context, numbers, steps):
             print(f"step {step + 1}: loss {float(loss.detach()):.4f}", flush=True)
 
 
-def main(folder="my-head", count="12000", steps="4000"):
+def main(folder="my-head", count="6000", steps="4000"):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     context, numbers, speeds, human = demonstrations(int(count))

@@ -156,7 +156,8 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
     if checkpoint is None:
         if command not in EVALUATIONS:
             return "No checkpoint of this run yet: a new run starts." if asked == AUTO else None
-        weights = get(config, "model.init_args.policy.init_args.model") or "drawn from the seed"
+        given = (get(config, f"model.init_args.policy.init_args.{name}") for name in ("model", "weights"))
+        weights = next(filter(None, given), "drawn from the seed")
         other = "no run of this configuration has a checkpoint" if asked == AUTO else "--ckpt_path=last takes the run's"
         return f"{EVALUATIONS[command]} the starting weights ({weights}); {other}."
     if command not in BEGINNINGS:
