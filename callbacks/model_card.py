@@ -91,7 +91,8 @@ def _of_base(base: str | None) -> list[str]:
 
 def _names_a_repository(name: str) -> bool:
     """Whether the hub could have a model of this name."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)
