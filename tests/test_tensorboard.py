@@ -23,7 +23,7 @@ ARGUMENTS = (
 CONSTRAINTS = {"lava", "battery"}
 TAGS = {
     "reward/mean",
-    *(f"{family}/{name}" for family in ("rate", "threshold", "aim") for name in CONSTRAINTS),
+    *(f"{family}/{name}" for family in ("rate", "threshold") for name in CONSTRAINTS),
     *(
         f"{family}/{name}"
         for family in ("multiplier", "effective_weight", "groups/informative")
