@@ -113,7 +113,7 @@ class Checkpoints(ModelCheckpoint):
             shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
             nothing: dict[str, Any] = dict.fromkeys(shown)
             ranking = {name: replace(one, **nothing) for name, one in objective.constraints.items()}
-            self._ranked_by = f"latest third: {replace(objective, constraints=ranking)!r}"
+            self._ranked_by = f"latest third: {replace(objective, constraints=ranking, look=None)!r}"
             if objective.look is not None:
                 self._ranked_by += f", {objective.look!r}"
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:

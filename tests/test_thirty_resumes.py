@@ -41,8 +41,8 @@ def drawn(arguments: list[str], seed: int) -> list[tuple[str, Any]]:
     config = parsed(*arguments)
     found = []
     for above, path in leaves(config):
-        # PyTorch's own optimizers cannot step parameters with `differentiable`.
-        value = None if path[-1] == "differentiable" else other(above[path[-1]])
+        # PyTorch's own optimizers cannot step parameters with `differentiable`, nor with `capturable` on a CPU.
+        value = None if path[-1] in ("differentiable", "capturable") else other(above[path[-1]])
         if value is not None and path[0] in ("model", "data", "callbacks") and not changes_no_number(config, path):
             keys = [str(part) for part in path if part != "init_args"]
             found.append((".".join(keys), value))

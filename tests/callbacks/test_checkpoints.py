@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from lightning_cgrpo import Constraint
+from lightning_cgrpo import Constraint, Look, Objective
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.core.errors import UserError
@@ -56,6 +56,15 @@ def test_the_range_of_a_mean_ranks_no_policies(folder):
 
     assert ranked_by() == ranked_by(range=[0, 1.7]) != ranked_by(mean_at_least=0.2)
     assert "range=None" in ranked_by(range=[0, 1.7]), "as checkpoints without a range have it"
+
+
+def test_a_look_at_a_mean_ranks_policies(folder):
+    """The look needs the mean's range, which the ranking leaves out."""
+    callback, module = Checkpoints(monitor="val/merit", mode="max"), grid_module({})
+    constraint = Constraint(signal="entropy", mean_at_least=0.1, range=[0, 1.7])
+    module.objective = Objective("goal", {"lively": constraint}, look=Look(500))
+    callback.setup(quiet_trainer(callback, enable_checkpointing=True), module, "fit")
+    assert callback.state_dict()["ranked_by"].endswith(")}), Look(prompts=500, confidence=0.95, chance=0.9)")
 
 
 def kept(steps=1, ckpt_path=None, folder="kept", callback=None):
