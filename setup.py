@@ -103,7 +103,7 @@ setup(
         "tensorboard>=2.19",
         "torch>=2.9",
         "torchmetrics>=1.8",
-        "transformers>=5.19",
+        "transformers>=5.18",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["lightning_cgrpo = lightning_cgrpo.__main__:run"]},
