@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,7 +33,7 @@ def prepared(
     Args:
         plan: the expert's; by default PDM-Closed plans.
         name: in the store; by default the scene's.
-        seconds: of t = 0 in the log.
+        seconds: of t = 0 in the log; None leaves the scene out of the pairs of its log.
     """
     scorer = Scorer([scene], plans=None if plan is None else [plan])
     content = to_bytes(record_of(scorer))
@@ -48,9 +49,11 @@ def of_metric_cache(path: Path) -> Prepared:
     """Prepare a metric cache of the devkit, a pickle; its folder's name is the token."""
     cache: Any = read_cache(path)
     scene, plan = cached_scene(cache)
-    entry, content = prepared(scene, plan, path.parent.name, cache.ego_state.time_us / MICROSECONDS)
+    # Synthetic scenes have the log and the times of an original one, whose pair they aren't.
+    seconds = None if scene.synthetic else cache.ego_state.time_us / MICROSECONDS
+    entry, content = prepared(scene, plan, path.parent.name, seconds)
     log = getattr(cache, "log_name", None) or path.parents[2].name
-    return Entry(entry.name, entry.previous, str(log), entry.seconds, entry.size), content
+    return replace(entry, log=str(log)), content
 
 
 def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str]) -> Iterator[Prepared]:

@@ -15,7 +15,7 @@ import torch
 
 from driving_scenes.cache import unfinished
 from driving_scenes.errors import InputError, did_you_mean
-from navsim_score.provenance import DIGITS, Provenance
+from navsim_score.provenance import DIGITS, Provenance, scorer_version
 from navsim_score.store.record import FIELDS, Record, from_bytes
 
 RECORDS, INDEX = "scenes.bin", "index.json"
@@ -24,7 +24,7 @@ FORMAT = [[name, str(kind), list(shape)] for name, (kind, shape) in FIELDS.items
 KEPT = 4096
 """Opened scenes, some kilobytes each, because their numbers stay in the memory map."""
 PAIR = 0.55
-"""Seconds below which two scenes of a log are a pair of frames; officially in the devkit's script for one stage."""
+"""Most seconds between two original scenes of a log that are a pair, as in the devkit's script for one stage."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Entry:
     name: str  # the token
     previous: str | None  # name of the scene half a second before
     log: str | None
-    seconds: float | None  # of t = 0 in the log
+    seconds: float | None  # of t = 0 in the log; None is in no pair of its log
     size: int  # bytes of the record
 
 
@@ -44,6 +44,10 @@ class Store:
     Args:
         path: the folder that `write_store` wrote.
 
+    Attributes:
+        provenance: of scores by the package that opened the store.
+        entries: scenes by name.
+
     Raises:
         InputError: no store, a store of another version, or one whose records are cut off.
     """
@@ -51,7 +55,8 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         folder = Path(path)
         index = _index(folder)
-        self.provenance = Provenance(**index["provenance"])
+        written, now = Provenance(**index["provenance"]), scorer_version()
+        self.provenance = replace(written, scorer=now, prepared_by=None if written.scorer == now else written.scorer)
         self.entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
         place = 0
@@ -116,8 +121,10 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
             file.write(content)
     if not entries:
         raise InputError("Expected at least one scene to store, but got none.")
+    scenes_of_index = [asdict(entry) for entry in _paired(entries)]
+    total.update(json.dumps(scenes_of_index, sort_keys=True).encode())
     known = replace(provenance, digest=total.hexdigest()[:DIGITS])
-    index = {"format": FORMAT, "provenance": asdict(known), "scenes": [asdict(entry) for entry in _paired(entries)]}
+    index = {"format": FORMAT, "provenance": asdict(known), "scenes": scenes_of_index}
     with unfinished(folder / INDEX) as beside:
         beside.write_text(json.dumps(index), encoding="utf-8")
     return known
@@ -134,7 +141,7 @@ def _paired(entries: dict[str, Entry]) -> list[Entry]:
         frames.sort(key=lambda entry: entry.seconds or 0.0)
         for earlier, later in pairwise(frames):
             assert earlier.seconds is not None and later.seconds is not None
-            if 0 < later.seconds - earlier.seconds < PAIR:
+            if 0 < later.seconds - earlier.seconds <= PAIR:
                 before[later.name] = earlier.name
     return [replace(entry, previous=entry.previous or before.get(entry.name)) for entry in entries.values()]
 

@@ -148,11 +148,33 @@ def test_scores_tell_where_they_come_from(stored, tmp_path):
     assert other.digest != again.digest
 
 
+def test_the_digest_is_of_names_and_pairs_too(tmp_path):
+    two = [prepared(scenes()[name], name=name) for name in ("late", "cones")]
+    swapped = [
+        (replace(entry, name=other.name), content) for (entry, content), (other, _) in zip(two, two[::-1], strict=True)
+    ]
+    paired = [two[0], (replace(two[1][0], previous="late"), two[1][1])]
+    digests = {write_store(tmp_path, made, MADE).digest for made in (two, swapped, paired)}
+    assert len(digests) == 3
+
+
+def test_scores_are_of_the_code_that_scores_and_tell_the_one_that_prepared(tmp_path):
+    old = "navsim_score 0.0.1, code 000000000000"
+    write_store(tmp_path, [prepared(scenes()["late"], name="late")], replace(MADE, scorer=old))
+    found = NavsimSignals(tmp_path)(candidates()[None], ["late"]).provenance
+    assert found.scorer == scorer_version() and found.prepared_by == old
+    assert str(found).endswith(f"prepared by {old}, {scorer_version()}")
+
+
 def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, monkeypatch):
-    [plan] = Scorer([scenes()["late"]]).plans
+    [plan] = Scorer([scenes()["human_hits"]]).plans
     caches = {}
-    for token, seconds in (("now", 7.0), ("next", 7.5), ("later", 8.5)):
-        caches[token] = cache_of(scenes()["late"], plan)
+    # The devkit's pairs are at most 0.55 s apart, and have no synthetic scenes.
+    times = {"now": 7.0, "synthetic": 7.25, "next": 7.5, "far": 8.0625, "near": 8.5625, "beside": 8.5625}
+    for token, seconds in times.items():
+        caches[token] = cache_of(scenes()["human_hits"], plan)
+        if token in ("synthetic", "beside"):
+            caches[token].human_trajectory = None
         caches[token].ego_state.time_us = round(seconds * 1e6)
         shift = caches[token].ego_state.time_us - 7_000_000
         for state in caches[token].past_human_trajectory.get_sampled_trajectory()[:-1]:
@@ -165,10 +187,11 @@ def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, 
     write_store(tmp_path / "store", map(of_metric_cache, paths), MADE)
     signals = NavsimSignals(tmp_path / "store")
     previous = {name: signals.store.entry(name).previous for name in caches}
-    assert previous == {"now": None, "next": "now", "later": None}
+    none = dict.fromkeys(times)
+    assert previous == none | {"next": "now", "near": "far"}
     assert signals.store.entry("now").log == "a_log"
     found = signals(candidates()[None], ["now"])
-    alone = Scorer([scenes()["late"]])(candidates(), torch.zeros(4, dtype=torch.int64))
+    alone = Scorer([scenes()["human_hits"]])(candidates(), torch.zeros(4, dtype=torch.int64))
     assert torch.allclose(found["epdms"][0], alone.epdms, rtol=0, atol=1e-9)
 
 
@@ -209,3 +232,14 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
     assert "Did you mean 'late'?" in refused(signals, candidates()[None], ["lat"])
     assert "[B, G, P, 3]" in refused(signals, candidates(), ["late"])
     assert "one previous scene per token" in refused(signals, candidates()[None], ["late"], [])
+
+
+@pytest.mark.parametrize(("apart", "paired"), [(0.0, False), (0.55, True), (0.5501, False)])
+def test_a_pair_of_frames_is_at_most_the_devkits_seconds_apart(tmp_path, apart, paired):
+    entry, content = prepared(scenes()["late"], name="before")
+    made = [
+        (replace(entry, name=name, log="a", seconds=seconds), content)
+        for name, seconds in (("before", 0.0), ("after", apart))
+    ]
+    write_store(tmp_path, made, MADE)
+    assert Store(tmp_path).entry("after").previous == ("before" if paired else None)
