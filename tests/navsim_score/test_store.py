@@ -1,6 +1,7 @@
 """Scores of stored scenes beside those of scenes prepared anew, the devkit's rows and official scores."""
 
 import json
+import math
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -124,6 +125,42 @@ def test_extended_comfort_is_that_of_pairs_of_frames(tmp_path):
     assert NavsimSignals(tmp_path)(poses, tokens, [None, None])["EC"].isnan().all()
     both = NavsimSignals(tmp_path, both_frames=True)(poses, tokens)
     assert torch.equal(both["EC"][:, :2], expected.expand(2, -1)) and both["EC"][:, 2].isnan().all()
+
+
+def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(tmp_path):
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    write_store(tmp_path, map(prepared, (before, after)), MADE)
+    first, second = before.name, after.name
+    good, other, later = before.human[None], before.human[None] * 0.3, after.human[None]
+    both = NavsimSignals(tmp_path, both_frames=True)
+
+    def comfort(plans, tokens, previous=None):
+        return both(torch.stack(plans), tokens, previous)["EC"].flatten().tolist()
+
+    assert comfort([good, later, other, later], [first, second] * 2) == [1, 1, 0, 0]
+    assert comfort([other, good, later, later], [first, first, second, second]) == [0, 1, 0, 1]
+    # Both later frames have the same frame before, whose comfort is that of the first pair.
+    assert comfort([good, later, later * 0.3], [first, second, second]) == [1, 1, 0]
+    assert comfort([good, later * 0.3, later], [first, second, second]) == [0, 0, 1]
+    # No scene is its own frame before.
+    assert all(math.isnan(value) for value in comfort([good, later], [first, second], [first, second]))
+
+
+def test_the_number_of_poses_tells_their_interval(stored):
+    signals, plans = NavsimSignals(stored), candidates()[None]
+    times = torch.arange(1, 41, dtype=torch.float64) / 40
+    fine = torch.stack([20 * times, 0 * times, 0 * times], -1)[None, None]
+    assert torch.equal(signals(plans, ["late"])["epdms"], signals(plans, ["late"], interval=0.5)["epdms"])
+    found = signals(fine, ["cones"])
+    for name, expected in signals(fine, ["cones"], interval=0.1).items():
+        assert torch.equal(found[name], expected) or name == "EC", name
+    assert found["epdms"] != signals(fine, ["cones"], interval=0.5)["epdms"]
+    with pytest.raises(InputError, match=r"Expected interval=.* but got 16 poses"):
+        signals(plans.new_zeros(1, 1, 16, 3), ["late"])
+    for shape, tokens in (((0, 4, 8, 3), []), ((1, 0, 8, 3), ["late"]), ((1, 4, 0, 3), ["late"])):
+        with pytest.raises(InputError, match="at least one scene, candidate and pose"):
+            signals(torch.zeros(shape), tokens)
 
 
 def test_a_scene_is_opened_once_and_its_numbers_stay_in_the_map(stored, monkeypatch):
