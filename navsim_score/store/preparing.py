@@ -10,6 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from driving_scenes import SCENE_SUFFIX
 from driving_scenes.devkit.index import read_cache
 from driving_scenes.errors import InputError, first_line
 from driving_scenes.scene import Scene
@@ -42,7 +45,8 @@ def prepared(
 
 def of_scene_file(path: Path) -> Prepared:
     """Prepare a scene file."""
-    return prepared(read_scene(path))
+    entry, content = prepared(read_scene(path))
+    return replace(entry, file=path.name.removesuffix(SCENE_SUFFIX).removesuffix(".json")), content
 
 
 def of_metric_cache(path: Path) -> Prepared:
@@ -66,7 +70,8 @@ def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str])
         results = map(_tried, repeat(read), paths)
         yield from _kept(results, wrong)
         return
-    with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn")) as pool:
+    # A thread for each, because processes share the work.
+    with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         yield from _kept(pool.map(_tried, repeat(read), paths, chunksize=8), wrong)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -247,6 +248,58 @@ def test_the_command_stores_scene_files_and_tells_damaged_ones(tmp_path, capsys)
     assert "Expected --allow-pickles" in capsys.readouterr().err
 
 
+def test_scene_files_name_the_frame_before_by_file_or_scene(tmp_path):
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    for named in ("first", before.name):
+        write_scene(before, tmp_path / "first.scene.json")
+        write_scene(replace(after, previous=named), tmp_path / "second.scene.json")
+        assert main(["store", "--scenes", str(tmp_path), "--out", str(tmp_path / "store")]) == 0
+        opened = Store(tmp_path / "store")
+        assert opened.entry(after.name).previous == before.name
+    # A name that two folders' files share names no file.
+    copies = [(replace(prepared(before)[0], name=name, file="same"), prepared(before)[1]) for name in ("a", "b")]
+    entry, content = prepared(after)
+    write_store(tmp_path / "two", [*copies, (replace(entry, previous="same"), content)], MADE)
+    assert Store(tmp_path / "two").entry(after.name).previous == "same"
+
+
+def test_a_store_that_fails_leaves_the_earlier_one(tmp_path):
+    entry, content = prepared(scenes()["late"], name="late")
+    known = write_store(tmp_path, [(entry, content)], MADE)
+
+    def cut():
+        yield replace(entry, name="other"), content
+        raise OSError("no space")
+
+    for scenes_to_come, error in (([(entry, content)] * 2, InputError), ([], InputError), (cut(), OSError)):
+        with pytest.raises(error):
+            write_store(tmp_path, scenes_to_come, MADE)
+        assert Store(tmp_path).provenance == known and set(Store(tmp_path).entries) == {"late"}
+
+
+def test_a_store_is_opened_anew_in_another_process(stored, monkeypatch, tmp_path):
+    monkeypatch.chdir(stored.parent)
+    signals = NavsimSignals(stored.name)
+    content = pickle.dumps(signals)
+    assert len(content) < 1000  # not the scenes
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(content)
+    plans = candidates()[None]
+    assert torch.equal(again(plans, ["late"])["epdms"], signals(plans, ["late"])["epdms"])
+
+
+def threads(path):
+    return replace(prepared(scenes()["late"], name=path.name)[0], size=torch.get_num_threads()), b""
+
+
+@pytest.mark.slow
+def test_each_worker_has_one_thread(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    paths = [Path(name) for name in "ab"]
+    assert [entry.size for entry, _ in preparing.prepare(threads, paths, 2, [])] == [1, 1]
+
+
 def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
     def refused(call, *arguments):
         with pytest.raises(InputError) as caught:
@@ -265,6 +318,9 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
     index = json.loads((tmp_path / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"format": []}))
     assert "of this version" in refused(Store, tmp_path)
+    for damaged in ({"provenance": {"source": "x"}}, {"provenance": 1}, {"scenes": [{"name": "a"}]}, {"scenes": None}):
+        (tmp_path / "index.json").write_text(json.dumps(index | damaged))
+        assert "is damaged" in refused(Store, tmp_path)
     signals = NavsimSignals(stored)
     assert "Did you mean 'late'?" in refused(signals, candidates()[None], ["lat"])
     assert "[B, G, P, 3]" in refused(signals, candidates(), ["late"])
