@@ -59,6 +59,15 @@ def test_the_humans_drives_are_near_to_those_of_their_numbers():
         assert (found - scene.human)[:, :2].norm(dim=1).mean() < 0.5, number
 
 
+def test_numbers_of_a_drive_are_the_same_where_its_yaw_wraps():
+    numbers = torch.tensor([0.0] * 4 + [3.0, 4.0, 4.0, 2.0])
+    poses = drive(numbers, torch.tensor(14.0))[1::2]
+    wrapped = poses.clone()
+    wrapped[:, 2] = torch.atan2(poses[:, 2].sin(), poses[:, 2].cos())
+    assert not torch.equal(wrapped[:, 2].sign(), poses[:, 2].sign())
+    assert torch.allclose(numbers_of(wrapped, 14.0), numbers_of(poses, 14.0), rtol=0, atol=1e-9)
+
+
 def test_a_context_is_what_the_ego_sees(pair):
     """It doesn't depend on where the map's origin is, nor on what comes after t = 0."""
     scene = pair[0]
