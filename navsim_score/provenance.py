@@ -21,12 +21,14 @@ class Provenance:
 
     source: str  # kind and place of the scenes
     devkit: str | None  # commit or version of the devkit that wrote the source; None for other sources
-    scorer: str  # this package's version and the digest of its code
-    digest: str  # of the prepared scenes' bytes
+    scorer: str  # version of the package that scores, and the digest of its code
+    digest: str  # of the prepared scenes, their names and pairs
+    prepared_by: str | None = None  # the scorer that prepared the scenes; None if it is the one that scores
 
     def __str__(self) -> str:
         by = "" if self.devkit is None else f" of the devkit {self.devkit}"
-        return f"{self.source}{by}, digest {self.digest}, {self.scorer}"
+        prepared = "" if self.prepared_by is None else f", prepared by {self.prepared_by}"
+        return f"{self.source}{by}, digest {self.digest}{prepared}, {self.scorer}"
 
 
 def digest(*contents: bytes) -> str:

@@ -20,6 +20,8 @@ from navsim_score.traffic.log_replay import LogReplay
 
 NAMES = {official: short for short, official in SHORT.items() if official in (*COLUMNS, EXTENDED_COMFORT)}
 """Short name by official column."""
+INTERVALS = {8: 0.5, 40: 0.1}
+"""Seconds between poses of a plan of 4 s, by their number."""
 
 
 class BatchSignals(dict[str, Tensor]):
@@ -76,23 +78,34 @@ class NavsimSignals:
         poses: Tensor,
         tokens: Sequence[str],
         previous: Sequence[str | None] | None = None,
-        interval: float = 0.5,
+        interval: float | None = None,
     ) -> BatchSignals:
         """Score candidates.
 
         Args:
             poses: ``[B, G, P, 3]`` x, y, yaw in the ego's frame at t = 0, at ``interval``, 2 ``interval``, … seconds.
+            interval: seconds; by default 0.5 of 8 poses, and 0.1 of 40.
             tokens: B names of scenes.
             previous: of each scene, the name of the scene half a second before, None without; by default the store's.
-                Candidate g is compared with candidate g of this scene, if it is in the batch.
+                Candidate g is compared with candidate g of this scene, if it is in the batch. Of scenes that are in it
+                several times, the n-th copy is compared with the n-th of the scene before, or with its last.
 
         Raises:
-            InputError: wrong shapes, or an unknown scene.
+            InputError: wrong shapes, an empty batch, poses of an unknown interval, or an unknown scene.
         """
         if poses.dim() != 4 or poses.shape[3] != 3 or len(poses) != len(tokens):
             raise InputError(
                 f"Expected poses [B, G, P, 3] of B scenes, but got {list(poses.shape)} and {len(tokens)} tokens."
             )
+        if 0 in poses.shape:
+            raise InputError(f"Expected at least one scene, candidate and pose, but got poses {list(poses.shape)}.")
+        if interval is None and poses.shape[2] not in INTERVALS:
+            raise InputError(
+                f"Expected interval=, the seconds between poses, because only 8 and 40 poses have a default, but got "
+                f"{poses.shape[2]} poses without."
+            )
+        if interval is None:
+            interval = INTERVALS[poses.shape[2]]
         if previous is not None and len(previous) != len(tokens):
             raise InputError(f"Expected one previous scene per token, but got {len(previous)} of {len(tokens)} tokens.")
         entries = [self.store.entry(token) for token in tokens]
@@ -108,12 +121,14 @@ class NavsimSignals:
         # 2. Extended comfort of pairs of frames.
         states = scores.states.unflatten(0, (count, group))
         comfort = states.new_full((count, group), torch.nan)
-        rows = {token: row for row, token in reversed(list(enumerate(tokens)))}
-        pairs = [(row, rows[token]) for row, token in enumerate(previous) if token is not None and token in rows]
+        pairs = _pairs(tokens, previous)
         if pairs:
             now, before = torch.tensor(pairs, device=poses.device).T
             comfort[now] = paired_comfort(states[now], states[before])
             if self.both_frames:
+                # Of several pairs with the same frame before, the first counts.
+                firsts = {earlier: later for later, earlier in reversed(pairs)}
+                before, now = torch.tensor(list(firsts.items()), device=poses.device).T
                 comfort[before] = torch.where(comfort[before].isnan(), comfort[now], comfort[before])
         scores = scores.with_extended_comfort(comfort.flatten())
         # 3. Totals; malformed candidates have 0.
@@ -125,3 +140,18 @@ class NavsimSignals:
             signals[name] = known.unflatten(0, (count, group))
         valid = scores.valid.unflatten(0, (count, group))
         return BatchSignals(signals, valid, scores, self.dialect, self.provenance)
+
+
+def _pairs(tokens: Sequence[str], previous: Sequence[str | None]) -> list[tuple[int, int]]:
+    """Rows of scenes, each with the row of the scene before."""
+    copies: dict[str, list[int]] = {}
+    for row, token in enumerate(tokens):
+        copies.setdefault(token, []).append(row)
+    pairs = []
+    for token, rows in copies.items():
+        for number, row in enumerate(rows):
+            before = previous[row]
+            if before is not None and before != token and before in copies:
+                earlier = copies[before]
+                pairs.append((row, earlier[min(number, len(earlier) - 1)]))
+    return sorted(pairs)

@@ -96,6 +96,38 @@ def test_a_resumed_chain_goes_on_as_one_that_was_not_interrupted(tmp_path):
     assert not torch.equal(first.policy.net.net[0].weight, whole.policy.net.net[0].weight)
 
 
+class Attention(nn.Module):
+    """Over copies of an input, with dropout of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.mix, self.write = nn.Linear(4, 8), nn.MultiheadAttention(8, 2, dropout=0.3), nn.Linear(8, 2)
+
+    def forward(self, states, times, context):
+        hidden = self.read(torch.cat([states, times[:, None], context], 1)).expand(3, -1, -1)
+        return self.write(self.mix(hidden, hidden, hidden)[0][0])
+
+
+class Recurrent(nn.Module):
+    """Dropout between the layers of a GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.write = nn.GRU(4, 8, 2, dropout=0.3), nn.Linear(8, 2)
+
+    def forward(self, states, times, context):
+        return self.write(self.mix(torch.cat([states, times[:, None], context], 1)[None])[0][0])
+
+
+@pytest.mark.parametrize("network", [Attention, Recurrent])
+def test_dropout_inside_attention_and_recurrence_is_off(network):
+    """The first update would refuse a difference between sampling and training."""
+    trained = module(DDIM(3), optimization=Optimization(epochs=2, minibatch_size=32))
+    trained.policy.net = network()
+    run(trained, 1)
+    assert trained.policy.net.mix.dropout == 0
+
+
 def test_other_policies_and_sizes_are_refused():
     class Wide(Sides):
         size = 3

@@ -112,6 +112,8 @@ class PolicySteps:
         for module in self.policy.modules():
             if isinstance(module, _DropoutNd):
                 module.p = 0.0
+            elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+                module.dropout = 0.0  # which their functions read
 
     def make_reference(self, casts_weights: bool) -> Reference:
         """The policy's reference.

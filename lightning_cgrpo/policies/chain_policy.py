@@ -58,6 +58,7 @@ class ChainPolicy(Policy):
         self.chain: Chain = DDIM() if chain is None else chain
         centers = torch.zeros(1, size) if anchors is None else torch.tensor(anchors, dtype=torch.get_default_dtype())
         expect(centers.shape[1:] == (size,), "anchors", f"rows of {size} numbers", list(centers.shape))
+        expect(bool(centers.isfinite().all()), "anchors", "finite", anchors)
         # Not in checkpoints, because the configuration has them.
         self.register_buffer("anchors", centers, persistent=False)
         self._loaded = False
@@ -68,17 +69,18 @@ class ChainPolicy(Policy):
         """Read the weights.
 
         Raises:
-            UserError: no such weights, or those of another network.
+            UserError: no such weights, a damaged file, or those of another network.
         """
         if self._loaded or self.weights is None:
             return
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         try:
             packaged = self.weights.startswith(PREFIX)
             folder = PACKAGED / self.weights.removeprefix(PREFIX) if packaged else expanded(self.weights)
             self.net.load_state_dict(load_file(folder / WEIGHTS))
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"Expected weights to be a folder with {WEIGHTS} of a {type(self.net).__name__}, but got "
@@ -109,7 +111,7 @@ class ChainPolicy(Policy):
         states, means = [start], []
         for step in range(chain.steps):
             times = start.new_full((count,), chain.times[step])
-            means.append(chain.mean(states[-1], self.net(states[-1], times, context), step))
+            means.append(chain.mean(states[-1], self._outputs(states[-1], times, context), step))
             states.append(means[-1] + chain.stds[step] * noise[:, step + 1])
         sampled = torch.stack(states[1:], 1)
         return SampledChains(start, sampled, self._log_probs(torch.stack(means, 1), sampled))
@@ -133,7 +135,7 @@ class ChainPolicy(Policy):
         # Every step of every chain is a row of one pass.
         times = before.new_tensor(self.chain.times[:steps]).expand(count, steps)
         context = examples.shared["context"][examples.group].repeat_interleave(steps, 0)
-        outputs = self.net(before.flatten(0, 1), times.flatten(), context).view_as(before)
+        outputs = self._outputs(before.flatten(0, 1), times.flatten(), context).view_as(before)
         means = self.chain.mean(before, outputs, slice(0, steps))
         stds = self._stds(means)
         entropy = self.size * (stds.log() + 0.5 * math.log(2 * math.pi * math.e))
@@ -142,6 +144,20 @@ class ChainPolicy(Policy):
             kl = ((means - reference.parameters[0]) / stds[:, None]).square().sum(-1) / 2
         log_probs = self._log_probs(means, examples.actions)
         return PolicyOutput(log_probs, entropy.expand(count, steps), parameters=(means,), kl=kl)
+
+    def _outputs(self, states: Tensor, times: Tensor, context: Tensor) -> Tensor:
+        """The network's outputs ``[M, D]``.
+
+        Raises:
+            UserError: outputs of another shape, which could broadcast.
+        """
+        outputs: Tensor = self.net(states, times, context)
+        if outputs.shape != states.shape:
+            raise UserError(
+                f"Expected net to map states {list(states.shape)} to outputs of this shape, but got "
+                f"{list(outputs.shape)}, try a last layer with {self.size} outputs."
+            )
+        return outputs
 
     def _stds(self, means: Tensor) -> Tensor:
         return means.new_tensor(self.chain.stds[: means.shape[1]])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from driving_scenes import SCENE_SUFFIX
 from driving_scenes.devkit.index import read_cache
 from driving_scenes.errors import InputError, first_line
 from driving_scenes.scene import Scene
@@ -32,7 +36,7 @@ def prepared(
     Args:
         plan: the expert's; by default PDM-Closed plans.
         name: in the store; by default the scene's.
-        seconds: of t = 0 in the log.
+        seconds: of t = 0 in the log; None leaves the scene out of the pairs of its log.
     """
     scorer = Scorer([scene], plans=None if plan is None else [plan])
     content = to_bytes(record_of(scorer))
@@ -41,16 +45,19 @@ def prepared(
 
 def of_scene_file(path: Path) -> Prepared:
     """Prepare a scene file."""
-    return prepared(read_scene(path))
+    entry, content = prepared(read_scene(path))
+    return replace(entry, file=path.name.removesuffix(SCENE_SUFFIX).removesuffix(".json")), content
 
 
 def of_metric_cache(path: Path) -> Prepared:
     """Prepare a metric cache of the devkit, a pickle; its folder's name is the token."""
     cache: Any = read_cache(path)
     scene, plan = cached_scene(cache)
-    entry, content = prepared(scene, plan, path.parent.name, cache.ego_state.time_us / MICROSECONDS)
+    # Synthetic scenes have the log and the times of an original one, whose pair they aren't.
+    seconds = None if scene.synthetic else cache.ego_state.time_us / MICROSECONDS
+    entry, content = prepared(scene, plan, path.parent.name, seconds)
     log = getattr(cache, "log_name", None) or path.parents[2].name
-    return Entry(entry.name, entry.previous, str(log), entry.seconds, entry.size), content
+    return replace(entry, log=str(log)), content
 
 
 def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str]) -> Iterator[Prepared]:
@@ -63,7 +70,8 @@ def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str])
         results = map(_tried, repeat(read), paths)
         yield from _kept(results, wrong)
         return
-    with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn")) as pool:
+    # A thread for each, because processes share the work.
+    with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         yield from _kept(pool.map(_tried, repeat(read), paths, chunksize=8), wrong)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ import torch
 
 from driving_scenes.cache import unfinished
 from driving_scenes.errors import InputError, did_you_mean
-from navsim_score.provenance import DIGITS, Provenance
+from navsim_score.provenance import DIGITS, Provenance, scorer_version
 from navsim_score.store.record import FIELDS, Record, from_bytes
 
 RECORDS, INDEX = "scenes.bin", "index.json"
@@ -24,7 +25,7 @@ FORMAT = [[name, str(kind), list(shape)] for name, (kind, shape) in FIELDS.items
 KEPT = 4096
 """Opened scenes, some kilobytes each, because their numbers stay in the memory map."""
 PAIR = 0.55
-"""Seconds below which two scenes of a log are a pair of frames; officially in the devkit's script for one stage."""
+"""Most seconds between two original scenes of a log that are a pair, as in the devkit's script for one stage."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Entry:
     name: str  # the token
     previous: str | None  # name of the scene half a second before
     log: str | None
-    seconds: float | None  # of t = 0 in the log
+    seconds: float | None  # of t = 0 in the log; None is in no pair of its log
     size: int  # bytes of the record
+    file: str | None = None  # name of the scene file without suffix; `previous` may be one, too
 
 
 class Store:
@@ -44,19 +46,26 @@ class Store:
     Args:
         path: the folder that `write_store` wrote.
 
+    A copy, also one sent to another process, opens the folder anew.
+
+    Attributes:
+        provenance: of scores by the package that opened the store.
+        entries: scenes by name.
+
     Raises:
         InputError: no store, a store of another version, or one whose records are cut off.
     """
 
     def __init__(self, path: str | Path) -> None:
-        folder = Path(path)
-        index = _index(folder)
-        self.provenance = Provenance(**index["provenance"])
+        folder = Path(path).resolve()
+        self.path = folder
+        written, entries = _index(folder)
+        now = scorer_version()
+        self.provenance = replace(written, scorer=now, prepared_by=None if written.scorer == now else written.scorer)
         self.entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
         place = 0
-        for fields in index["scenes"]:
-            entry = Entry(**fields)
+        for entry in entries:
             self.entries[entry.name] = entry
             self._places[entry.name] = place
             place += entry.size
@@ -69,6 +78,9 @@ class Store:
         # Private, so that no reader can change the file; pages are read when they are needed.
         self._bytes = torch.from_file(str(records), shared=False, size=place, dtype=torch.uint8)
         self.record = lru_cache(KEPT)(self._opened)
+
+    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
+        return type(self), (self.path,)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -92,11 +104,12 @@ class Store:
 def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provenance: Provenance) -> Provenance:
     """Write a folder of records, and return the provenance with their digest.
 
-    Records are written as they come, and the index last, so an interrupted store has none and is refused.
+    Records are written as they come, beside those of an earlier store, and replace them at the end. An earlier index is
+    removed first and the new one comes last, so a store that is interrupted between them has none and is refused.
 
     Args:
         scenes: entries with the bytes of their records; at least one. Entries without a frame before get the frame of
-            their log at most `PAIR` seconds earlier.
+            their log at most `PAIR` seconds earlier; a frame before may be named by its file.
         provenance: without the digest.
 
     Raises:
@@ -104,7 +117,6 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
     """
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / INDEX).unlink(missing_ok=True)
     entries: dict[str, Entry] = {}
     total = hashlib.sha256()
     with unfinished(folder / RECORDS) as beside, beside.open("wb") as file:
@@ -114,10 +126,13 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
             entries[entry.name] = entry
             total.update(content)
             file.write(content)
-    if not entries:
-        raise InputError("Expected at least one scene to store, but got none.")
+        if not entries:
+            raise InputError("Expected at least one scene to store, but got none.")
+        (folder / INDEX).unlink(missing_ok=True)
+    scenes_of_index = [asdict(entry) for entry in _paired(entries)]
+    total.update(json.dumps(scenes_of_index, sort_keys=True).encode())
     known = replace(provenance, digest=total.hexdigest()[:DIGITS])
-    index = {"format": FORMAT, "provenance": asdict(known), "scenes": [asdict(entry) for entry in _paired(entries)]}
+    index = {"format": FORMAT, "provenance": asdict(known), "scenes": scenes_of_index}
     with unfinished(folder / INDEX) as beside:
         beside.write_text(json.dumps(index), encoding="utf-8")
     return known
@@ -134,12 +149,19 @@ def _paired(entries: dict[str, Entry]) -> list[Entry]:
         frames.sort(key=lambda entry: entry.seconds or 0.0)
         for earlier, later in pairwise(frames):
             assert earlier.seconds is not None and later.seconds is not None
-            if 0 < later.seconds - earlier.seconds < PAIR:
+            if 0 < later.seconds - earlier.seconds <= PAIR:
                 before[later.name] = earlier.name
-    return [replace(entry, previous=entry.previous or before.get(entry.name)) for entry in entries.values()]
+    # A file's name goes before a scene's, as in `score`, unless files of several folders share it.
+    files = Counter(entry.file for entry in entries.values())
+    names = {entry.file: entry.name for entry in entries.values() if files[entry.file] == 1}
+    paired = []
+    for entry in entries.values():
+        named = entry.previous and names.get(entry.previous, entry.previous)
+        paired.append(replace(entry, previous=named or before.get(entry.name)))
+    return paired
 
 
-def _index(folder: Path) -> dict[str, Any]:
+def _index(folder: Path) -> tuple[Provenance, list[Entry]]:
     try:
         index: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         known = index["format"]
@@ -151,4 +173,7 @@ def _index(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"Expected a store of this version, but {folder} has other fields, try to write the store again."
         )
-    return index
+    try:
+        return Provenance(**index["provenance"]), [Entry(**fields) for fields in index["scenes"]]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"The index of {folder} is damaged ({error}), try to write the store again.") from None

@@ -1,6 +1,8 @@
 """Scores of stored scenes beside those of scenes prepared anew, the devkit's rows and official scores."""
 
 import json
+import math
+import pickle
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -126,6 +128,42 @@ def test_extended_comfort_is_that_of_pairs_of_frames(tmp_path):
     assert torch.equal(both["EC"][:, :2], expected.expand(2, -1)) and both["EC"][:, 2].isnan().all()
 
 
+def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(tmp_path):
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    write_store(tmp_path, map(prepared, (before, after)), MADE)
+    first, second = before.name, after.name
+    good, other, later = before.human[None], before.human[None] * 0.3, after.human[None]
+    both = NavsimSignals(tmp_path, both_frames=True)
+
+    def comfort(plans, tokens, previous=None):
+        return both(torch.stack(plans), tokens, previous)["EC"].flatten().tolist()
+
+    assert comfort([good, later, other, later], [first, second] * 2) == [1, 1, 0, 0]
+    assert comfort([other, good, later, later], [first, first, second, second]) == [0, 1, 0, 1]
+    # Both later frames have the same frame before, whose comfort is that of the first pair.
+    assert comfort([good, later, later * 0.3], [first, second, second]) == [1, 1, 0]
+    assert comfort([good, later * 0.3, later], [first, second, second]) == [0, 0, 1]
+    # No scene is its own frame before.
+    assert all(math.isnan(value) for value in comfort([good, later], [first, second], [first, second]))
+
+
+def test_the_number_of_poses_tells_their_interval(stored):
+    signals, plans = NavsimSignals(stored), candidates()[None]
+    times = torch.arange(1, 41, dtype=torch.float64) / 40
+    fine = torch.stack([20 * times, 0 * times, 0 * times], -1)[None, None]
+    assert torch.equal(signals(plans, ["late"])["epdms"], signals(plans, ["late"], interval=0.5)["epdms"])
+    found = signals(fine, ["cones"])
+    for name, expected in signals(fine, ["cones"], interval=0.1).items():
+        assert torch.equal(found[name], expected) or name == "EC", name
+    assert found["epdms"] != signals(fine, ["cones"], interval=0.5)["epdms"]
+    with pytest.raises(InputError, match=r"Expected interval=.* but got 16 poses"):
+        signals(plans.new_zeros(1, 1, 16, 3), ["late"])
+    for shape, tokens in (((0, 4, 8, 3), []), ((1, 0, 8, 3), ["late"]), ((1, 4, 0, 3), ["late"])):
+        with pytest.raises(InputError, match="at least one scene, candidate and pose"):
+            signals(torch.zeros(shape), tokens)
+
+
 def test_a_scene_is_opened_once_and_its_numbers_stay_in_the_map(stored, monkeypatch):
     opened = []
     monkeypatch.setattr(store, "from_bytes", lambda content, read=store.from_bytes: opened.append(1) or read(content))
@@ -148,11 +186,33 @@ def test_scores_tell_where_they_come_from(stored, tmp_path):
     assert other.digest != again.digest
 
 
+def test_the_digest_is_of_names_and_pairs_too(tmp_path):
+    two = [prepared(scenes()[name], name=name) for name in ("late", "cones")]
+    swapped = [
+        (replace(entry, name=other.name), content) for (entry, content), (other, _) in zip(two, two[::-1], strict=True)
+    ]
+    paired = [two[0], (replace(two[1][0], previous="late"), two[1][1])]
+    digests = {write_store(tmp_path, made, MADE).digest for made in (two, swapped, paired)}
+    assert len(digests) == 3
+
+
+def test_scores_are_of_the_code_that_scores_and_tell_the_one_that_prepared(tmp_path):
+    old = "navsim_score 0.0.1, code 000000000000"
+    write_store(tmp_path, [prepared(scenes()["late"], name="late")], replace(MADE, scorer=old))
+    found = NavsimSignals(tmp_path)(candidates()[None], ["late"]).provenance
+    assert found.scorer == scorer_version() and found.prepared_by == old
+    assert str(found).endswith(f"prepared by {old}, {scorer_version()}")
+
+
 def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, monkeypatch):
-    [plan] = Scorer([scenes()["late"]]).plans
+    [plan] = Scorer([scenes()["human_hits"]]).plans
     caches = {}
-    for token, seconds in (("now", 7.0), ("next", 7.5), ("later", 8.5)):
-        caches[token] = cache_of(scenes()["late"], plan)
+    # The devkit's pairs are at most 0.55 s apart, and have no synthetic scenes.
+    times = {"now": 7.0, "synthetic": 7.25, "next": 7.5, "far": 8.0625, "near": 8.5625, "beside": 8.5625}
+    for token, seconds in times.items():
+        caches[token] = cache_of(scenes()["human_hits"], plan)
+        if token in ("synthetic", "beside"):
+            caches[token].human_trajectory = None
         caches[token].ego_state.time_us = round(seconds * 1e6)
         shift = caches[token].ego_state.time_us - 7_000_000
         for state in caches[token].past_human_trajectory.get_sampled_trajectory()[:-1]:
@@ -165,10 +225,11 @@ def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, 
     write_store(tmp_path / "store", map(of_metric_cache, paths), MADE)
     signals = NavsimSignals(tmp_path / "store")
     previous = {name: signals.store.entry(name).previous for name in caches}
-    assert previous == {"now": None, "next": "now", "later": None}
+    none = dict.fromkeys(times)
+    assert previous == none | {"next": "now", "near": "far"}
     assert signals.store.entry("now").log == "a_log"
     found = signals(candidates()[None], ["now"])
-    alone = Scorer([scenes()["late"]])(candidates(), torch.zeros(4, dtype=torch.int64))
+    alone = Scorer([scenes()["human_hits"]])(candidates(), torch.zeros(4, dtype=torch.int64))
     assert torch.allclose(found["epdms"][0], alone.epdms, rtol=0, atol=1e-9)
 
 
@@ -185,6 +246,58 @@ def test_the_command_stores_scene_files_and_tells_damaged_ones(tmp_path, capsys)
     assert set(signals.store.entries) == {"late", "cones"}
     assert main(["store", "--caches", str(tmp_path), "--out", str(tmp_path / "store")]) == 2
     assert "Expected --allow-pickles" in capsys.readouterr().err
+
+
+def test_scene_files_name_the_frame_before_by_file_or_scene(tmp_path):
+    made = GeneratedScenes(seed=3)
+    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+    for named in ("first", before.name):
+        write_scene(before, tmp_path / "first.scene.json")
+        write_scene(replace(after, previous=named), tmp_path / "second.scene.json")
+        assert main(["store", "--scenes", str(tmp_path), "--out", str(tmp_path / "store")]) == 0
+        opened = Store(tmp_path / "store")
+        assert opened.entry(after.name).previous == before.name
+    # A name that two folders' files share names no file.
+    copies = [(replace(prepared(before)[0], name=name, file="same"), prepared(before)[1]) for name in ("a", "b")]
+    entry, content = prepared(after)
+    write_store(tmp_path / "two", [*copies, (replace(entry, previous="same"), content)], MADE)
+    assert Store(tmp_path / "two").entry(after.name).previous == "same"
+
+
+def test_a_store_that_fails_leaves_the_earlier_one(tmp_path):
+    entry, content = prepared(scenes()["late"], name="late")
+    known = write_store(tmp_path, [(entry, content)], MADE)
+
+    def cut():
+        yield replace(entry, name="other"), content
+        raise OSError("no space")
+
+    for scenes_to_come, error in (([(entry, content)] * 2, InputError), ([], InputError), (cut(), OSError)):
+        with pytest.raises(error):
+            write_store(tmp_path, scenes_to_come, MADE)
+        assert Store(tmp_path).provenance == known and set(Store(tmp_path).entries) == {"late"}
+
+
+def test_a_store_is_opened_anew_in_another_process(stored, monkeypatch, tmp_path):
+    monkeypatch.chdir(stored.parent)
+    signals = NavsimSignals(stored.name)
+    content = pickle.dumps(signals)
+    assert len(content) < 1000  # not the scenes
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(content)
+    plans = candidates()[None]
+    assert torch.equal(again(plans, ["late"])["epdms"], signals(plans, ["late"])["epdms"])
+
+
+def threads(path):
+    return replace(prepared(scenes()["late"], name=path.name)[0], size=torch.get_num_threads()), b""
+
+
+@pytest.mark.slow
+def test_each_worker_has_one_thread(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    paths = [Path(name) for name in "ab"]
+    assert [entry.size for entry, _ in preparing.prepare(threads, paths, 2, [])] == [1, 1]
 
 
 def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
@@ -205,7 +318,21 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
     index = json.loads((tmp_path / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"format": []}))
     assert "of this version" in refused(Store, tmp_path)
+    for damaged in ({"provenance": {"source": "x"}}, {"provenance": 1}, {"scenes": [{"name": "a"}]}, {"scenes": None}):
+        (tmp_path / "index.json").write_text(json.dumps(index | damaged))
+        assert "is damaged" in refused(Store, tmp_path)
     signals = NavsimSignals(stored)
     assert "Did you mean 'late'?" in refused(signals, candidates()[None], ["lat"])
     assert "[B, G, P, 3]" in refused(signals, candidates(), ["late"])
     assert "one previous scene per token" in refused(signals, candidates()[None], ["late"], [])
+
+
+@pytest.mark.parametrize(("apart", "paired"), [(0.0, False), (0.55, True), (0.5501, False)])
+def test_a_pair_of_frames_is_at_most_the_devkits_seconds_apart(tmp_path, apart, paired):
+    entry, content = prepared(scenes()["late"], name="before")
+    made = [
+        (replace(entry, name=name, log="a", seconds=seconds), content)
+        for name, seconds in (("before", 0.0), ("after", apart))
+    ]
+    write_store(tmp_path, made, MADE)
+    assert Store(tmp_path).entry("after").previous == ("before" if paired else None)

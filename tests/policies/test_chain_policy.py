@@ -175,5 +175,20 @@ def test_mistakes_are_told_in_one_line(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=f"Expected argument `{name}` to be"):
             call()
+    with pytest.raises(ValueError, match="Expected argument `anchors` to be finite"):
+        ChainPolicy(Linear(), SIZE, anchors=[[1.0, math.nan, 0.0]])
     missing = ChainPolicy(Linear(), SIZE, weights=str(tmp_path))
     assert "model.safetensors of a Linear" in refused(missing.load)
+    (tmp_path / "model.safetensors").write_bytes(b"junk" * 10)
+    assert "model.safetensors of a Linear" in refused(missing.load)
+
+
+def test_a_network_whose_outputs_would_broadcast_is_refused():
+    chains, context = sampled(ChainPolicy(Linear(), SIZE), 4)
+    narrow = Linear()
+    narrow.layer = nn.Linear(SIZE + 1 + CONTEXT, 1)
+    policy = ChainPolicy(narrow, SIZE)
+    assert "[4, 3] to outputs of this shape, but got [4, 1]" in refused(sampled, policy, 4)
+    assert "but got [20, 1], try a last layer with 3" in refused(
+        policy, policy.examples(rollouts_of(chains, context, 2))
+    )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
+from navsim_score.simulation.interpolation import unwrapped
 
 SECONDS = 4
 """Seconds of a drive; each has an acceleration and a curvature."""
@@ -47,7 +48,7 @@ def numbers_of(poses: Tensor, speed: float) -> Tensor:
     inner = (halves[:-1, 1] + halves[1:, 0]).tolist()
     last = float(3 * halves[-1, 1] - halves[-1, 0])
     speeds = torch.tensor([speed, *inner, max(0.0, last)], dtype=torch.float64)
-    turns = path[::2, 2].diff()
+    turns = unwrapped(path[:, 2])[::2].diff()
     meters = halves.sum(1)
     curvatures = torch.where(meters > 0.5, turns / meters.clamp(min=0.5), 0.0)
     return torch.cat([speeds.diff() / ACCELERATION, curvatures / CURVATURE])

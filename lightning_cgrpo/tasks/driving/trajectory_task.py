@@ -9,19 +9,26 @@ import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Rollouts, Signal
 from lightning_cgrpo.objective.signals import SignalKind
+from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, SCORED_SECONDS
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
 OF_TEXTS = ("tokens", "truncated")
+POSES = round(SCORED_SECONDS / POSE_INTERVAL)
+"""Poses of an answer."""
 
 
 class TrajectoryTask(DrivingTask):
-    """`DrivingTask` for planners whose sampler reports ``info["poses"]`` ``[B, G, P, 3]`` every 0.25 s.
+    """`DrivingTask` for planners whose sampler reports ``info["poses"]`` ``[B, G, 16, 3]``, every 0.25 s.
 
     Its signals are those of `DrivingTask` but ``tokens`` and ``truncated``. Poses that are not finite are malformed.
 
     Args: see `DrivingTask`; `answer` is not read.
+
+    Raises:
+        UserError: poses of other shapes, from `score`.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -29,7 +36,14 @@ class TrajectoryTask(DrivingTask):
     }
 
     def answers(self, rollouts: Rollouts) -> Sequence[Tensor]:
-        poses: Tensor = rollouts.info["poses"]
+        poses = rollouts.info.get("poses")
+        expected = [*rollouts.mask.shape[:2], POSES, 3]
+        found = list(poses.shape) if isinstance(poses, Tensor) else type(poses).__name__
+        if not isinstance(poses, Tensor) or found != expected:
+            raise UserError(
+                f'Expected info["poses"] of the rollouts to be {expected}, {POSES} poses every {POSE_INTERVAL} s of '
+                f"each answer, but got {found}, try sampler.inputs whose answers() interpolates the planner's poses."
+            )
         return list(poses)
 
     def _read(self, scenes: Sequence[Scene], answers: Sequence[Any]) -> Tensor:

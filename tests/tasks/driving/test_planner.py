@@ -7,7 +7,7 @@ import torch
 
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.generator.rigid_motion import moved
-from lightning_cgrpo.core.rollout import PromptGroups
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.chain_policy import ChainPolicy
 from lightning_cgrpo.samplers.chain import ChainSampler
 from lightning_cgrpo.tasks.driving.drive_numbers import ACCELERATION, CURVATURE, drive, numbers_of
@@ -16,6 +16,7 @@ from lightning_cgrpo.tasks.driving.planner_inputs import CONTEXT, DrivingInputs,
 from lightning_cgrpo.tasks.driving.trajectory_task import TrajectoryTask
 from navsim_score.scorer import Scorer
 from navsim_score.scoring.comfort import extended_comfort
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,15 @@ def test_the_humans_drives_are_near_to_those_of_their_numbers():
         assert (found - scene.human)[:, :2].norm(dim=1).mean() < 0.5, number
 
 
+def test_numbers_of_a_drive_are_the_same_where_its_yaw_wraps():
+    numbers = torch.tensor([0.0] * 4 + [3.0, 4.0, 4.0, 2.0])
+    poses = drive(numbers, torch.tensor(14.0))[1::2]
+    wrapped = poses.clone()
+    wrapped[:, 2] = torch.atan2(poses[:, 2].sin(), poses[:, 2].cos())
+    assert not torch.equal(wrapped[:, 2].sign(), poses[:, 2].sign())
+    assert torch.allclose(numbers_of(wrapped, 14.0), numbers_of(poses, 14.0), rtol=0, atol=1e-9)
+
+
 def test_a_context_is_what_the_ego_sees(pair):
     """It doesn't depend on where the map's origin is, nor on what comes after t = 0."""
     scene = pair[0]
@@ -94,3 +104,13 @@ def test_signals_are_the_scores_of_the_chains_ends(pair):
     comfort = extended_comfort(states[1], states[0]).float()
     assert torch.equal(signals["two_frame_extended_comfort"].value, comfort.expand(2, -1))
     assert signals["two_frame_extended_comfort"].applicable.all()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8, 3), (1, 2, 40, 3), (1, 2, 16, 2), (2, 16, 3), (1, 1, 16, 3), None])
+def test_poses_of_other_times_are_refused(pair, shape):
+    """8 poses every 0.5 s would be scored as a drive of double speed."""
+    info = {} if shape is None else {"poses": torch.zeros(shape)}
+    rollouts = Rollouts(torch.zeros(1, 2, 5, 8), torch.ones(1, 2, 5, dtype=torch.bool), {}, info=info)
+    told = refused(TrajectoryTask().score, prompts(pair[:1]), rollouts)
+    assert "to be [1, 2, 16, 3], 16 poses every 0.25 s" in told and "try sampler.inputs" in told
+    assert ("NoneType" if shape is None else str(list(shape))) in told
