@@ -23,6 +23,7 @@ from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.monitored import unknown_monitor
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
 from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
@@ -108,14 +109,7 @@ class Checkpoints(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
-            objective = pl_module.objective
-            # What only shows, such as the range of a mean, ranks nothing.
-            shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
-            nothing: dict[str, Any] = dict.fromkeys(shown)
-            ranking = {name: replace(one, **nothing) for name, one in objective.constraints.items()}
-            self._ranked_by = f"latest third: {replace(objective, constraints=ranking, look=None)!r}"
-            if objective.look is not None:
-                self._ranked_by += f", {objective.look!r}"
+            self._ranked_by = _ranking_rule(pl_module.objective)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
@@ -310,10 +304,11 @@ class Checkpoints(ModelCheckpoint):
         self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
-        if self.monitor == VALIDATION_MERIT and not any(trainer.num_val_batches):
-            if self.save_top_k:
+        by_merit = self.monitor == VALIDATION_MERIT
+        if by_merit and not any(trainer.num_val_batches):
+            if self.save_top_k:  # without validation, the newest checkpoint
                 self._save_none_monitor_checkpoint(trainer, monitor_candidates)
-        elif self.monitor == VALIDATION_MERIT and VALIDATION_MERIT in monitor_candidates and self.save_top_k:
+        elif by_merit and VALIDATION_MERIT in monitor_candidates and self.save_top_k:
             self._save_if_chosen(trainer, monitor_candidates)
         elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
@@ -376,6 +371,16 @@ class Checkpoints(ModelCheckpoint):
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
+
+
+def _ranking_rule(objective: Objective) -> str:
+    """Text that is equal for objectives whose checkpoints ``val/merit`` ranks alike."""
+    # What only shows, such as the range of a mean, ranks nothing.
+    shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
+    nothing: dict[str, Any] = dict.fromkeys(shown)
+    ranking = {name: replace(constraint, **nothing) for name, constraint in objective.constraints.items()}
+    rule = f"latest third: {replace(objective, constraints=ranking, look=None)!r}"
+    return rule if objective.look is None else f"{rule}, {objective.look!r}"
 
 
 def _lies_in(checkpoint: Any, folder: Path) -> bool:

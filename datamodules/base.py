@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,6 +55,24 @@ class Certification:
         if self.companions is None:
             return PromptLoader(self.source, batch_size)
         return PairLoader(self.source, self.companions, max(batch_size // 2, 1))
+
+
+@dataclass(frozen=True)
+class _Unused:
+    """Test prompts that a look may show.
+
+    Args:
+        indices: of different prompts, by identity.
+        numbers: of the test prompts that are left out, by words for the reason.
+    """
+
+    indices: dict[float, int]
+    numbers: dict[str, int]
+
+    @property
+    def left_out(self) -> str:
+        """Words for the prompts that are left out."""
+        return " and".join(f" without {number:,} {what}" for what, number in self.numbers.items() if number)
 
 
 class GroupDataModule(Stated, LightningDataModule, ABC):
@@ -143,45 +161,46 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             UserError: there are too few.
         """
         source, used = self.source("test"), used or Used()
-        total = len(source)
         if getattr(source, "endless", False):
-            count = total if count is None else count
-            first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
-            new = PromptSubset(source, range(first, first + count))
-            return Certification(new, f"{count:,} new prompts", new_until=first + count)
-        parts: dict[str, int] = {}
+            return _new_prompts(source, count, used)
+        unused = self._unused_prompts(source, used)
+        left = len(unused.indices)
+        if not left or (count is not None and count > left):
+            advice = f"--prompts {left}, or more test prompts" if left else "other test prompts"
+            raise UserError(
+                f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
+                f"{left}, of {len(source)} test prompts{unused.left_out}, try {advice}."
+            )
+        identities_left = list(unused.indices)
+        words = f"the {left:,} test prompts{unused.left_out}"
+        if count is not None and count < left:
+            drawn = generator(self.seed, Stream.CERTIFY, len(source)).permutation(left)[:count]
+            identities_left = [identities_left[number] for number in drawn]
+            words = f"{count:,} of {len(source):,} test prompts{unused.left_out}"
+        places = [unused.indices[identity] for identity in identities_left]
+        clusters = [self._clusters[index] for index in places] if self._clusters else None
+        return Certification(PromptSubset(source, places), words, identities=identities_left, clusters=clusters)
+
+    def _unused_prompts(self, source: PromptSource, used: Used) -> _Unused:
+        """The different test prompts that neither the run nor an earlier look used."""
+        numbers: dict[str, int] = {}
         seen: set[int] = set()
+        for use, indices in self._uses(source, used):
+            numbers[use] = len(indices - seen)
+            seen |= indices
+        unseen = [index for index in range(len(source)) if index not in seen]
+        first_of = self._distinct(source, unseen)
+        looked = used.looked & first_of.keys()
+        numbers |= {"repeats": len(unseen) - len(first_of), "that earlier looks saw": len(looked)}
+        return _Unused({identity: index for identity, index in first_of.items() if identity not in looked}, numbers)
+
+    def _uses(self, source: PromptSource, used: Used) -> Iterator[tuple[str, set[int]]]:
+        """Indices of the test prompts that the run used, by words for the use."""
         here = source_fingerprints(source) if used.run else None
         if here is not None:
             for use, fingerprints in used.run.items():
-                rows = torch.isin(here[:, 1], fingerprints).nonzero().flatten()
-                used_so = {*rows.tolist()} - seen
-                parts[use] = len(used_so)
-                seen |= used_so
-        others = self._shared_prompts(source) - seen
-        parts["that trained or validated"] = len(others)
-        seen |= others
-        unused = [index for index in range(total) if index not in seen]
-        first_of = self._distinct(source, unused)
-        looked = used.looked & first_of.keys()
-        left = {identity: index for identity, index in first_of.items() if identity not in looked}
-        parts |= {"repeats": len(unused) - len(first_of), "that earlier looks saw": len(looked)}
-        left_out = " and".join(f" without {number:,} {what}" for what, number in parts.items() if number)
-        if not left or (count is not None and count > len(left)):
-            advice = f"--prompts {len(left)}, or more test prompts" if left else "other test prompts"
-            raise UserError(
-                f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
-                f"{len(left)}, of {total} test prompts{left_out}, try {advice}."
-            )
-        identities_left = list(left)
-        words = f"the {len(left):,} test prompts{left_out}"
-        if count is not None and count < len(left):
-            drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(left))[:count]
-            identities_left = [identities_left[number] for number in drawn]
-            words = f"{count:,} of {total:,} test prompts{left_out}"
-        places = [left[identity] for identity in identities_left]
-        clusters = [self._clusters[index] for index in places] if self._clusters else None
-        return Certification(PromptSubset(source, places), words, identities=identities_left, clusters=clusters)
+                yield use, {*torch.isin(here[:, 1], fingerprints).nonzero().flatten().tolist()}
+        yield "that trained or validated", self._shared_prompts(source)
 
     def stream(self) -> str:
         """The fingerprint of an endless source of test prompts, by its first prompts."""
@@ -258,6 +277,15 @@ class GeneratedDataModule(GroupDataModule):
         self.counts: dict[Split, Any] = {"train": train_prompts, "val": val_prompts, "test": test_prompts}
         for split, count in self.counts.items():
             expect(count is None or count >= 1, f"{split}_prompts", "at least 1", count)
+
+
+def _new_prompts(source: PromptSource, count: int | None, used: Used) -> Certification:
+    """The next prompts of an endless source, after the test prompts and those of earlier looks."""
+    total = len(source)
+    count = total if count is None else count
+    first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
+    new = PromptSubset(source, range(first, first + count))
+    return Certification(new, f"{count:,} new prompts", new_until=first + count)
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:

@@ -26,8 +26,6 @@ IDENTITY = "identity"
 """Name of the `identities` among the sums of prompts."""
 CLUSTER = "cluster"
 """Name of the `cluster_numbers` among the sums of prompts."""
-DIFFERENT = "different prompts"
-"""Name of their number among the sums of samples."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -224,14 +222,13 @@ class RunningSums:
 
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
-        rows = self._rows()
-        rows.pop(DIFFERENT, None)
+        rows, _ = self._samples()
         names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
         total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
         return clustered_rates(names, total, means)
 
-    def _rows(self) -> dict[str, Tensor]:
-        """The sums of this process's prompts, ``[N]`` each; repeats of a prompt are added up. Collective."""
+    def _samples(self) -> tuple[dict[str, Tensor], int]:
+        """The sums of this process's samples, ``[N]`` each, and the number of their different prompts. Collective."""
         first = self._batches[0] if self._batches else {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
         if world()[1] > 1:
@@ -242,12 +239,12 @@ class RunningSums:
                 every = self.by_prompt()
                 rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
         if not rows:
-            return {}
+            return {}, 0
         identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
         distinct, numbers = samples(identity, cluster)
         if distinct < len(numbers):
             rows = {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
-        return rows | {DIFFERENT: torch.tensor(len(identity.unique()), device=identity.device)}
+        return rows, len(identity.unique())
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
@@ -262,33 +259,49 @@ class RunningSums:
         """
         if not self._batches:
             return Evaluation()
-        rows = self._rows()
+        rows, different = self._samples()
         drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
-        different = int(rows.pop(DIFFERENT, torch.zeros(())))
         numbers = torch.tensor([len(rows["answers"]), drawn, different], device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
         total = all_sum_named(sums | dict(zip(("prompts", "drawn", "different"), numbers, strict=True)))
         metrics = behavior_metrics(objective, total)
-        squares = {}
-        for tag, parts in _ratios(objective).items():
-            if tag in metrics:
-                # Each prompt's first-order share of the error; the shares sum to 0.
-                shares = [
-                    weight * (rows[above] - total[above] / total[below] * rows[below]) / total[below]
-                    for weight, above, below in parts
-                ]
-                squares[tag] = torch.stack(shares).sum(0).square().sum()
-                observed = torch.stack([rows[below] > 0 for _, _, below in parts]).any(0)
-                squares[f"prompts of {tag}"] = observed.sum()
-        squared = all_sum_named(squares)
-        counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
-        # No error if all prompts agree, as in a rate of 0.
-        errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
-        rates = clustered_rates(objective.constraints, total, objective.means)
-        prompts = int(total["prompts"])
-        repeats = int(total["drawn"]) - prompts
-        of = int(total["answers"]), rates, repeats, self.assumed, int(total["different"])
-        return Evaluation(metrics, errors, prompts, *of)
+        return Evaluation(
+            metrics,
+            standard_errors=_errors(objective, rows, total),
+            prompts=int(total["prompts"]),
+            answers=int(total["answers"]),
+            rates=clustered_rates(objective.constraints, total, objective.means),
+            repeats=int(total["drawn"]) - int(total["prompts"]),
+            assumed=self.assumed,
+            different=int(total["different"]),
+        )
+
+
+def _errors(objective: Objective, rows: Mapping[str, Tensor], total: Mapping[str, float]) -> dict[str, float]:
+    """Clustered standard errors by tag (see `RunningSums.evaluation`). Collective.
+
+    Args:
+        rows: sums of this process's samples.
+        total: sums over all processes.
+    """
+    squares = {}
+    ratios = _ratios(objective).items()
+    observed = {tag: parts for tag, parts in ratios if all(total[below] for _, _, below in parts)}
+    for tag, parts in observed.items():
+        # Each prompt's first-order share of the error; the shares sum to 0.
+        shares = [
+            weight * (rows[above] - total[above] / total[below] * rows[below]) / total[below]
+            for weight, above, below in parts
+        ]
+        squares[tag] = torch.stack(shares).sum(0).square().sum()
+        squares[f"prompts of {tag}"] = torch.stack([rows[below] > 0 for _, _, below in parts]).any(0).sum()
+    squared = all_sum_named(squares)
+    errors = {}
+    for tag in observed:
+        prompts = squared[f"prompts of {tag}"]
+        if prompts > 1 and squared[tag]:  # no error if all prompts agree, as in a rate of 0
+            errors[tag] = math.sqrt(prompts / (prompts - 1) * squared[tag])
+    return errors
 
 
 def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:

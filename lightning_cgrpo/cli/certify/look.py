@@ -23,6 +23,7 @@ from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.run.certificate import (
+    Array,
     Sample,
     check_prompts,
     check_ranges,
@@ -104,7 +105,7 @@ class _Look(CommandLine):
         first = Asked(question["prompts"], question["confidence"], 1, Used())
         available = None if getattr(source, "endless", False) else len(source)
         number = min(first.prompts or len(source), available or math.inf)
-        check_prompts(planned_tests(self.objective, {}, longest), number, 1 - first.level, available)
+        _check_power(self.objective, longest, first, available, np.ones(number))
 
     def _deal(self, data: GroupDataModule, record: _Record, longest: int | None) -> PromptLoader:
         """The prompts of the look, which is written down before they are shown. Collective."""
@@ -113,16 +114,12 @@ class _Look(CommandLine):
             self.prompts, available = self._prompts(data, longest)
             # Refuse too few clusters before the look is written down.
             sizes = cluster_sizes(len(self.prompts.source), self.prompts.clusters)
-            what = "prompts" if len(sizes) == len(self.prompts.source) else "clusters of prompts"
-            check_prompts(
-                planned_tests(self.objective, {}, longest, sizes), len(sizes), 1 - asked.level, available, what
-            )
+            _check_power(self.objective, longest, asked, available, sizes)
             self.ledger.begin(asked, _shown(data, self.prompts))
 
         def check(signals: Signals) -> None:
-            planned = planned_tests(self.objective, signals, longest, sizes)
             try:
-                check_prompts(planned, len(sizes), 1 - asked.level, available, what)
+                _check_power(self.objective, longest, asked, available, sizes, signals)
             except ConfigError as error:
                 raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
@@ -134,10 +131,30 @@ class _Look(CommandLine):
         endless = getattr(data.source("test"), "endless", False)  # a user's own source may be any class
         whole = data.certification(None, self.asked.used)
         available = None if endless else len(whole.source)
-        asked = self.asked.prompts
-        number = min(asked or len(whole.source), available or math.inf)
-        check_prompts(planned_tests(self.objective, {}, longest), number, 1 - self.asked.level, available)
-        return (whole if asked is None else data.certification(asked, self.asked.used)), available
+        wanted = self.asked.prompts
+        number = min(wanted or len(whole.source), available or math.inf)
+        _check_power(self.objective, longest, self.asked, available, np.ones(number))
+        return (whole if wanted is None else data.certification(wanted, self.asked.used)), available
+
+
+def _check_power(
+    objective: Objective,
+    longest: int | None,
+    asked: Asked,
+    available: int | None,
+    sizes: Array,
+    signals: Signals | None = None,
+) -> None:
+    """Refuse a look that could certify nothing even without a violation. Collective.
+
+    Args:
+        available: prompts that the data has; None if the data generates any number.
+        sizes: prompts of each cluster, see `cluster_sizes`.
+        signals: of the first batch, if prompts were shown.
+    """
+    words = "clusters of prompts" if sizes.max(initial=1) > 1 else "prompts"
+    planned = planned_tests(objective, signals or {}, longest, sizes)
+    check_prompts(planned, len(sizes), 1 - asked.level, available, words)
 
 
 class _Dealt(LightningDataModule):

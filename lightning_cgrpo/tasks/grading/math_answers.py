@@ -86,33 +86,45 @@ def read_number(text: str) -> Fraction | None:
         raise UnreadableError(text)
     if len(text) > LONGEST:
         return None
-    text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
-    text = text.replace("\N{FRACTION SLASH}", "/")
-    text = _SPACED.sub(lambda match: re.sub(r"[^+$0-9-]", "", match[0]), text)
+    text = _plain(text)
     sign = _SIGN.match(text)
     assert sign is not None  # it also matches nothing
-    if match := _MIXED.match(text, sign.end()):
-        whole, *parts = (int(part) for part in match.groups() if part is not None)
-        if parts[1] == 0:
-            return None
-        number = whole + Fraction(*parts)
-    elif match := _PLAIN.match(text, sign.end()):
-        digits, power, divisor = match.groups()
-        if (power is not None and abs(int(power)) > LARGEST_POWER) or (divisor is not None and int(divisor) == 0):
-            raise UnreadableError(text)
-        number = Fraction(digits.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
-    else:
+    digits = _MIXED.match(text, sign.end()) or _PLAIN.match(text, sign.end())
+    size = None if digits is None else _size(digits)
+    if digits is None or size is None:
         return None
-    rest = text[match.end() :]
+    rest = text[digits.end() :]
     money = sign[0].strip(" +-") != ""
     if _SKIPPED.match(rest) or (money and _MAGNITUDE.match(rest)):
         raise UnreadableError(text)
     if not _is_unit(rest):
         # math-verify would read "1e-05 x" as another number.
-        if re.search(r"\s|[eE]", match[0]) and "\\" not in match[0]:
+        if re.search(r"\s|[eE]", digits[0]) and "\\" not in digits[0]:
             raise UnreadableError(text)
         return None
-    return -number if "-" in sign.groups() else number
+    return -size if "-" in sign.groups() else size
+
+
+def _plain(text: str) -> str:
+    """The text without LaTeX's words and delimiters, without spaces in numbers, and with fractions spelled out."""
+    text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
+    text = text.replace("\N{FRACTION SLASH}", "/")
+    return _SPACED.sub(lambda match: re.sub(r"[^+$0-9-]", "", match[0]), text)
+
+
+def _size(digits: re.Match[str]) -> Fraction | None:
+    """The number that `_MIXED` or `_PLAIN` has matched, without a sign; None for a mixed number over 0.
+
+    Raises:
+        UnreadableError: the number is over 0, or has a power beyond `LARGEST_POWER`.
+    """
+    if digits.re is _MIXED:
+        whole, over, under = (int(part) for part in digits.groups() if part is not None)
+        return None if under == 0 else whole + Fraction(over, under)
+    decimal, power, divisor = digits.groups()
+    if (power is not None and abs(int(power)) > LARGEST_POWER) or (divisor is not None and int(divisor) == 0):
+        raise UnreadableError(digits.string)
+    return Fraction(decimal.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
 
 
 def _is_unit(text: str) -> bool:
