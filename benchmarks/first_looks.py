@@ -1,8 +1,7 @@
 """How often the first look certifies what the packaged jobs declare, and the reward that the declared look costs.
 
-    python -m benchmarks.first_looks your_problem            # a CPU minute for each of twenty runs
-    python -m benchmarks.first_looks word_problems driving   # four, and some fifteen (not measured)
-    python -m benchmarks.first_looks --table                 # the tables of docs/results/first_looks/README.md
+    python -m benchmarks.first_looks your_problem   # a CPU minute for each of twenty runs; word_problems: three
+    python -m benchmarks.first_looks --table        # the tables of docs/results/first_looks/README.md
 
 Each seed trains twice: with the declared look, and with the settings before it, by the dual's margin for validations or
 by aims of hand. `certify` then looks at each best checkpoint with the declared number of prompts.

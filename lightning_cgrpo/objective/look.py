@@ -1,6 +1,6 @@
 """A declared look: the first `certify`, for which training prepares.
 
-Functions import SciPy themselves, so that the command line checks a declaration without it.
+`target_of` imports SciPy itself, so that the command line checks a declaration without it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,15 @@ class Look:
     def level(self, constraints: int) -> float:
         """The level of one test among `constraints`, at the first step of Holm's method."""
         return self.error / constraints
+
+    def can_certify(self, threshold: float, constraints: int) -> bool:
+        """Whether the exact test certifies a rate's threshold if no prompt violates it.
+
+        Example:
+            >>> Look(321).can_certify(0.0115, 1), Look(20).can_certify(0.0115, 1)
+            (True, False)
+        """
+        return (1 - threshold) ** self.prompts <= self.level(constraints)
 
     def chance_of_each(self, constraints: int) -> float:
         """The chance of each of independent tests, of which all pass with `chance`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
-from lightning_cgrpo.objective.look import Look, target_of
+from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.signals import SignalKind, check_condition, check_declared, check_indicators
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
@@ -122,7 +122,7 @@ class Objective:
                     f"Expected thresholds that a look can certify, but constraint '{name}' allows no violation, "
                     "try a threshold that allows some, or role: monitor."
                 )
-            if rate and target_of(constraint.bound.target, self.look, len(self.decided)) is None:
+            if rate and not self.look.can_certify(constraint.bound.target, len(self.decided)):
                 raise ObjectiveError(
                     f"Expected look: to have prompts that can certify '{name}' {constraint.bound}, but got "
                     f"{self.look.prompts}, too few even without a violation, try more prompts."

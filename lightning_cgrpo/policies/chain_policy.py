@@ -108,10 +108,12 @@ class ChainPolicy(Policy):
         noise = noise.view(count, 1 + chain.steps, self.size)
         anchor = (draws[:, 0] * len(self.anchors)).long()
         start = chain.answer_shares[0] * self.anchors[anchor] + chain.noise_shares[0] * noise[:, 0]
-        states, means = [start], []
+        states = [start]
+        means = []
         for step in range(chain.steps):
             times = start.new_full((count,), chain.times[step])
-            means.append(chain.mean(states[-1], self._outputs(states[-1], times, context), step))
+            outputs = self._outputs(states[-1], times, context)
+            means.append(chain.mean(states[-1], outputs, step))
             states.append(means[-1] + chain.stds[step] * noise[:, step + 1])
         sampled = torch.stack(states[1:], 1)
         return SampledChains(start, sampled, self._log_probs(torch.stack(means, 1), sampled))
@@ -133,11 +135,11 @@ class ChainPolicy(Policy):
         before = torch.cat([examples.inputs["start"][:, None], examples.actions[:, :-1]], 1)  # [N, K, D]
         count, steps = before.shape[:2]
         # Every step of every chain is a row of one pass.
-        times = before.new_tensor(self.chain.times[:steps]).expand(count, steps)
+        times = self.chain.schedule(before).times[:steps].expand(count, steps)
         context = examples.shared["context"][examples.group].repeat_interleave(steps, 0)
         outputs = self._outputs(before.flatten(0, 1), times.flatten(), context).view_as(before)
         means = self.chain.mean(before, outputs, slice(0, steps))
-        stds = self._stds(means)
+        stds = self.chain.schedule(means).stds[:steps]
         entropy = self.size * (stds.log() + 0.5 * math.log(2 * math.pi * math.e))
         kl = None
         if reference is not None:
@@ -159,11 +161,8 @@ class ChainPolicy(Policy):
             )
         return outputs
 
-    def _stds(self, means: Tensor) -> Tensor:
-        return means.new_tensor(self.chain.stds[: means.shape[1]])
-
     def _log_probs(self, means: Tensor, states: Tensor) -> Tensor:
         """Log-densities ``[N, K]`` of states ``[N, K, D]`` under independent Gaussians around means."""
-        stds = self._stds(means)
+        stds = self.chain.schedule(means).stds[: means.shape[1]]
         squares = ((states - means) / stds[:, None]).square().sum(-1)
         return -squares / 2 - self.size * (stds.log() + 0.5 * math.log(2 * math.pi))

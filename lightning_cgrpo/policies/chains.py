@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.settings.objects import Stated
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Numbers of a chain's K steps, ``[K]`` each."""
+
+    times: Tensor  # of the states before the steps
+    answer: Tensor  # shares of the answer, before
+    noise: Tensor  # shares of the noise, before
+    next_answer: Tensor  # shares of the answer, after
+    kept: Tensor  # shares of the estimated noise, after
+    stds: Tensor
 
 
 class Chain(Stated, ABC):
@@ -52,6 +65,22 @@ class Chain(Stated, ABC):
         """Standard deviations of the K steps."""
         # The estimated noise keeps the share that fresh noise leaves.
         self._kept = [math.sqrt(max(0.0, b * b - std * std)) for b, std in zip(noise_shares[1:], stds, strict=True)]
+        self._schedules: dict[tuple[torch.dtype, torch.device], Schedule] = {}
+
+    def schedule(self, like: Tensor) -> Schedule:
+        """The schedule in the dtype and on the device of a tensor; made once, because a copy to a GPU is waited for."""
+        place = (like.dtype, like.device)
+        if place not in self._schedules:
+            with torch.inference_mode(False):  # training uses it, too
+                self._schedules[place] = Schedule(
+                    times=like.new_tensor(self.times[:-1]),
+                    answer=like.new_tensor(self.answer_shares[:-1]),
+                    noise=like.new_tensor(self.noise_shares[:-1]),
+                    next_answer=like.new_tensor(self.answer_shares[1:]),
+                    kept=like.new_tensor(self._kept),
+                    stds=like.new_tensor(self.stds),
+                )
+        return self._schedules[place]
 
     @abstractmethod
     def split(self, states: Tensor, outputs: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,12 +94,10 @@ class Chain(Stated, ABC):
             outputs: the network's, for these states.
             step: its number, or a slice of steps.
         """
-
-        def column(values: list[float]) -> Tensor:
-            return torch.as_tensor(values[step], dtype=states.dtype, device=states.device)[..., None]
-
-        answer, noise = self.split(states, outputs, column(self.answer_shares[:-1]), column(self.noise_shares[:-1]))
-        return column(self.answer_shares[1:]) * answer + column(self._kept) * noise
+        schedule = self.schedule(states)
+        answer_share, noise_share = schedule.answer[step, None], schedule.noise[step, None]
+        answer, noise = self.split(states, outputs, answer_share, noise_share)
+        return schedule.next_answer[step, None] * answer + schedule.kept[step, None] * noise
 
 
 class DDIM(Chain):

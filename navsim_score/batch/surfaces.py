@@ -39,27 +39,41 @@ class Surfaces:
         """Collect surfaces of S scenes with routes of lanes (rows of the map)."""
         layers: list[Tensor] = []
         rings: list[tuple[int, Tensor]] = []
-        tables = []
         flags = []
-        red_tables = []
         reds = []
-        total = 0
+        begin = 0
         for scene, lanes in zip(scenes, route_lanes, strict=True):
             near, flag = _near(scene, lanes)
             red, closed = _red(scene)
-            begin = total
             for points in (*near, red):
                 layers.append(points.xy.to(device))
                 rings += [(begin + row, ring.to(device)) for row, ring in points.rings]
                 begin += len(points)
             flags.append(flag)
             reds.append(closed)
+        return cls.padded(Polygons.of(layers, rings), flags, reds, device)
+
+    @classmethod
+    def padded(
+        cls, polygons: Polygons, flags: Sequence[Tensor], reds: Sequence[Tensor], device: torch.device | str
+    ) -> Surfaces:
+        """Surfaces of S scenes, padded.
+
+        Args:
+            polygons: of all scenes, one after the other; of a scene, those near the ego, then the red connectors.
+            flags: ``[P, 4]`` by scene: lane, on_route, drivable, intersection.
+            reds: ``[C, 41]`` by scene.
+        """
+        tables = []
+        red_tables = []
+        total = 0
+        for flag, red in zip(flags, reds, strict=True):
             tables.append(torch.arange(len(flag)) + total)
             red_tables.append(torch.arange(len(red)) + total + len(flag))
             total += len(flag) + len(red)
         lane, on_route, drivable, intersection = pad_sequence(flags, batch_first=True).to(device).unbind(-1)
         return cls(
-            polygons=Polygons.of(layers, rings),
+            polygons=polygons,
             table=pad_sequence(tables, batch_first=True).to(device),
             lane=lane,
             on_route=on_route,

@@ -53,25 +53,8 @@ def joined(records: Sequence[Record], device: torch.device | str, human_filter: 
         outline=cat("outline"),
         first_outline=chained("first_outline"),
     )
-    # The polygons of a scene: those near it, then the red connectors.
-    tables, red_tables = [], []
-    total = 0
-    for record in records:
-        near, red = len(record["flags"]), len(record["red"])
-        tables.append(torch.arange(total, total + near))
-        red_tables.append(torch.arange(total + near, total + near + red))
-        total += near + red
-    lane, on_route, drivable, intersection = padded("flags").unbind(-1)
-    surfaces = Surfaces(
-        polygons=polygons,
-        table=pad_sequence(tables, batch_first=True).to(device),
-        lane=lane,
-        on_route=on_route,
-        drivable=drivable,
-        intersection=intersection,
-        red_table=pad_sequence(red_tables, batch_first=True).to(device),
-        red=padded("red").transpose(1, 2),
-    )
+    flags = [record["flags"] for record in records]
+    surfaces = Surfaces.padded(polygons, flags, [record["red"] for record in records], device)
     agents = AgentTracks(
         poses=padded("agent_poses"),
         speeds=padded("agent_speeds"),

@@ -66,4 +66,5 @@ def test_the_released_job_has_thresholds_in_trl(tmp_path):
     assert result["rate/valid"] == 0 and 0 <= result["mean/short"] < 1
     weights = [result[f"weight/{name}"] for name in ("reward", "valid", "short")]
     assert sum(weights) == pytest.approx(1) and max(weights) > min(weights), "multipliers have moved"
+    assert 0 < result["weight/valid"] <= result["weight/reward"], "far from its threshold: a fifth of the bound of 5"
     assert result["valid"] == 0 and result["tokens"] > 0 and result["cpu seconds"] > 0

@@ -44,7 +44,7 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         main(["fit", *SMALL])
-    return folder.rename(folder.with_name("moved"))
+    return folder.rename(folder.with_name(f"{folder.name} moved"))
 
 
 @pytest.fixture(autouse=True)
