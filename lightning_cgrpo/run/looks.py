@@ -23,8 +23,6 @@ from lightning_cgrpo.run.register import Entry, Register, digest_of, share_promp
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
 """Fields of a constraint that change its threshold or its training, and not what is counted."""
 
-Look = dict[str, Any]
-
 
 def error_share(number: int) -> float:
     """The share of the error that look `number` of a lineage may spend; the shares of all looks sum to 1.
@@ -90,7 +88,7 @@ class Ledger:
     about: Mapping[str, Any]
     begun: Entry = field(default_factory=dict)
 
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[Entry]:
         """All looks at the lineage, oldest first; a look that did not end has no ``decision``."""
         entries = self.register.entries()
         names = {*self._lineage(entries)}
@@ -140,7 +138,7 @@ class Ledger:
 
         self.begun = by_first(write)
 
-    def end(self, certificate: Mapping[str, Any]) -> Look:
+    def end(self, certificate: Mapping[str, Any]) -> Entry:
         """Write the certificate of the look; returns the whole look."""
         with self.register.locked():
             company = company_of(self.register.entries(), self.begun)
@@ -148,14 +146,14 @@ class Ledger:
             return self.begun | self.register.append(ended)
 
 
-def looks_in(entries: Iterable[Entry]) -> list[Look]:
+def looks_in(entries: Iterable[Entry]) -> list[Entry]:
     """The looks of a register, each with its certificate if it ended."""
     entries = [*entries]
     ended = {entry["id"]: entry for entry in entries if entry["event"] == "ended"}
     return [entry | ended.get(entry["id"], {}) for entry in entries if entry["event"] == "began"]
 
 
-def recorded(looks: Sequence[Look], policy: str, question: Mapping[str, Any]) -> Look | None:
+def recorded(looks: Sequence[Entry], policy: str, question: Mapping[str, Any]) -> Entry | None:
     """The ended look that asked the same about the same policy, or None.
 
     Args:
@@ -170,7 +168,7 @@ def recorded(looks: Sequence[Look], policy: str, question: Mapping[str, Any]) ->
     return None
 
 
-def certificates_of(looks: Iterable[Look], policy: str, objective: Objective) -> list[Look]:
+def certificates_of(looks: Iterable[Entry], policy: str, objective: Objective) -> list[Entry]:
     """The ended looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
 
     Args:
@@ -198,7 +196,7 @@ def _given(settings: Any) -> Any:
     return settings
 
 
-def used_prompts(looks: Iterable[Look], run: Mapping[str, Tensor]) -> Used:
+def used_prompts(looks: Iterable[Entry], run: Mapping[str, Tensor]) -> Used:
     """The prompts that a further look must not see.
 
     Args:

@@ -55,7 +55,7 @@ class Surfaces:
 
     @classmethod
     def padded(
-        cls, polygons: Polygons, flags: Sequence[Tensor], reds: Sequence[Tensor], device: torch.device | str
+        cls, polygons: Polygons, flags: list[Tensor], reds: list[Tensor], device: torch.device | str
     ) -> Surfaces:
         """Surfaces of S scenes, padded.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +103,8 @@ class _Look(CommandLine):
         question = self.ledger.about["question"]
         first = Asked(question["prompts"], question["confidence"], 1, Used())
         available = None if getattr(source, "endless", False) else len(source)
-        number = min(first.prompts or len(source), available or math.inf)
+        wanted = first.prompts or len(source)
+        number = min(wanted, available or wanted)
         _check_power(self.objective, longest, first, available, np.ones(number))
 
     def _deal(self, data: GroupDataModule, record: _Record, longest: int | None) -> PromptLoader:
@@ -131,10 +131,11 @@ class _Look(CommandLine):
         endless = getattr(data.source("test"), "endless", False)  # a user's own source may be any class
         whole = data.certification(None, self.asked.used)
         available = None if endless else len(whole.source)
-        wanted = self.asked.prompts
-        number = min(wanted or len(whole.source), available or math.inf)
+        wanted = self.asked.prompts or len(whole.source)
+        number = min(wanted, available or wanted)
         _check_power(self.objective, longest, self.asked, available, np.ones(number))
-        return (whole if wanted is None else data.certification(wanted, self.asked.used)), available
+        chosen = whole if self.asked.prompts is None else data.certification(self.asked.prompts, self.asked.used)
+        return chosen, available
 
 
 def _check_power(
