@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
 from lightning_cgrpo.run.name import VERSIONED, loggers
-from lightning_cgrpo.settings.configuration import Config, ConfigError, Resolved, get, read, short_class
+from lightning_cgrpo.settings.configuration import CONFIGURATION, Config, ConfigError, Resolved, get, read, short_class
 
 START = "start"
 """The version under which the evaluation of starting weights logs."""
@@ -28,11 +28,13 @@ class Place:
         folder: ``SAVE_DIR/NAME``, or a W&B project's folder, which runs of other names share.
         name: of the run.
         fixed: the one folder of checkpoints, of a run without versions; else None.
+        version: the folder of the version that is meant, with all versions that continue it; None for all versions.
     """
 
     folder: Path
     name: Any
     fixed: Path | None
+    version: Path | None = None
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -44,17 +46,48 @@ class Place:
         chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
         if chosen is None and get(config, "trainer.logger") is False:
             chosen = Path(default) / CHECKPOINTS
-        return cls(folder, arguments.get("name"), None if chosen is None else Path(chosen))
+        name, fixed = arguments.get("name"), None if chosen is None else Path(chosen)
+        version = getattr(config, "run", None)
+        if version is not None and _name_in(version) == name:
+            # The file is found from any folder, and `save_dir` is relative to the folder in which the run began.
+            return cls(version.parent, name, fixed, version)
+        return cls(folder, name, fixed)
 
     def checkpoints(self) -> Iterator[Path]:
-        """Folders of checkpoints of all versions of the run."""
+        """Folders of checkpoints of the run's versions: all, or those of `version` and what continues it."""
         if self.fixed is not None:
             yield self.fixed
             return
-        for found in self.folder.glob(f"*/{CHECKPOINTS}"):
-            kept = configuration_beside(found / LAST)
-            if kept is None or Place.of(kept).name == self.name:
-                yield found
+        versions = [found.parent for found in self.folder.glob(f"*/{CHECKPOINTS}")]
+        if self.version is not None:
+            versions = _continued(self.version, versions)
+        for version in versions:
+            if _name_in(version) in (None, self.name):
+                yield version / CHECKPOINTS
+
+
+def run_of(file: Path) -> Path | None:
+    """The folder of the run that wrote this ``config.yaml``; None for other files."""
+    return file.parent if file.name == CONFIGURATION and (file.parent / CHECKPOINTS).is_dir() else None
+
+
+def _name_in(version: Path) -> Any:
+    """The name of the run in the folder; None without a readable configuration."""
+    kept = configuration_beside(version / CHECKPOINTS / LAST)
+    return None if kept is None else Place.of(kept).name
+
+
+def _continued(first: Path, versions: Sequence[Path]) -> list[Path]:
+    """The versions that are `first`, or that resumed from it or from one of these."""
+    resumed_from = {}
+    for version in versions:
+        kept = configuration_beside(version / CHECKPOINTS / LAST) or {}
+        # Versions lie side by side, so names suffice, wherever the command that resumed ran.
+        resumed_from[version.name] = Path(str(kept.get("ckpt_path"))).parent.parent.name
+    family = {first.name}
+    while more := {name for name, earlier in resumed_from.items() if earlier in family} - family:
+        family |= more
+    return [version for version in versions if version.name in family]
 
 
 def find_checkpoint(command: str, config: Config) -> str | None:
@@ -144,7 +177,7 @@ def _nearest(folder: Path) -> list[Path]:
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
     """The configuration of a checkpoint's run; None if missing or unreadable."""
-    path = Path(checkpoint).parent.parent / "config.yaml"
+    path = Path(checkpoint).parent.parent / CONFIGURATION
     try:
         return Resolved(read(path)) if not is_remote(checkpoint) and path.is_file() else None
     except ConfigError:
