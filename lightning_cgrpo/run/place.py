@@ -44,10 +44,10 @@ class Place:
         key = "project" if short_class(first) == "WandbLogger" else "name"
         folder = Path(arguments.get("save_dir") or default) / str(arguments.get(key) or "lightning_logs")
         chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
-        if chosen is None and get(config, "trainer.logger") is False:
-            chosen = Path(default) / CHECKPOINTS
-        name, fixed = arguments.get("name"), None if chosen is None else Path(chosen)
         version = getattr(config, "run", None)
+        if chosen is None and get(config, "trainer.logger") is False:
+            chosen = (version or Path(default)) / CHECKPOINTS
+        name, fixed = arguments.get("name"), None if chosen is None else Path(chosen)
         if version is not None and _name_in(version) == name:
             # The file is found from any folder, and `save_dir` is relative to the folder in which the run began.
             return cls(version.parent, name, fixed, version)

@@ -239,7 +239,10 @@ def read(path: Path) -> Config:
         stat = path.stat()
         plain = deepcopy(_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
     except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path} can't be read: {_one_line(error)}.") from error
+        mark = getattr(error, "problem_mark", None)
+        lines = [] if mark is None else path.read_text(encoding="utf-8").split("\n")[mark.line : mark.line + 1]
+        hint = ", try spaces instead of the tab" if any(line.lstrip(" ").startswith("\t") for line in lines) else ""
+        raise ConfigError(f"{path} can't be read: {_one_line(error)}{hint}.") from error
     if not plain and not path.read_text(encoding="utf-8").strip():
         raise ConfigError(f"Expected {path} to hold settings, but it has none, try saving it, or go without -c {path}.")
     if not isinstance(plain, dict):

@@ -179,6 +179,11 @@ def test_a_runs_own_configuration_names_that_run(monkeypatch):
         # The first run was resumed, and resumed again; the run of version 2 began anew.
         for number, last in ((0, 3), (1, 3), (2, 2), (3, 3)):
             assert meant("-c", f"{runs}/gridworld/version_{number}/config.yaml") == f"version_{last}"
+    Path("checkpoints").mkdir()
+    Path("checkpoints/last.ckpt").touch()
+    Path("config.yaml").write_text(yaml.safe_dump({**config, "trainer": {**config["trainer"], "logger": False}}))
+    monkeypatch.chdir("..")
+    assert last_checkpoint(read_arguments("certify", ["-c", "elsewhere/config.yaml"])[0]).parts[0] == "elsewhere"
     with pytest.raises(UserError, match=r"is a run's folder, try -c .*version_2/config\.yaml"):
         meant("-c", f"{runs}/gridworld/version_2")
     # A change of the method is another run, whose name has no checkpoint.
