@@ -17,6 +17,9 @@ NEAREST = 2
 """Checkpoints of other runs that an error names."""
 AUTO = "auto"
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
+NEEDING = ("certify", "export")
+"""Commands about a run's policy, which the starting weights are not."""
+MAKES_A_CHECKPOINT = "`fit` with --trainer.max_steps=1 --model.optimizer.lr=0, which writes a checkpoint of it"
 BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Exporting", **EVALUATIONS}
 
 
@@ -100,6 +103,11 @@ def find_checkpoint(command: str, config: Config) -> str | None:
         UserError: no such checkpoint, or several that could be meant.
     """
     asked = config.get("ckpt_path")
+    if asked is None and command in NEEDING:
+        raise ConfigError(
+            f"Expected a checkpoint for {command}, but got --ckpt_path=null. To {command} a model that no run here "
+            f"trained, try {MAKES_A_CHECKPOINT}."
+        )
     if asked not in ("last", "best", AUTO):
         if asked not in (None, "hpc", "registry"):
             _check_exists(str(asked))
@@ -138,6 +146,11 @@ def _check_exists(checkpoint: str) -> None:
     put_back(path.parent)
     if not path.exists():
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    if any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise ConfigError(
+            f"Expected a run's checkpoint, but '{checkpoint}' is a model's directory, try "
+            f"--model.policy.model={checkpoint} with --ckpt_path=null; for certify, then {MAKES_A_CHECKPOINT}."
+        )
     if path.is_dir() and path.suffix != ".ckpt":
         # The folder may be of checkpoints, of a run, or of runs.
         folders: set[Path] = set()
