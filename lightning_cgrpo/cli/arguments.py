@@ -6,7 +6,7 @@ import sys
 
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.name import run_name
-from lightning_cgrpo.run.place import AUTO
+from lightning_cgrpo.run.place import AUTO, run_of
 from lightning_cgrpo.settings.configuration import (
     DEFAULTS,
     PACKAGED,
@@ -44,6 +44,7 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
     layers += [override(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])
+    config.run = run_of(find(files[0])) if files else None
     if command != "fit":
         # The config.yaml of a resumed run names the checkpoint from which the run resumed.
         checkpoint = dict(overrides).get("ckpt_path", AUTO)

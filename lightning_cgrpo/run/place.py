@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
 from lightning_cgrpo.run.name import VERSIONED, loggers
-from lightning_cgrpo.settings.configuration import Config, ConfigError, Resolved, get, read, short_class
+from lightning_cgrpo.settings.configuration import CONFIGURATION, Config, ConfigError, Resolved, get, read, short_class
 
 START = "start"
 """The version under which the evaluation of starting weights logs."""
@@ -17,6 +17,9 @@ NEAREST = 2
 """Checkpoints of other runs that an error names."""
 AUTO = "auto"
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
+NEEDING = ("certify", "export")
+"""Commands about a run's policy, which the starting weights are not."""
+MAKES_A_CHECKPOINT = "`fit` with --trainer.max_steps=1 --model.optimizer.lr=0, which writes a checkpoint of it"
 BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Exporting", **EVALUATIONS}
 
 
@@ -28,11 +31,13 @@ class Place:
         folder: ``SAVE_DIR/NAME``, or a W&B project's folder, which runs of other names share.
         name: of the run.
         fixed: the one folder of checkpoints, of a run without versions; else None.
+        version: the folder of the version that is meant, with all versions that continue it; None for all versions.
     """
 
     folder: Path
     name: Any
     fixed: Path | None
+    version: Path | None = None
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -42,19 +47,50 @@ class Place:
         key = "project" if short_class(first) == "WandbLogger" else "name"
         folder = Path(arguments.get("save_dir") or default) / str(arguments.get(key) or "lightning_logs")
         chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
+        version = getattr(config, "run", None)
         if chosen is None and get(config, "trainer.logger") is False:
-            chosen = Path(default) / CHECKPOINTS
-        return cls(folder, arguments.get("name"), None if chosen is None else Path(chosen))
+            chosen = (version or Path(default)) / CHECKPOINTS
+        name, fixed = arguments.get("name"), None if chosen is None else Path(chosen)
+        if version is not None and _name_in(version) == name:
+            # The file is found from any folder, and `save_dir` is relative to the folder in which the run began.
+            return cls(version.parent, name, fixed, version)
+        return cls(folder, name, fixed)
 
     def checkpoints(self) -> Iterator[Path]:
-        """Folders of checkpoints of all versions of the run."""
+        """Folders of checkpoints of the run's versions: all, or those of `version` and what continues it."""
         if self.fixed is not None:
             yield self.fixed
             return
-        for found in self.folder.glob(f"*/{CHECKPOINTS}"):
-            kept = configuration_beside(found / LAST)
-            if kept is None or Place.of(kept).name == self.name:
-                yield found
+        versions = [found.parent for found in self.folder.glob(f"*/{CHECKPOINTS}")]
+        if self.version is not None:
+            versions = _continued(self.version, versions)
+        for version in versions:
+            if _name_in(version) in (None, self.name):
+                yield version / CHECKPOINTS
+
+
+def run_of(file: Path) -> Path | None:
+    """The folder of the run that wrote this ``config.yaml``; None for other files."""
+    return file.parent if file.name == CONFIGURATION and (file.parent / CHECKPOINTS).is_dir() else None
+
+
+def _name_in(version: Path) -> Any:
+    """The name of the run in the folder; None without a readable configuration."""
+    kept = configuration_beside(version / CHECKPOINTS / LAST)
+    return None if kept is None else Place.of(kept).name
+
+
+def _continued(first: Path, versions: Sequence[Path]) -> list[Path]:
+    """The versions that are `first`, or that resumed from it or from one of these."""
+    resumed_from = {}
+    for version in versions:
+        kept = configuration_beside(version / CHECKPOINTS / LAST) or {}
+        # Versions lie side by side, so names suffice, wherever the command that resumed ran.
+        resumed_from[version.name] = Path(str(kept.get("ckpt_path"))).parent.parent.name
+    family = {first.name}
+    while more := {name for name, earlier in resumed_from.items() if earlier in family} - family:
+        family |= more
+    return [version for version in versions if version.name in family]
 
 
 def find_checkpoint(command: str, config: Config) -> str | None:
@@ -67,6 +103,11 @@ def find_checkpoint(command: str, config: Config) -> str | None:
         UserError: no such checkpoint, or several that could be meant.
     """
     asked = config.get("ckpt_path")
+    if asked is None and command in NEEDING:
+        raise ConfigError(
+            f"Expected a checkpoint for {command}, but got --ckpt_path=null. To {command} a model that no run here "
+            f"trained, try {MAKES_A_CHECKPOINT}."
+        )
     if asked not in ("last", "best", AUTO):
         if asked not in (None, "hpc", "registry"):
             _check_exists(str(asked))
@@ -105,6 +146,11 @@ def _check_exists(checkpoint: str) -> None:
     put_back(path.parent)
     if not path.exists():
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    if any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise ConfigError(
+            f"Expected a run's checkpoint, but '{checkpoint}' is a model's directory, try "
+            f"--model.policy.model={checkpoint} with --ckpt_path=null; for certify, then {MAKES_A_CHECKPOINT}."
+        )
     if path.is_dir() and path.suffix != ".ckpt":
         # The folder may be of checkpoints, of a run, or of runs.
         folders: set[Path] = set()
@@ -144,7 +190,7 @@ def _nearest(folder: Path) -> list[Path]:
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
     """The configuration of a checkpoint's run; None if missing or unreadable."""
-    path = Path(checkpoint).parent.parent / "config.yaml"
+    path = Path(checkpoint).parent.parent / CONFIGURATION
     try:
         return Resolved(read(path)) if not is_remote(checkpoint) and path.is_file() else None
     except ConfigError:

@@ -17,6 +17,8 @@ from typing import Any
 from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.settings.settings import with_hash
 
+CONFIGURATION = "config.yaml"
+"""The file that a run writes its settings into, in its folder."""
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -118,7 +120,13 @@ class Environment:
 
 
 class Resolved(dict[str, Any]):
-    """A configuration without interpolations; `environment` has those that read environment variables."""
+    """A configuration without interpolations.
+
+    `environment` has the interpolations that read environment variables. `run` is the folder of the run whose own
+    ``config.yaml`` was read, if a command names one.
+    """
+
+    run: Path | None = None
 
     def __init__(self, config: Config) -> None:
         super().__init__(_resolve(config))
@@ -213,6 +221,10 @@ def find(name: str) -> Path:
     packaged = PACKAGED / (path.relative_to("configs") if path.parts[:1] == ("configs",) else path)
     if not path.is_absolute() and packaged.is_file():
         return packaged
+    if (path / CONFIGURATION).is_file():
+        raise ConfigError(
+            f"Expected a configuration file, but '{name}' is a run's folder, try -c {path / CONFIGURATION}."
+        )
     beside = sorted(map(str, path.parent.glob("*.yaml")))
     files = beside + sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
     raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, files)}")
@@ -227,7 +239,10 @@ def read(path: Path) -> Config:
         stat = path.stat()
         plain = deepcopy(_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
     except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path} can't be read: {_one_line(error)}.") from error
+        mark = getattr(error, "problem_mark", None)
+        lines = [] if mark is None else path.read_text(encoding="utf-8").split("\n")[mark.line : mark.line + 1]
+        hint = ", try spaces instead of the tab" if any(line.lstrip(" ").startswith("\t") for line in lines) else ""
+        raise ConfigError(f"{path} can't be read: {_one_line(error)}{hint}.") from error
     if not plain and not path.read_text(encoding="utf-8").strip():
         raise ConfigError(f"Expected {path} to hold settings, but it has none, try saving it, or go without -c {path}.")
     if not isinstance(plain, dict):

@@ -158,6 +158,39 @@ def test_runs_of_one_project_are_told_apart_by_their_names():
         assert last_checkpoint(config) == Path(f"runs/project/{version}/checkpoints/last.ckpt")
 
 
+def test_a_runs_own_configuration_names_that_run(monkeypatch):
+    """The card's commands name it, and must not take a later run of the same name; also from another folder."""
+    config, _ = read_arguments("fit", GRID.split())
+    for number, resumed in enumerate((None, 0, None, 1)):
+        version = Path(f"runs/gridworld/version_{number}")
+        (version / "checkpoints").mkdir(parents=True)
+        (version / "checkpoints" / "last.ckpt").touch()
+        resumed = None if resumed is None else f"runs/gridworld/version_{resumed}/checkpoints/last.ckpt"
+        (version / "config.yaml").write_text(yaml.safe_dump({**config, "ckpt_path": resumed}))
+    runs = Path("runs").resolve()
+
+    def meant(*arguments):
+        return last_checkpoint(read_arguments("certify", arguments)[0]).parent.parent.name
+
+    assert meant(*GRID.split()) == "version_3"
+    Path("elsewhere").mkdir()
+    for folder in (".", "elsewhere"):
+        monkeypatch.chdir(folder)
+        # The first run was resumed, and resumed again; the run of version 2 began anew.
+        for number, last in ((0, 3), (1, 3), (2, 2), (3, 3)):
+            assert meant("-c", f"{runs}/gridworld/version_{number}/config.yaml") == f"version_{last}"
+    Path("checkpoints").mkdir()
+    Path("checkpoints/last.ckpt").touch()
+    Path("config.yaml").write_text(yaml.safe_dump({**config, "trainer": {**config["trainer"], "logger": False}}))
+    monkeypatch.chdir("..")
+    assert last_checkpoint(read_arguments("certify", ["-c", "elsewhere/config.yaml"])[0]).parts[0] == "elsewhere"
+    with pytest.raises(UserError, match=r"is a run's folder, try -c .*version_2/config\.yaml"):
+        meant("-c", f"{runs}/gridworld/version_2")
+    # A change of the method is another run, whose name has no checkpoint.
+    with pytest.raises(UserError, match="but found none"):
+        meant("-c", f"{runs}/gridworld/version_2/config.yaml", "--model.group_size=3")
+
+
 @pytest.mark.usefixtures("mine")
 def test_a_folder_is_no_checkpoint():
     for place in ("runs/mine", "runs/mine/version_0"):

@@ -163,6 +163,7 @@ class TestFiles:
         [
             ("a: 1\nb: [1, 2\nc: 3\n", "line 3"),
             ("a: 1\nb: 2\na: 3\n", "duplicate key a"),
+            ("a:\n\tb: 2\n", "line 2: found character that cannot start any token, try spaces instead of the tab."),
             ("- a\n- b", "a mapping of settings, but got list."),
             (b"a: \xff\xfe", "bad.yaml can't be read: "),
         ],
