@@ -10,16 +10,14 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.callbacks.evaluation_tables import NO_TARGETS, objective_table
-from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.core.randomness import Stream
-from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers.dual import Dual
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import shown_targets
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
-from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
 from lightning_cgrpo.objective.objective import Objective
@@ -85,29 +83,11 @@ class InitialRates(Callback):
         if objective.look is not None:
             said = "Training aims at the targets" if aims else "The weights are fixed, so training has no targets"
             print(f"{said}, for a look with {objective.look}.", flush=True)
-            for problem in too_few_for(objective.look, getattr(trainer, "datamodule", None)):
-                rank_zero_warn(problem)
         if EVERY in best and size > 1:
             share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
             print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)
         for line in lines_of(objective, evaluation, best, size, targets):
             print(line, flush=True)
-
-
-def too_few_for(look: Look, data: object) -> Iterator[str]:
-    """The warning that `certify` will refuse the declared look, because the data has too few test prompts."""
-    if not isinstance(data, GroupDataModule) or getattr(data, "needs_test_path", False):
-        return  # `certify` gets a file of its own
-    try:
-        source = data.source("test")
-    except UserError as error:
-        yield f"The test prompts of the declared look can't be read: {error}"
-        return
-    if not getattr(source, "endless", False) and len(source) < look.prompts:
-        yield (
-            f"`certify` can't take the declared look: it needs {look.prompts:,} test prompts, but the data has "
-            f"{len(source):,}. Try a smaller look.prompts, or more test prompts."
-        )
 
 
 def lines_of(

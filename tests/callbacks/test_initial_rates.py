@@ -12,7 +12,7 @@ from lightning_cgrpo import Constraint, Objective, Signal
 from lightning_cgrpo.callbacks import FixedWeights, InitialRates, LagrangianCallback, initial_rates
 from lightning_cgrpo.callbacks.initial_rates import does_it_bind, met_by_far
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.modules.rollout_module import _check_lengths
 from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.measurement import Evaluation
@@ -197,22 +197,3 @@ def test_a_target_out_of_reach_is_told_once(monkeypatch):
     for targets in ({}, {"long": 0.01}, {"long": 0.06}):
         list(initial_rates.lines_of(objective, Evaluation(), best, 4, targets))
     assert len(told) == 1 and told[0].startswith("The target of long for the declared look, <= 0.01, is out of reach")
-
-
-def test_a_look_at_more_prompts_than_the_data_has_is_told_before_training(tmp_path):
-    """`certify` would refuse the look only after training."""
-    rows = [{"prompt": f"Say {number}."} for number in range(12)]
-    (tmp_path / "broken.jsonl").write_text("{}\n")
-
-    def told(data, prompts):
-        return list(initial_rates.too_few_for(Look(prompts), data))
-
-    few = PromptDataModule(rows, test_path=rows)
-    assert told(few, 12) == []
-    (line,) = told(few, 13)
-    assert "needs 13 test prompts, but the data has 12. Try a smaller look.prompts" in line
-    (line,) = told(PromptDataModule(rows, test_path=tmp_path / "broken.jsonl"), 5)
-    assert "can't be read" in line and "broken.jsonl:1" in line
-    # Generated prompts do not end, and `certify` may be given a file that training lacks.
-    assert told(GridworldDataModule(test_prompts=4), 1_000) == told(PromptDataModule(rows), 1_000) == []
-    assert told(None, 5) == []
