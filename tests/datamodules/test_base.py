@@ -183,6 +183,9 @@ def test_a_declared_look_at_more_prompts_than_the_test_has_is_refused_before_tra
     begun(PromptDataModule(str(rows), test_path=str(rows), prompts_per_update=2), 5)
     begun(PromptDataModule(str(rows), prompts_per_update=2), 6)  # `certify` names the test prompts.
     begun(GridworldDataModule(test_prompts=5, seed=0), 6)  # Worlds have no end.
+    rows.write_text("{}\n")
+    with pytest.raises(UserError, match="rows.jsonl:1"):
+        begun(PromptDataModule([{"prompt": "1 + 1"}] * 4, test_path=str(rows), prompts_per_update=2), 5)
 
 
 def test_an_override_that_nothing_calls_any_more_is_refused():
