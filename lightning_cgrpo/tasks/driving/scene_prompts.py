@@ -39,21 +39,19 @@ class ScenePrompts(PromptSource):
     Args:
         scenes: built when they are indexed.
         count: number of scenes, evenly spaced; None for all.
+
+    Attributes:
         kept: size of the cache of scenes.
         planned: with the column ``plan``, which `DrivingTask` needs.
     """
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        kept: int = SCENES_KEPT,
-        planned: bool = True,
-    ) -> None:
+    kept = SCENES_KEPT
+    planned = True
+
+    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat) -> None:
         if not len(scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form, self.kept, self.planned = scenes, form, kept, planned
+        self.scenes, self.form = scenes, form
         self.count = len(scenes) if count is None else min(count, len(scenes))
         self._rows: OrderedDict[int, _Row] = OrderedDict()
 
@@ -116,9 +114,8 @@ class MixedPrompts(ScenePrompts):
         follow_ups: Sequence[Sequence[Scene]] = (),
         share: float = 0.0,
         next_frames: Sequence[Scene | None] | None = None,
-        kept: int = SCENES_KEPT,
     ) -> None:
-        super().__init__(scenes, count, form, kept)
+        super().__init__(scenes, count, form)
         self.follow_ups, self.share, self.next_frames = follow_ups, share, next_frames
 
     def groups(self, index: Tensor) -> PromptGroups:
@@ -157,6 +154,9 @@ class FollowUpPrompts(ScenePrompts):
 class DrivingDemonstrations(ScenePrompts):
     """Prompts of scenes with the column ``completion`` instead of ``plan``, see `NavsimDemonstrationsDataModule`."""
 
+    kept = 0  # each is shown once in a pass
+    planned = False
+
     def __init__(
         self,
         scenes: Sequence[Scene],
@@ -165,7 +165,7 @@ class DrivingDemonstrations(ScenePrompts):
         human: bool = False,
         thoughts: Thoughts | None = None,
     ) -> None:
-        super().__init__(scenes, count, form, kept=0, planned=False)
+        super().__init__(scenes, count, form)
         self.human, self.thoughts = human, thoughts
         self._answers: dict[int, str] = {}
 
