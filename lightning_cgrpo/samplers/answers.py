@@ -23,41 +23,44 @@ MOST_PROMPTS_KEPT = 2
 # Shapes: B prompts with G answers each, R in all, of at most T tokens; r answers go on; V tokens in the vocabulary.
 
 
+@dataclass(frozen=True)
+class PromptBatch:
+    """The prompts of a rollout."""
+
+    inputs: dict[str, Tensor]  # of all B prompts, on the policy's device
+    lengths: Tensor  # [B] of the prompts, on the CPU
+    limits: Tensor  # [B] most tokens of each prompt's answers, on the CPU
+    group_size: int
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def answers(self) -> int:
+        """R, the number of all answers."""
+        return len(self) * self.group_size
+
+
 class WaitingPrompts:
     """The prompts whose answers have not begun, in the order of their numbers.
-
-    Args:
-        inputs: of all B prompts, on the policy's device.
-        lengths: ``[B]`` of the prompts, on the CPU.
-        limits: ``[B]``, most tokens of each prompt's answers, on the CPU.
 
     Attributes:
         at_once: prompts whose answers fit in a batch.
     """
 
-    def __init__(
-        self,
-        policy: CausalLMPolicy,
-        inputs: dict[str, Tensor],
-        lengths: Tensor,
-        limits: Tensor,
-        group_size: int,
-        sampling: Sampling,
-    ) -> None:
+    def __init__(self, policy: CausalLMPolicy, prompts: PromptBatch, sampling: Sampling) -> None:
         self.policy = policy
-        self.inputs = inputs
-        self.lengths = lengths
-        self.limits = limits
-        self.group_size = group_size
+        self.prompts = prompts
+        self.group_size = prompts.group_size
         self.sampling = sampling
         self.ends = Ends(policy, sampling)
-        most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
+        most = len(prompts) if sampling.batch_size is None else sampling.batch_size // self.group_size
         self.at_once = max(most, 1)
         self._joins = isinstance(policy.computation, PackedPrompts)
         self._first = 0
 
     def __len__(self) -> int:
-        return len(self.lengths) - self._first
+        return len(self.prompts) - self._first
 
     def to_join(self, running: Running) -> int:
         """The number of prompts that are to join running answers now.
@@ -75,13 +78,14 @@ class WaitingPrompts:
         """All answers of the next `count` prompts, before their first tokens."""
         policy = self.policy
         some = slice(self._first, self._first + count)
-        lengths = self.lengths[some]
-        limits = self.limits[some]
-        inputs = {name: in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
+        lengths = self.prompts.lengths[some]
+        limits = self.prompts.limits[some]
+        dtype = policy.output_weight.dtype
+        inputs = {name: in_dtype(tensor[some], dtype) for name, tensor in self.prompts.inputs.items()}
         longest = int(limits.max())
         continuation = policy.continuation(inputs, lengths, self.group_size, longest)
 
-        prompt = torch.arange(len(self.lengths), device="cpu")[some].repeat_interleave(self.group_size)
+        prompt = torch.arange(len(self.prompts), device="cpu")[some].repeat_interleave(self.group_size)
         left = limits.repeat_interleave(self.group_size)
         row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
         place = row * self.sampling.max_new_tokens

@@ -10,6 +10,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.shared_prefix import pages
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.answers import PromptBatch
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
 from lightning_cgrpo.samplers.paged_step import LOGIT, StepSizes
@@ -47,8 +48,8 @@ def answered(policy, sampling, engine=None, limits=LIMITS):
     if engine._pages(policy) and limits is not None:
         # Pages serve limits of each prompt too, though later turns of conversations take the other way.
         with torch.no_grad():
-            lengths = inputs["prompt_mask"].sum(-1)
-            return engine._in_pages(policy, inputs, lengths, limits, GROUP_SIZE, sampling, draws.flatten())
+            asked = PromptBatch(inputs, inputs["prompt_mask"].sum(-1), limits, GROUP_SIZE)
+            return engine._in_pages(policy, asked, sampling, draws.flatten())
     return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
 
 
