@@ -100,7 +100,7 @@ ESTIMATORS = {
     "rewards": (ScalarizedRewards(), lambda run, batch: scalarized_rewards(run, batch, over_batch=False)),
     "batch": (ScalarizedRewards("batch"), lambda run, batch: scalarized_rewards(run, batch, over_batch=True)),
     "leave one out": (LeaveOneOut(), leave_one_out),
-    "GDPO": (GDPO(0.01), lambda run, batch: gdpo(run, batch, 0.01)),
+    "GDPO": (GDPO(), lambda run, batch: gdpo(run, batch, 1e-4)),
 }
 
 
