@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
-from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import occurring
@@ -21,24 +21,6 @@ MOST_PROMPTS_KEPT = 2
 """Most prompts with running answers, as a multiple of `at_once`, because a single answer keeps its prompt."""
 
 # Shapes: B prompts with G answers each, R in all, of at most T tokens; r answers go on; V tokens in the vocabulary.
-
-
-@dataclass(frozen=True)
-class PromptBatch:
-    """The prompts of a rollout."""
-
-    inputs: dict[str, Tensor]  # of all B prompts, on the policy's device
-    lengths: Tensor  # [B] of the prompts, on the CPU
-    limits: Tensor  # [B] most tokens of each prompt's answers, on the CPU
-    group_size: int
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def answers(self) -> int:
-        """R, the number of all answers."""
-        return len(self) * self.group_size
 
 
 class WaitingPrompts:
@@ -78,21 +60,17 @@ class WaitingPrompts:
         """All answers of the next `count` prompts, before their first tokens."""
         policy = self.policy
         some = slice(self._first, self._first + count)
-        lengths = self.prompts.lengths[some]
-        limits = self.prompts.limits[some]
-        dtype = policy.output_weight.dtype
-        inputs = {name: in_dtype(tensor[some], dtype) for name, tensor in self.prompts.inputs.items()}
-        longest = int(limits.max())
-        continuation = policy.continuation(inputs, lengths, self.group_size, longest)
+        prompts = self.prompts.part(some).in_dtype(policy.output_weight.dtype)
+        continuation = policy.continuation(prompts)
 
         prompt = torch.arange(len(self.prompts), device="cpu")[some].repeat_interleave(self.group_size)
-        left = limits.repeat_interleave(self.group_size)
+        left = prompts.limits.repeat_interleave(self.group_size)
         row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
         place = row * self.sampling.max_new_tokens
         seen = None
         if self.sampling.repetition_penalty != 1:
-            seen = occurring(policy, inputs).repeat_interleave(self.group_size, 0)
-        self._first += len(lengths)
+            seen = occurring(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
+        self._first += len(prompts)
         running = Running(
             prompt=prompt,
             left=left,
@@ -195,8 +173,3 @@ class Answers:
 
 def _appended(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
     return None if rows is None or others is None else torch.cat([rows, others])
-
-
-def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images in the dtype of the weights; tokens and masks as they are."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.continuation import PromptRow
+from lightning_cgrpo.policies.continuation import PromptBatch, PromptRow
 from lightning_cgrpo.policies.shared_prefix.layout import numbers
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
-from lightning_cgrpo.samplers.answers import Answers, PromptBatch, in_dtype
+from lightning_cgrpo.samplers.answers import Answers
 from lightning_cgrpo.samplers.paged_step import PagedStep
 from lightning_cgrpo.samplers.token_choice import occurring
 
@@ -102,18 +102,16 @@ class PagedRollout:
         self._collect({slot: self.ended.pop(slot) for slot in taken if slot in self.ended})
         # 2. Give each answer its pages.
         device = self.step.policy.device
-        prompts = torch.tensor([portion.prompt for portion in portions], device="cpu")
-        lengths, limits = self.prompts.lengths[prompts], self.prompts.limits[prompts]
         table, source, cells = self._give_pages(portions, taken)
 
         def there(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
         # 3. Read the prompts.
-        policy, rows = self.step.policy, there(prompts)
-        dtype = policy.output_weight.dtype
-        inputs = {name: in_dtype(tensor[rows], dtype) for name, tensor in self.prompts.inputs.items()}
-        prompt_row = PromptRow.of(policy, inputs, lengths)
+        policy = self.step.policy
+        numbered = torch.tensor([portion.prompt for portion in portions], device="cpu")
+        prompts = self.prompts.part(numbered).in_dtype(policy.output_weight.dtype)
+        prompt_row = PromptRow.of(policy, prompts.inputs, prompts.lengths)
         into_pages = PromptsIntoPages(prompt_row.layout, self.step.pages, there(source), there(cells))
         logits = prompt_row.read(policy, into_pages)
         # 4. Begin the answers.
@@ -125,11 +123,11 @@ class PagedRollout:
             slots=there(torch.tensor(taken, device="cpu")),
             logits=logits.index_select(0, of_row),
             position=prompt_row.layout.following.index_select(0, of_row) - 1,
-            length=there(lengths).index_select(0, of_row),
-            limit=there(limits).index_select(0, of_row),
+            length=there(prompts.lengths).index_select(0, of_row),
+            limit=there(prompts.limits).index_select(0, of_row),
             draws=self.draws.index_select(0, there(answer)),
             table=there(table),
-            seen=occurring(policy, inputs).index_select(0, of_row) if penalizes else None,
+            seen=occurring(policy, prompts.inputs).index_select(0, of_row) if penalizes else None,
         )
         self.running |= dict(zip(taken, answer.tolist(), strict=True))
 

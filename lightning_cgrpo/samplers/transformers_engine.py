@@ -14,13 +14,13 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
-from lightning_cgrpo.policies.continuation import Continuation, PromptRow, SharedContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, PromptRow, SharedContinuation
 from lightning_cgrpo.policies.onednn import arranged_weights
 from lightning_cgrpo.policies.pass_memory import fitting_rollout
 from lightning_cgrpo.policies.precision import Copies, without_autocast
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.shared_prefix.pages import NotedBytes, kernel_reads
-from lightning_cgrpo.samplers.answers import Answers, PromptBatch, Running, WaitingPrompts
+from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
 from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.shared_prefix import pages
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
-from lightning_cgrpo.samplers.answers import PromptBatch
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
 from lightning_cgrpo.samplers.paged_step import LOGIT, StepSizes
