@@ -112,11 +112,11 @@ class ConstrainedGRPO(RolloutModule):
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
+        """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.held: dict[str, float] | None = None
         """Rates at which a dual holds stalled constraints, in the user's orientation; None without a dual."""
-        """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.policy_steps = PolicySteps(
-            policy, optimization, objective.policy_signals.values(), group_size, self.manual_optimization
+            optimization, objective.policy_signals.values(), group_size, self.manual_optimization
         )
         self.standstill = StandstillDetector(objective)
 

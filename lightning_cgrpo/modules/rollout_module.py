@@ -76,8 +76,8 @@ class RolloutModule(Stated, LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.manual_optimization = ManualOptimization(self, policy, optimizer, lr_scheduler)
         self.policy = policy
+        self.manual_optimization = ManualOptimization(self, optimizer, lr_scheduler)
         expect_kinds(sampler=(sampler, Sampler), task=(task, Task), objective=(objective, Objective))
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
