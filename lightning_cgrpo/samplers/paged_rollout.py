@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.continuation import PromptBatch, PromptRow
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.layout import numbers
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
 from lightning_cgrpo.samplers.answers import Answers
@@ -112,7 +113,8 @@ class PagedRollout:
         numbered = torch.tensor([portion.prompt for portion in portions], device="cpu")
         prompts = self.prompts.part(numbered).in_dtype(policy.output_weight.dtype)
         prompt_row = PromptRow.of(policy, prompts.inputs, prompts.lengths)
-        into_pages = PromptsIntoPages(prompt_row.layout, self.step.pages, there(source), there(cells))
+        attend = PackedAttention(prompt_row.layout)
+        into_pages = PromptsIntoPages(attend, self.step.pages, there(source), there(cells))
         logits = prompt_row.read(policy, into_pages)
         # 4. Begin the answers.
         answer = torch.cat([portion.first + numbers(portion.count) for portion in portions])

@@ -19,6 +19,7 @@ from lightning_cgrpo.policies.onednn import arranged_weights
 from lightning_cgrpo.policies.pass_memory import fitting_rollout
 from lightning_cgrpo.policies.precision import Copies, without_autocast
 from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.pages import NotedBytes, kernel_reads
 from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
@@ -139,7 +140,7 @@ class TransformersEngine(RolloutEngine):
             inputs: dict[str, Any] = policy.padded([[policy.stop_tokens[0]]])
             inputs = {name: tensor.to(policy.device, non_blocking=True) for name, tensor in inputs.items()}
             row = PromptRow.of(policy, inputs, torch.ones(1, dtype=torch.int64, device="cpu"))
-            noted = NotedBytes(row.layout)
+            noted = NotedBytes(PackedAttention(row.layout))
             row.read(policy, noted)
             self._token_bytes = sum(noted.of_layer.values())
         return self._token_bytes

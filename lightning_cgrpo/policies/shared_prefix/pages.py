@@ -7,6 +7,7 @@ copy, and answers share the pages of their prompt (vLLM; Kwon et al., 2023).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lightning_cgrpo.core.distributed import rank_zero_warn
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
-from lightning_cgrpo.policies.shared_prefix.layout import Layout, numbers
+from lightning_cgrpo.policies.shared_prefix.layout import numbers
 from lightning_cgrpo.policies.shared_prefix.varlen import runs_flash
 
 PAGE = {"cuda": 256}
@@ -99,16 +100,14 @@ class Pages:
         return paged_attention(query, keys, values, self.table, self._seen, self._ends, scale)
 
 
+@dataclass(frozen=True, eq=False)
 class PromptsIntoPages:
-    """`Attend` of new prompts, whose keys and values are copied into pages.
+    """`Attend` of new prompts, whose keys and values are copied into pages."""
 
-    Args:
-        source: ``[X]``, tokens of the packed row of prompts.
-        cells: ``[X]``, where their keys and values go.
-    """
-
-    def __init__(self, layout: Layout, pages: Pages, source: Tensor, cells: Tensor) -> None:
-        self.attend, self.pages, self.source, self.cells = PackedAttention(layout), pages, source, cells
+    attend: PackedAttention
+    pages: Pages
+    source: Tensor  # [X] tokens of the packed row of prompts
+    cells: Tensor  # [X] where their keys and values go
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if layer not in self.pages.pools:
@@ -119,11 +118,12 @@ class PromptsIntoPages:
         return self.attend(layer, query, key, value, scale)
 
 
+@dataclass(frozen=True, eq=False)
 class NotedBytes:
     """`Attend` that notes the bytes of a token's keys and values in all layers."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.attend, self.of_layer = PackedAttention(layout), dict[int, int]()
+    attend: PackedAttention
+    of_layer: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         self.of_layer[layer] = 2 * key[0].numel() * key.element_size()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,30 +34,32 @@ class _Row(NamedTuple):
     plan: ExpertPlan | None
 
 
+@dataclass(eq=False)
 class ScenePrompts(PromptSource):
     """Prompts of scenes, with the columns ``prompt``, ``scene`` and ``plan``, the expert's; a log is a cluster.
 
     Args:
         scenes: built when they are indexed.
-        count: number of scenes, evenly spaced; None for all.
+        count: most scenes, evenly spaced; None for all.
 
     Attributes:
         kept: size of the cache of scenes.
         planned: with the column ``plan``, which `DrivingTask` needs.
     """
 
+    scenes: Sequence[Scene]
+    count: int | None
+    form: PromptFormat
     kept = SCENES_KEPT
     planned = True
 
-    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat) -> None:
-        if not len(scenes):
+    def __post_init__(self) -> None:
+        if not len(self.scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form = scenes, form
-        self.count = len(scenes) if count is None else min(count, len(scenes))
         self._rows: OrderedDict[int, _Row] = OrderedDict()
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.scenes) if self.count is None else min(self.count, len(self.scenes))
 
     @property
     def names(self) -> list[str] | None:  # type: ignore[override]
@@ -84,7 +87,7 @@ class ScenePrompts(PromptSource):
 
     def place(self, number: int) -> int:
         """The index of a prompt's scene."""
-        return number * len(self.scenes) // self.count
+        return number * len(self.scenes) // len(self)
 
     def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
         columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
@@ -96,6 +99,7 @@ class ScenePrompts(PromptSource):
         return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
 
 
+@dataclass(eq=False)
 class MixedPrompts(ScenePrompts):
     """Prompts of scenes, some of which are follow-ups, and pairs of frames.
 
@@ -106,17 +110,9 @@ class MixedPrompts(ScenePrompts):
             half's scenes, so that extended comfort applies. A scene whose next frame is unknown is shown again.
     """
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        follow_ups: Sequence[Sequence[Scene]] = (),
-        share: float = 0.0,
-        next_frames: Sequence[Scene | None] | None = None,
-    ) -> None:
-        super().__init__(scenes, count, form)
-        self.follow_ups, self.share, self.next_frames = follow_ups, share, next_frames
+    follow_ups: Sequence[Sequence[Scene]] = ()
+    share: float = 0.0
+    next_frames: Sequence[Scene | None] | None = None
 
     def groups(self, index: Tensor) -> PromptGroups:
         if self.next_frames is None:
@@ -151,22 +147,17 @@ class FollowUpPrompts(ScenePrompts):
         return groups
 
 
+@dataclass(eq=False)
 class DrivingDemonstrations(ScenePrompts):
     """Prompts of scenes with the column ``completion`` instead of ``plan``, see `NavsimDemonstrationsDataModule`."""
 
+    human: bool = False
+    thoughts: Thoughts | None = None
     kept = 0  # each is shown once in a pass
     planned = False
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        human: bool = False,
-        thoughts: Thoughts | None = None,
-    ) -> None:
-        super().__init__(scenes, count, form)
-        self.human, self.thoughts = human, thoughts
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._answers: dict[int, str] = {}
 
     def groups(self, index: Tensor) -> PromptGroups:
