@@ -64,7 +64,7 @@ class Dual:
         if (self.constraints, self.look) != (objective.constrained, objective.look):
             self.constraints, self.look = objective.constrained, objective.look
             rare = [constraint.of_some for constraint in self.constraints.values()]
-            self.rates = BehaviorRate(len(rare), rare, sync_on_compute=False)
+            self.rates = BehaviorRate(rare, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()), look_targets(objective))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))

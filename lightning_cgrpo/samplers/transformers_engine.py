@@ -21,10 +21,11 @@ from lightning_cgrpo.policies.precision import Copies, without_autocast
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.pages import NotedBytes, kernel_reads
+from lightning_cgrpo.policies.shared_prefix.step_sizes import StepSizes
 from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
-from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes
+from lightning_cgrpo.samplers.paged_step import PagedStep
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 
 LOOK_EVERY = {"cpu": 1}

@@ -17,6 +17,7 @@ REMOVED = {
     "GDPO.eps": "1e-4",
     "MLPCritic.seed": "the run's seed",
     "ProjectedAscent.init": "0",
+    "RewardModel.device": "the process's accelerator",
     "SoftmaxAdam.betas": "[0.9, 0.999]",
     "StallDetector.weight": "0.9",
     "VisionFromScratch.seed": "the run's seed",

@@ -73,6 +73,7 @@ def test_an_argument_of_before_is_answered_with_its_value_of_now() -> None:
 def test_a_removed_argument_is_not_there(argument: str) -> None:
     name, _, removed = argument.partition(".")
     places = {"FromScratch": "lightning_cgrpo.tasks.gsm8k.from_scratch", "GDPO": "lightning_cgrpo"}
+    places |= {"RewardModel": "lightning_cgrpo"}
     places |= {"MLPCritic": "lightning_cgrpo", "VisionFromScratch": "lightning_cgrpo.tasks.driving.from_scratch"}
     found = signature_of(f"{places[name]}.{name}" if name in places else name)
     assert found is not None and removed not in found.parameters

@@ -17,11 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from lightning_cgrpo.core.distributed import rank_zero_warn
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.layout import numbers
+from lightning_cgrpo.policies.shared_prefix.step_sizes import PAGE, StepSizes, pages_of
 from lightning_cgrpo.policies.shared_prefix.varlen import runs_flash
 
-PAGE = {"cuda": 256}
-"""Tokens of a page; CUDA's flash kernel takes multiples of 256."""
-PAGE_ELSEWHERE = 16
 TRASH = 0
 """The page of slots without an answer, which no answer gets."""
 NEEDED = ("seqused_k", "block_table")
@@ -37,21 +35,21 @@ class Pages:
 
     The host keeps the lists of pages, and the device the table. Tensors stay at their addresses.
 
-    Args:
-        columns: most pages of a slot.
+    Attributes:
         count: pages of the pool, with the page `TRASH`.
         size: tokens of a page.
     """
 
-    def __init__(self, slots: int, columns: int, count: int, size: int, device: torch.device) -> None:
-        self.count, self.size = count, size
+    def __init__(self, sizes: StepSizes, device: torch.device) -> None:
+        self.count, self.size = sizes.pages, sizes.page
+        count, slots = sizes.pages, sizes.slots
         # On the host.
         self.free = list(range(count - 1, TRASH, -1))
         self._readers = [0] * count  # slots that read a page
         self._of_slot: list[list[int]] = [[] for _ in range(slots)]
         # On the device.
         self.pools: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of a layer, [count, size, K, D]
-        self.table = torch.zeros(slots, columns, dtype=torch.int32, device=device)
+        self.table = torch.zeros(slots, sizes.columns, dtype=torch.int32, device=device)
         self.written = torch.zeros(slots, dtype=torch.int32, device=device)  # tokens of each slot
         self._cell = torch.zeros(slots, dtype=torch.int64, device=device)  # of the step's token
         self._seen = torch.ones(slots, dtype=torch.int32, device=device)  # tokens that the step attends to
@@ -128,16 +126,6 @@ class NotedBytes:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         self.of_layer[layer] = 2 * key[0].numel() * key.element_size()
         return self.attend(layer, query, key, value, scale)
-
-
-def page_size(kind: str) -> int:
-    """Tokens of a page on this kind of device."""
-    return PAGE.get(kind, PAGE_ELSEWHERE)
-
-
-def pages_of(tokens: int, size: int) -> int:
-    """Pages of `size` tokens that hold this many."""
-    return -(-tokens // size)
 
 
 def cells_of(pages: Sequence[int], size: int, count: int) -> Tensor:
