@@ -22,8 +22,9 @@ from lightning_cgrpo.modules.policy_steps import PolicySteps, StepsTaken
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.standstill import StandstillDetector
 from lightning_cgrpo.modules.update_report import Stopwatch, logging_due, update_report
+from lightning_cgrpo.objective.faults import isolate_faults
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_statistics
-from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
+from lightning_cgrpo.objective.measurement import behavior_sums
 from lightning_cgrpo.objective.objective import Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.onednn import faster_products

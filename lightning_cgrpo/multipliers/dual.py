@@ -21,8 +21,8 @@ from lightning_cgrpo.multipliers.units import Units, observed_answers, within_gr
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.chance import look_targets
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.look import Look
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
