@@ -34,7 +34,8 @@ from benchmarks.bandits import Array, Problem, problems_by_name
 from benchmarks.duals import TOLERANCE, train
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.multipliers import DampedAscent
-from lightning_cgrpo.objective.measurement import Evaluation, prompt_sums
+from lightning_cgrpo.objective.evaluation import Evaluation
+from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import Selection, Standing

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.callbacks.safe_checkpoints import SafeCheckpoints
+from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.user_code import by_signal
 from lightning_cgrpo.modules.monitored import unknown_monitor
@@ -25,20 +22,11 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
-from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
-from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
 from lightning_cgrpo.run.checkpoints.lightning_loops import (
     count_epoch_as_begun,
     count_validation_once,
     mark_validation_due,
     validation_follows,
-)
-from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
-from lightning_cgrpo.run.checkpoints.replacement import (
-    UNFINISHED,
-    remove_checkpoint,
-    remove_unfinished,
-    replace_checkpoint,
 )
 from lightning_cgrpo.run.checkpoints.termination import Termination
 from lightning_cgrpo.settings.effects import CONSTRAINTS
@@ -56,11 +44,10 @@ class Ranking(Enum):
     AFTER_VALIDATION = auto()
 
 
-class Checkpoints(ModelCheckpoint):
-    """`ModelCheckpoint` whose resumed runs equal uninterrupted runs.
+class Checkpoints(SafeCheckpoints):
+    """Decides when checkpoints are written and ranked; resumed runs equal uninterrupted runs.
 
     - ``last.ckpt`` is the end of training, not only a multiple of `every_n_train_steps`.
-    - A checkpoint gets its name once completely on the disk, after the loggers' buffers.
     - Ctrl-C, SIGTERM and SIGHUP write ``last.ckpt``, also without `save_last`, after the current update or validation
       batch. Then all processes end, the first with status 130, 143 or 129. A second Ctrl-C ends the run at once; see
       `Termination`.
@@ -72,8 +59,7 @@ class Checkpoints(ModelCheckpoint):
     - ``val/merit`` stands for a rule (`Selection`): the best is the latest policy of the last third of the validations
       whose estimates meet all thresholds, with nearly the highest reward. A policy's rank is the update at which the
       rule chose it, or 0.
-    - A `dirpath` belongs to one run: another run's checkpoints there, or a run that still writes, are refused.
-    - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
+    - Files are written and found as in `SafeCheckpoints`.
 
     Args:
         every_n_minutes: with `save_last`, also write ``last.ckpt`` after the update that ends so long after the last
@@ -89,78 +75,21 @@ class Checkpoints(ModelCheckpoint):
         expect(self._train_time_interval is None, "train_time_interval", "left out, try every_n_minutes", "an interval")
         expect(every_n_minutes is None or every_n_minutes >= 0, "every_n_minutes", "at least 0", every_n_minutes)
         self.every_n_minutes = every_n_minutes
-        self._began = 0.0
         self._written_at = 0.0
         self._validation_due = False
         """True from the end of an update until the validation that follows it has ended."""
         self._ranked_by = ""
         """The rule and the objective that rank checkpoints by ``val/merit``."""
         self._selection = Selection()
-        self._shared = False
-        self._lock = FolderLock()
 
     # ------------------------------------------------------------------ start and resume
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._shared = self.dirpath is not None  # without a dirpath, each run has a folder of its own
-        with warnings.catch_warnings():
-            # Resumed runs may write to the folder of their checkpoint.
-            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
-            super().setup(trainer, pl_module, stage)
-        self._began = time.time()
+        super().setup(trainer, pl_module, stage)
         if isinstance(pl_module, RolloutModule) and self.monitor == VALIDATION_MERIT:
             self._ranked_by = _ranking_rule(pl_module.objective)
-        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-            trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
             trainer._signal_connector = Termination(trainer)
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_fit_start(trainer, pl_module)
-        if self._shared and not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._check_free(trainer)
-
-    def _check_free(self, trainer: Trainer) -> None:
-        """Lock `dirpath`, and refuse to overwrite another run's checkpoints there. Collective."""
-        folder = Path(str(self.dirpath))
-        continues = bool(self._last_checkpoint_saved) or _lies_in(trainer.ckpt_path, folder)
-        taken = ""
-        if trainer.is_global_zero:
-            last = None if continues else newest([folder])
-            taken = "a running fit that writes there" if not self._lock.take(folder) else str(last or "")
-        taken = trainer.strategy.broadcast(taken)
-        if taken:
-            self._lock.release()
-            raise UserError(
-                f"Expected dirpath to be a folder of this run alone, but got '{folder}' with {taken}, because both "
-                "would write last.ckpt, try another dirpath, or --ckpt_path=last to go on with a run that has ended."
-            )
-        if continues:  # otherwise Lightning writes last-v1.ckpt beside the last.ckpt that a resume takes
-            self.last_model_path = str(folder / LAST)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().teardown(trainer, pl_module, stage)
-        self._lock.release()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        super().on_exception(trainer, pl_module, exception)
-        self._lock.release()
-
-    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
-        logger = trainer.loggers[0] if trainer.loggers else None
-        if self.dirpath is None and logger is not None:
-            run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
-            place = run / "*" / CHECKPOINTS
-            folders = list(run.glob(f"*/{CHECKPOINTS}"))
-        else:
-            place = Path(self.dirpath or Path(trainer.default_root_dir, CHECKPOINTS))
-            folders = [place]
-        last = newest(folders)
-        if last is not None:
-            return {str(last)}
-        if any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
-            return set()  # that callback asks without the user's request
-        raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
 
     def state_dict(self) -> dict[str, Any]:
         ranking = {"ranked_by": self._ranked_by, "selection": self._selection.state_dict()}
@@ -181,23 +110,11 @@ class Checkpoints(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written_at = time.monotonic()
-        _check_one_checkpoint(trainer)
         if self.monitor == VALIDATION_MERIT and any(trainer.num_val_batches) and isinstance(pl_module, RolloutModule):
             note = too_few(pl_module.objective, _validation_prompts(trainer))
             if note is not None:
                 rank_zero_info(note)
-        if trainer.is_global_zero:
-            self._remove_remains(trainer)
         _termination(trainer).updating = True
-
-    def _remove_remains(self, trainer: Trainer) -> None:
-        """Remove unfinished files of killed runs."""
-        if self.dirpath and not is_remote(self.dirpath):
-            remove_unfinished(Path(self.dirpath))
-        resumed_from = Path(trainer.ckpt_path or "").parent
-        if resumed_from.name == CHECKPOINTS and not is_remote(trainer.ckpt_path):
-            # A running process writes files that changed later.
-            remove_unfinished(resumed_from, before=self._began)
 
     # ------------------------------------------------------------------ updates and validations
 
@@ -345,32 +262,7 @@ class Checkpoints(ModelCheckpoint):
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         self._written_at = time.monotonic()
-        for logger in trainer.loggers:
-            logger.save()
-        if is_remote(filepath):
-            super()._save_checkpoint(trainer, filepath)
-            return
-        # A sharded checkpoint, a directory with a file per process, also gets its name last.
-        target = Path(filepath)
-        unfinished = target.with_name(f"{target.stem}{UNFINISHED}")
-        try:
-            trainer.save_checkpoint(unfinished, self.save_weights_only)
-        except BaseException as error:  # torch's error for sharded checkpoints is no Exception
-            cause = write_failure(error, unfinished)
-            if cause is None:
-                raise
-            if trainer.is_global_zero:
-                remove_checkpoint(unfinished)
-            raise unwritten(target, cause) from error
-        trainer.strategy.barrier()
-        if trainer.is_global_zero:
-            replace_checkpoint(unfinished, target)
-        trainer.strategy.barrier()
-        self._last_global_step_saved = trainer.global_step
-        self._last_checkpoint_saved = filepath
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                logger.after_save_checkpoint(self)
+        super()._save_checkpoint(trainer, filepath)
 
 
 def _ranking_rule(objective: Objective) -> str:
@@ -381,20 +273,6 @@ def _ranking_rule(objective: Objective) -> str:
     ranking = {name: replace(constraint, **nothing) for name, constraint in objective.constraints.items()}
     rule = f"latest third: {replace(objective, constraints=ranking, look=None)!r}"
     return rule if objective.look is None else f"{rule}, {objective.look!r}"
-
-
-def _lies_in(checkpoint: Any, folder: Path) -> bool:
-    return checkpoint is not None and Path(str(checkpoint)).parent.resolve() == folder.resolve()
-
-
-def _check_one_checkpoint(trainer: Trainer) -> None:
-    """Refuse to resume from different checkpoints in different processes. Collective."""
-    first = trainer.strategy.broadcast(trainer.ckpt_path)
-    if str(first) != str(trainer.ckpt_path):
-        raise UserError(
-            f"Expected all processes to resume from one checkpoint, but got '{trainer.ckpt_path}' in process "
-            f"{trainer.global_rank} and '{first}' in the first, try a folder that all nodes share."
-        )
 
 
 def _termination(trainer: Trainer) -> Termination:

@@ -13,8 +13,8 @@ from rich.text import Text
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}

@@ -18,8 +18,9 @@ from lightning_cgrpo.multipliers.dual import Dual
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import shown_targets
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint
+from lightning_cgrpo.objective.evaluation import Evaluation, RunningSums
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
-from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
+from lightning_cgrpo.objective.measurement import EVERY, best_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 

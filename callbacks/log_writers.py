@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,9 +49,9 @@ def writers(trainer: Trainer) -> Iterator[LogWriter]:
             yield _Files(Path(logger.log_dir))
 
 
+@dataclass
 class _Wandb:
-    def __init__(self, run: Any) -> None:
-        self.run = run
+    run: Any
 
     def add_figure(self, tag: str, figure: Figure, update: int) -> None:
         from wandb import Image
@@ -68,11 +69,11 @@ class _Wandb:
         self.run.log({tag: value, "trainer/global_step": update})
 
 
+@dataclass
 class _Files:
     """Writes ``<tag>/<update>.png`` and ``<tag>/<update>.md``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def add_figure(self, tag: str, figure: Figure, update: int) -> None:
         figure.savefig(self._path(tag, update, "png"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightning_cgrpo.objective.chance import chance_of, shown_targets
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.record import Constraints, Measurement, Reward
 

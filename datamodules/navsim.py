@@ -25,7 +25,6 @@ from lightning_cgrpo.datamodules.base import (
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
-    SCENES_KEPT,
     DrivingDemonstrations,
     FollowUpPrompts,
     MixedPrompts,
@@ -117,13 +116,17 @@ class NavsimDataModule(GeneratedDataModule):
         self.scenes.scenes(SPLITS[running or "fit"])
 
     def source(self, split: Split) -> ScenePrompts:
-        return self._mixed(split, kept=0) if split == "train" else ScenePrompts(*self._scenes(split), self.form)
+        if split != "train":
+            return ScenePrompts(*self._scenes(split), self.form)
+        training = self._mixed(split)
+        training.kept = 0  # each is shown once in a pass
+        return training
 
-    def _mixed(self, split: Split, kept: int = SCENES_KEPT) -> MixedPrompts:
+    def _mixed(self, split: Split) -> MixedPrompts:
         share = self.shares[split]
         follow_ups = self.scenes.follow_ups(split) if share else ()
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
-        return MixedPrompts(*self._scenes(split), self.form, follow_ups, share, next_frames, kept)
+        return MixedPrompts(*self._scenes(split), self.form, follow_ups, share, next_frames)
 
     def _evaluation(self, split: Split) -> PromptLoader:
         return PromptLoader(self._mixed(split), self.eval_prompts)
@@ -139,7 +142,7 @@ class NavsimDataModule(GeneratedDataModule):
         places: Sequence[int] = WithoutEnd() if self.scenes.endless else range(len(scenes))
         frames = Scenes(places, lambda place: following[place] or scenes[place])
         assert isinstance(chosen.source, PromptSubset)
-        companions = PromptSubset(ScenePrompts(frames, total, self.form), chosen.source.index.tolist())
+        companions = PromptSubset(ScenePrompts(frames, total, self.form), chosen.source.index)
         return replace(chosen, words=f"{chosen.words}, each with its next frame", companions=companions)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
@@ -157,7 +160,8 @@ class NavsimDataModule(GeneratedDataModule):
 
     def predict_dataloader(self) -> PromptLoader:
         """Without the expert's plans, because scenes without a map can be answered, too."""
-        source = ScenePrompts(*self._scenes("test"), self.form, planned=False)
+        source = ScenePrompts(*self._scenes("test"), self.form)
+        source.planned = False
         return PromptLoader(source, self.eval_prompts)
 
     def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,16 +14,18 @@ from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import NUMBERS, GeneratedDataModule, Split
 
 
+@dataclass(eq=False)
 class Seeds(PromptSource):
     """Random seeds, each determined by its index, the split's number and the seed.
 
     Columns: ``seed [B]`` in [0, 2^31), and a list ``options`` if given.
     """
 
+    count: int
+    split: int
+    seed: int
+    options: dict[str, Any] | None
     endless = True
-
-    def __init__(self, count: int, split: int, seed: int, options: dict[str, Any] | None) -> None:
-        self.count, self.split, self.seed, self.options = count, split, seed, options
 
     def __len__(self) -> int:
         return self.count

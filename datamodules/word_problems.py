@@ -51,9 +51,6 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
     do.
     """
 
-    def __init__(self, prompts_per_update: int = 64, train_prompts: int = 128_000, **options: Any) -> None:
-        super().__init__(prompts_per_update, train_prompts, **options)
-
     def train_dataloader(self) -> PromptLoader:
         source = WordProblemDemonstrations(self.counts["train"], "train", self.seed)
         return self._training(source, seed=None)  # not shuffled: the flawless answers come first

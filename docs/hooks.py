@@ -27,7 +27,7 @@ LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".jsonl": "json"
 API: dict[str, tuple[str, ...]] = {
     "Training": ("modules", "cli.loading.load"),
     "Objective": ("objective.constraint.Constraint", "objective.objective", "objective.look.Look",
-                  "objective.behavior_rate", "objective.measurement.Evaluation", "objective.bound",
+                  "objective.behavior_rate", "objective.evaluation.Evaluation", "objective.bound",
                   "objective.selection", "objective.constraint.ObjectiveError", "core.errors.UserError"),
     "Multipliers": ("multipliers", "objective.units"),
     "Callbacks": ("callbacks",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ def load_json(path: str | Path) -> Any:
         raise SceneError(f"{path}: Expected JSON, but it can't be read: {error}.") from None
 
 
+@dataclass(frozen=True)
 class Field:
     """A value of a JSON file at a `path` of keys. `SceneError` names the place of a wrong value."""
 
-    def __init__(self, value: Any, file: str, path: str = "") -> None:
-        self.value = value
-        self.file = file
-        self.path = path
+    value: Any
+    file: str
+    path: str = ""
 
     def wrong(self, expected: str, got: str | None = None) -> SceneError:
         shown = repr(self.value) if got is None else got

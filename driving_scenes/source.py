@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Literal, Self, TypeVar, overload
 
 from driving_scenes.errors import InputError
@@ -66,11 +67,12 @@ class WithoutEnd(Sequence[int]):
         return range(len(self))[index] if isinstance(index, slice) else index
 
 
+@dataclass(frozen=True, eq=False)
 class Scenes(Sequence[Item], Generic[Key, Item]):
     """Scenes, or groups of scenes, built when they are indexed."""
 
-    def __init__(self, keys: Sequence[Key], build: Callable[[Key], Item]) -> None:
-        self.keys, self.build = keys, build
+    keys: Sequence[Key]
+    build: Callable[[Key], Item]
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -141,7 +141,7 @@ class Scorer:
         self.traffic = LogReplay() if traffic is None else traffic
         self.plans = overridden(plans, scenes)
         self.batch = SceneBatch.of(scenes, self.plans, device)
-        self.comfort = HistoryComfort([scene.ego for scene in scenes], device)
+        self.comfort = HistoryComfort.of([scene.ego for scene in scenes], device)
         self.expert = Expert.of(self.batch)
         self.human = self._human_columns() if human_filter else None
         self._pdms: PdmsColumns | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import Controller
-from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 

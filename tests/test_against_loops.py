@@ -22,14 +22,10 @@ from lightning_cgrpo.grpo.critic.critic import Critic
 from lightning_cgrpo.grpo.critic.critic_advantages import LagrangianGAE, ScalarizedGAE
 from lightning_cgrpo.grpo.own_signals import own_signals
 from lightning_cgrpo.grpo.returns_to_go import ReturnsToGo
+from lightning_cgrpo.objective.evaluation import RunningSums
+from lightning_cgrpo.objective.faults import isolate_faults
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_statistics
-from lightning_cgrpo.objective.measurement import (
-    RunningSums,
-    behavior_metrics,
-    behavior_sums,
-    isolate_faults,
-    prompt_sums,
-)
+from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums, prompt_sums
 from lightning_cgrpo.objective.moments import clustered_rates
 from tests.dual_run import DualRun, Recording
 from tests.generated import Batch, Run, examples, make_run, runs, units
@@ -100,7 +96,7 @@ ESTIMATORS = {
     "rewards": (ScalarizedRewards(), lambda run, batch: scalarized_rewards(run, batch, over_batch=False)),
     "batch": (ScalarizedRewards("batch"), lambda run, batch: scalarized_rewards(run, batch, over_batch=True)),
     "leave one out": (LeaveOneOut(), leave_one_out),
-    "GDPO": (GDPO(0.01), lambda run, batch: gdpo(run, batch, 0.01)),
+    "GDPO": (GDPO(), lambda run, batch: gdpo(run, batch, 1e-4)),
 }
 
 

@@ -14,7 +14,7 @@ from lightning_cgrpo.callbacks.progress import progress_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
 from lightning_cgrpo.multipliers import damped_ascent
-from lightning_cgrpo.objective.measurement import RunningSums
+from lightning_cgrpo.objective.evaluation import RunningSums
 from tests import process_worker
 from tests.memory import Memory
 from tests.quiet import quiet_trainer

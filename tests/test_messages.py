@@ -21,7 +21,7 @@ from lightning_cgrpo import (
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
-from lightning_cgrpo.objective.measurement import RunningSums
+from lightning_cgrpo.objective.evaluation import RunningSums
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.grids import grid_module
 from tests.process_worker import even

@@ -54,7 +54,7 @@ def alone():
         importlib.import_module("lightning")
     loop = runpy.run_path(str(ROOT / "examples" / "planner_loop.py"))
     loop["train"](2)
-    for name in ("multipliers", "objective.measurement", "objective.selection", "objective.verdicts.verdict"):
+    for name in ("multipliers", "objective.evaluation", "objective.selection", "objective.verdicts.verdict"):
         importlib.import_module(f"lightning_cgrpo.{name}")
     warn()
 

@@ -26,8 +26,9 @@ from lightning_cgrpo.grpo.constrained_advantages import as_signals
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.modules.dynamic_sampling import redraw
 from lightning_cgrpo.multipliers import PID, DampedAscent, SoftmaxAdam
+from lightning_cgrpo.objective.evaluation import RunningSums
 from lightning_cgrpo.objective.group_statistics import group_statistics
-from lightning_cgrpo.objective.measurement import RunningSums, best_sums, prompt_sums
+from lightning_cgrpo.objective.measurement import best_sums, prompt_sums
 from lightning_cgrpo.objective.objective import Components
 from tests.fake_world import in_processes
 

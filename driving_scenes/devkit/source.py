@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,16 +126,20 @@ class NavsimDevkit(SceneSource):
         return index
 
 
+@dataclass(eq=False)
 class _Builder:
     """Builds the scenes of an index."""
 
-    def __init__(self, index: SplitIndex, classes: dict[str, Any]) -> None:
-        self.index, self.classes, self.tokens = index, classes, index.tokens
+    index: SplitIndex
+    classes: dict[str, Any]  # of the devkit, by name
+
+    def __post_init__(self) -> None:
+        self.tokens = self.index.tokens
         present = set(self.tokens)
-        if index.split.pairs:
-            self.related = _related(index.split.pairs, present)
+        if self.index.split.pairs:
+            self.related = _related(self.index.split.pairs, present)
         else:
-            self.related = {token: {"previous": before} for token, before in index.previous(present).items()}
+            self.related = {token: {"previous": before} for token, before in self.index.previous(present).items()}
 
     def scene(self, token: str) -> Scene:
         frames = self.index.frames(token)

@@ -22,14 +22,24 @@ SHARPEST_START = 0.015
 """1/m; scenes start in gentler bends if possible, because the simulated car starts with straight wheels."""
 
 
+@dataclass(frozen=True, eq=False)
 class Trip:
     """A way through the map, over the rows of `lanes`."""
 
-    def __init__(self, network: RoadNetwork, lanes: tuple[int, ...]) -> None:
-        self.lanes = lanes
-        self._paths = [network.lanes[row].path for row in lanes]
-        connectors = [i for i, row in enumerate(lanes) if network.blocks[network.lanes[row].block].connector]
-        self.connector = connectors[0] if connectors else None  # position in `lanes`
+    network: RoadNetwork
+    lanes: tuple[int, ...]
+
+    @cached_property
+    def connector(self) -> int | None:
+        """The first connector's position in `lanes`; None without."""
+        for position, row in enumerate(self.lanes):
+            if self.network.blocks[self.network.lanes[row].block].connector:
+                return position
+        return None
+
+    @cached_property
+    def _paths(self) -> list[Curve]:
+        return [self.network.lanes[row].path for row in self.lanes]
 
     @cached_property
     def path(self) -> Curve:

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ class UserCodeError(UserError):
     """User code raised what is no `Exception`, or would end a loop; the cause is what it raised."""
 
 
+@dataclass
 class UserCode(ContextDecorator):
     """Context, or decorator, in which code of the user fails with an `Exception` or not at all.
 
@@ -47,8 +49,7 @@ class UserCode(ContextDecorator):
         name: of the code, for the error, such as "the function of signal 'x'".
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __enter__(self) -> None: ...
 

@@ -6,7 +6,6 @@ variance contributes exactly 0, as does an inapplicable entry.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -23,6 +22,8 @@ from lightning_cgrpo.settings.objects import Stated
 
 RELATIVE_ZERO = 1e-6
 """Standard deviations of a sum of components below this, relative to its terms, are residue."""
+EPS = 1e-4
+"""Added to the standard deviations of `GDPO`, as in its public code."""
 
 
 class AdvantageEstimator(Stated, ABC):
@@ -172,28 +173,24 @@ class LeaveOneOut(AdvantageEstimator):
 class GDPO(AdvantageEstimator):
     """GDPO (Liu et al., 2026), a baseline: the sum of weighted standardized components, whitened over the batch.
 
-    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), with mean(S) and std(S) over all
+    S_i = sum_j w_j (X_j - mean) / (std_j + EPS), A = (S - mean(S)) / (std(S) + EPS), with mean(S) and std(S) over all
     processes. As in the public code, standard deviations are sample standard deviations (1/(G-1)).
     """
-
-    def __init__(self, eps: float = 1e-4) -> None:
-        expect(0 < eps < math.inf, "eps", "positive", eps)
-        self.eps = eps
 
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         sum_BG = self._sum(statistics, weights)
         mean, std = batch_moments(sum_BG, statistics.used)
-        advantages_BG = torch.where(statistics.used, (sum_BG - mean) / (std + self.eps), 0)
+        advantages_BG = torch.where(statistics.used, (sum_BG - mean) / (std + EPS), 0)
         return advantages_BG.to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """The batch's mean is left out, because it shifts all advantages alike."""
         _, std = batch_moments(self._sum(statistics, weights), statistics.used)
-        return weights[:, None] * statistics.std / (sample_std(statistics) + self.eps) / (std + self.eps)
+        return weights[:, None] * statistics.std / (sample_std(statistics) + EPS) / (std + EPS)
 
     def _sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """S ``[B, G]``."""
-        return weighted(weights, statistics.deviation / (sample_std(statistics) + self.eps)[..., None])
+        return weighted(weights, statistics.deviation / (sample_std(statistics) + EPS)[..., None])
 
 
 def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Tensor]:

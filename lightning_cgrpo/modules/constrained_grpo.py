@@ -22,8 +22,9 @@ from lightning_cgrpo.modules.policy_steps import PolicySteps, StepsTaken
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.standstill import StandstillDetector
 from lightning_cgrpo.modules.update_report import Stopwatch, logging_due, update_report
+from lightning_cgrpo.objective.faults import isolate_faults
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, group_statistics
-from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
+from lightning_cgrpo.objective.measurement import behavior_sums
 from lightning_cgrpo.objective.objective import Objective, over_prompts
 from lightning_cgrpo.policies.normalized_observations import learn_observations
 from lightning_cgrpo.policies.onednn import faster_products
@@ -112,11 +113,11 @@ class ConstrainedGRPO(RolloutModule):
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
+        """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.held: dict[str, float] | None = None
         """Rates at which a dual holds stalled constraints, in the user's orientation; None without a dual."""
-        """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.policy_steps = PolicySteps(
-            policy, optimization, objective.policy_signals.values(), group_size, self.manual_optimization
+            optimization, objective.policy_signals.values(), group_size, self.manual_optimization
         )
         self.standstill = StandstillDetector(objective)
 

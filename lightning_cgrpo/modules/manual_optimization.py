@@ -61,22 +61,21 @@ class ManualOptimization:
     """Optimizer and schedule of a policy under Lightning's manual optimization, where an update may take several steps.
 
     Args:
-        module: trains the policy, and holds this object.
-        policy: trained policy.
+        module: holds this object and the policy, which it trains.
         optimizer: function of parameters.
         lr_scheduler: function of the optimizer; steps once per update.
 
     Raises:
-        UserError: `policy` is no policy, or `optimizer` no function.
+        UserError: the module's `policy` is no policy, or `optimizer` no function.
     """
 
     def __init__(
         self,
         module: LightningModule,
-        policy: Policy,
         optimizer: OptimizerCallable,
         lr_scheduler: LRSchedulerCallable | None,
     ) -> None:
+        policy = module.policy
         if not isinstance(policy, Policy):
             raise UserError(
                 f"Expected argument `policy` to be a Policy, but got a {type(policy).__name__}, try "

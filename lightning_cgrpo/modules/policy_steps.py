@@ -28,7 +28,7 @@ from lightning_cgrpo.grpo.minibatches import (
 from lightning_cgrpo.grpo.own_signals import RECORDED, own_signals
 from lightning_cgrpo.grpo.sampling_correction import sampling_sums
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
-from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.policy import Reference
 from lightning_cgrpo.policies.precision import keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
 
@@ -77,22 +77,20 @@ class PolicySteps:
     """Takes an update's optimizer steps by the surrogate loss, and measures the policy's own signals.
 
     Args:
-        policy: trained policy.
         options: epochs, minibatches, clipping, KL and entropy.
         own_signals: names of the policy's own signals that constraints bound.
         group_size: answers per prompt (G).
-        manual_optimization: accumulates gradients, and steps the optimizer.
+        manual_optimization: of the trained policy; accumulates gradients, and steps the optimizer.
     """
 
     def __init__(
         self,
-        policy: Policy,
         options: Optimization,
         own_signals: Iterable[str],
         group_size: int,
         manual_optimization: ManualOptimization,
     ) -> None:
-        self.policy = policy
+        self.policy = manual_optimization.policy
         self.options = options
         self.own_signals = sorted(set(own_signals))
         self.group_size = group_size

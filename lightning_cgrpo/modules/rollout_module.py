@@ -23,7 +23,9 @@ from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCalla
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.modules.monitored import check_monitors
 from lightning_cgrpo.modules.trainer_checks import check_finished, check_fit, check_precision, check_trainer
-from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.evaluation import Evaluation, RunningSums
+from lightning_cgrpo.objective.faults import isolate_faults
+from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import MERIT, Standing
 from lightning_cgrpo.objective.subsets import check_columns
@@ -76,8 +78,8 @@ class RolloutModule(Stated, LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.manual_optimization = ManualOptimization(self, policy, optimizer, lr_scheduler)
         self.policy = policy
+        self.manual_optimization = ManualOptimization(self, optimizer, lr_scheduler)
         expect_kinds(sampler=(sampler, Sampler), task=(task, Task), objective=(objective, Objective))
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')

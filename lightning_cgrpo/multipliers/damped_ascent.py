@@ -18,6 +18,8 @@ FAR_SHARE = 0.2
 """Least share of the bound of the sum that a far constraint's multiplier can have: at first as much as the reward."""
 FALL = 0.25
 """Speed at which the bound of the sum falls, relative to its rise."""
+SMOOTHING = 0.7
+"""The share a that a smoothed violation keeps of its past: single updates are noise, and ten are late."""
 ROUNDING = 1e-9
 """Relative tolerance of a multiplier at its cap."""
 
@@ -57,7 +59,6 @@ class DampedAscent(Controller):
     Args:
         gain: fall of log lambda per standard unit of slack; a violation counts twice.
         time: updates in which the integral moves as much as slack does at once.
-        smoothing: a, in [0, 1).
         min_multiplier: least lambda_k, from which a multiplier returns; a constraint with slack keeps this weight.
         max_multiplier: cap on lambda_k, relative to the reward's 1.
         init: initial lambda_k; 1 starts from uniform weights.
@@ -76,7 +77,6 @@ class DampedAscent(Controller):
         self,
         gain: float = 5.0,
         time: float = 60.0,
-        smoothing: float = 0.7,
         min_multiplier: float = 0.01,
         max_multiplier: float = 10.0,
         init: float = 1.0,
@@ -85,7 +85,6 @@ class DampedAscent(Controller):
         super().__init__()
         expect(0 < gain < math.inf, "gain", "positive", gain)
         expect(0 < time < math.inf, "time", "positive", time)
-        expect(0 <= smoothing < 1, "smoothing", "in [0, 1)", smoothing)
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
         expect(
             0 < min_multiplier <= max_multiplier,
@@ -100,7 +99,7 @@ class DampedAscent(Controller):
             init,
         )
         expect(0 <= margin < math.inf, "margin", "at least 0 and finite", margin)
-        self.gain, self.time, self.smoothing = gain, time, smoothing
+        self.gain, self.time = gain, time
         self.min_multiplier, self.max_multiplier, self.init = min_multiplier, max_multiplier, init
         self.margin = margin
 
@@ -141,7 +140,7 @@ class DampedAscent(Controller):
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         # Smooth the violations. An unobserved constraint keeps its state.
         previous = torch.where(self.started, self.smoothed, violations)
-        smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
+        smoothed = SMOOTHING * previous + (1 - SMOOTHING) * violations
         self.smoothed = torch.where(observed, smoothed, self.smoothed)
         self.started = self.started | observed
         low, high = math.log(self.min_multiplier), self.caps.log()

@@ -21,8 +21,8 @@ from lightning_cgrpo.multipliers.units import Units, observed_answers, within_gr
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.chance import look_targets
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.look import Look
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -64,7 +64,7 @@ class Dual:
         if (self.constraints, self.look) != (objective.constrained, objective.look):
             self.constraints, self.look = objective.constrained, objective.look
             rare = [constraint.of_some for constraint in self.constraints.values()]
-            self.rates = BehaviorRate(len(rare), rare, sync_on_compute=False)
+            self.rates = BehaviorRate(rare, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()), look_targets(objective))
             self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))

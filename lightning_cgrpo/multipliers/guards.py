@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import expect
 
+WEIGHT = 0.9
+"""Share of its cap that a multiplier near the cap has."""
 SURE = 3.0
 """Standard errors that make a violation, or progress, more than noise."""
 
@@ -14,14 +16,14 @@ SURE = 3.0
 class StallDetector(nn.Module):
     """Finds a constraint that keeps nearly all the weight it can have, violated and without progress.
 
-    A stalled, likely infeasible constraint kept at least `weight` of its cap for `updates` consecutive observed
+    A stalled, likely infeasible constraint kept at least `WEIGHT` of its cap for `updates` consecutive observed
     updates. Its mean violation over the second half is above 0, and not below the first half's, each by `SURE` standard
     errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several at
     their caps for half as long, the worst stalls, because the others may be met once it gives way. Progress ends a
     period, but not the time at the cap: an infeasible constraint may make progress at the cost of a feasible one.
 
     Args:
-        weight: share of the cap, in (0.5, 1].
+        updates: near the cap, at least 4.
     """
 
     count: Tensor
@@ -31,11 +33,10 @@ class StallDetector(nn.Module):
     told: Tensor
     reached: Tensor
 
-    def __init__(self, weight: float = 0.9, updates: int = 200) -> None:
+    def __init__(self, updates: int = 200) -> None:
         super().__init__()
-        expect(0.5 < weight <= 1, "weight", "in (0.5, 1]", weight)
         expect(updates >= 4, "updates", "at least 4", updates)
-        self.weight, self.updates = weight, updates
+        self.updates = updates
         self.size: int | None = None
 
     def setup(self, size: int) -> None:
@@ -62,7 +63,7 @@ class StallDetector(nn.Module):
         saturation, violations = saturation.to(self.sums), violations.to(self.sums)
         observed = observed.to(self.count.device)
         half = self.updates // 2
-        holds = observed & (saturation >= self.weight)
+        holds = observed & (saturation >= WEIGHT)
         added = torch.where(holds, violations, 0)
         halves = torch.stack([self.count < half, self.count >= self.updates - half])
         self.sums = self.sums + halves * added

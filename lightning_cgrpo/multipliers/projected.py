@@ -16,23 +16,21 @@ class ProjectedAscent(Controller):
 
         lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier)
 
-    This is dual ascent (Arrow, Hurwicz & Uzawa, 1958).
+    This is dual ascent (Arrow, Hurwicz & Uzawa, 1958). lambda is 0 at first, so training starts as plain GRPO.
 
     Args:
         lr: step per unit of violation.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
-        init: initial lambda_k; with 0, training starts as plain GRPO.
     """
 
-    def __init__(self, lr: float = 0.05, max_multiplier: float = 5.0, init: float = 0.0) -> None:
+    def __init__(self, lr: float = 0.05, max_multiplier: float = 5.0) -> None:
         super().__init__()
         expect(0 < lr < math.inf, "lr", "positive", lr)
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
-        expect(0 <= init <= max_multiplier, "init", f"between 0 and max_multiplier, {max_multiplier}", init)
-        self.lr, self.max_multiplier, self.init = lr, max_multiplier, init
+        self.lr, self.max_multiplier = lr, max_multiplier
 
     def _allocate(self, size: int) -> None:
-        self.register_buffer("multipliers", torch.full((size,), self.init, dtype=torch.float64))
+        self.register_buffer("multipliers", torch.zeros(size, dtype=torch.float64))
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         moved = (self.multipliers + self.lr * violations).clamp(0, self.max_multiplier)

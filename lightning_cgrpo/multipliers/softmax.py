@@ -40,18 +40,16 @@ class SoftmaxAdam(Controller):
     Args:
         lr: Adam's learning rate; the paper has 0.01 for the gridworld.
         init: the paper's initial logit, without effect.
-        betas: Adam's betas.
     """
 
     logits: nn.ParameterList
     optimizer: torch.optim.Adam
 
-    def __init__(self, lr: float = 0.01, init: float = 0.02, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+    def __init__(self, lr: float = 0.01, init: float = 0.02) -> None:
         super().__init__()
         expect(0 < lr < math.inf, "lr", "positive", lr)
         expect(math.isfinite(init), "init", "finite", init)
-        expect(len(betas) == 2 and all(0 <= beta < 1 for beta in betas), "betas", "two numbers in [0, 1)", betas)
-        self.lr, self.init, self.betas = lr, init, (betas[0], betas[1])
+        self.lr, self.init = lr, init
 
     @property
     def weights(self) -> Tensor:
@@ -63,9 +61,7 @@ class SoftmaxAdam(Controller):
     def _allocate(self, size: int) -> None:
         # One parameter per logit, because Adam skips a parameter without a gradient.
         self.logits = nn.ParameterList(torch.tensor(self.init, dtype=torch.float64) for _ in range(1 + size))
-        self.optimizer = torch.optim.Adam(
-            self.logits.parameters(), lr=self.lr, betas=self.betas, maximize=True, fused=True
-        )
+        self.optimizer = torch.optim.Adam(self.logits.parameters(), lr=self.lr, maximize=True, fused=True)
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         gradient = softmax_gradient(self._stacked(), violations)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.multipliers.guards import StallDetector
+from lightning_cgrpo.multipliers.guards import WEIGHT, StallDetector
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
 
@@ -146,7 +146,7 @@ class Targets:
         target = "threshold" if self.constraints[k].aim is None else "aim"
         holds = f" Until the {target} is met, training holds what was reached." if self.held[k].isfinite() else ""
         return (
-            f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
+            f"Constraint '{name}' has had at least {WEIGHT:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
             f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try "
             f"{bound.declared_at(bound.shown(reached))}.{holds}"

@@ -20,11 +20,10 @@ class BehaviorRate(Metric):
     from sums of any sign.
 
     Args:
-        size: K.
-        rare: which behaviors keep their counts until there are `ENOUGH`; by default none.
+        rare: which of the K behaviors keep their counts until there are `ENOUGH`.
 
     Example:
-        >>> rate = BehaviorRate(2)
+        >>> rate = BehaviorRate([False, False])
         >>> rate.update(torch.tensor([1.0, 0.0]), torch.tensor([4.0, 1.0]))
         >>> rate.update(torch.tensor([2.0, 0.0]), torch.tensor([2.0, 3.0]))
         >>> rate.compute()
@@ -35,11 +34,11 @@ class BehaviorRate(Metric):
     violations: Tensor
     opportunities: Tensor
 
-    def __init__(self, size: int, rare: Sequence[bool] | None = None, **kwargs: Any) -> None:
+    def __init__(self, rare: Sequence[bool], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.rare = torch.tensor([False] * size if rare is None else list(rare), dtype=torch.bool)
+        self.rare = torch.tensor(rare, dtype=torch.bool)
         for state in ("violations", "opportunities"):
-            self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
+            self.add_state(state, torch.zeros(len(rare), dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
 
     def update(self, violations: Tensor, opportunities: Tensor) -> None:
         # Not in place, because `load_state_dict` keeps the checkpoint's own tensors.
@@ -54,7 +53,7 @@ class BehaviorRate(Metric):
         """Violations and opportunities ``[2, K]``, which start again at 0; of rare behaviors 0 until there are enough.
 
         Example:
-            >>> rate = BehaviorRate(2, rare=[False, True])
+            >>> rate = BehaviorRate([False, True])
             >>> rate.update(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 20.0]))
             >>> rate.take().tolist(), rate.opportunities.tolist()
             ([[1.0, 0.0], [4.0, 0.0]], [0.0, 20.0])

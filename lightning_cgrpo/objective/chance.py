@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.look import Chance, Look, target_of
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.ratio import LARGEST_STAKE, PRIOR
 

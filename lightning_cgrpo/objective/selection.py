@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import chance_of
-from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import SMALLEST, unit
 from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts

@@ -19,7 +19,7 @@ from lightning_cgrpo.policies.comparison import check_causal, choose
 from lightning_cgrpo.policies.computations.computation import Computation
 from lightning_cgrpo.policies.computations.packed import packed_states
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.policies.model_files import origin
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
@@ -212,16 +212,9 @@ class CausalLMPolicy(TextPolicy):
         """Log-probabilities, entropies and KL ``[N, T]``, at least float32; 0 in columns without a token."""
         return self.computation.log_probs(self, examples, reference)
 
-    def continuation(
-        self, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        """Next-token logits for G answers of at most `longest` tokens to each prompt.
-
-        Args:
-            inputs: of B prompts, from `read_prompts`, on the policy's device.
-            lengths: ``[B]``, of the prompts, on the CPU.
-        """
-        return self.computation.continuation(self, inputs, lengths, group_size, longest)
+    def continuation(self, prompts: PromptBatch) -> Continuation:
+        """Next-token logits of growing answers to each prompt."""
+        return self.computation.continuation(self, prompts)
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""

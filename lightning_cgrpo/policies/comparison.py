@@ -17,6 +17,7 @@ from lightning_cgrpo.policies.computations.by_length import ByLength
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.computations.single import SingleRows, UncachedRows
+from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.shared_prefix.support import (
     DYNAMIC_MASK_LIMIT,
     LONGROPE_LIMIT,
@@ -279,8 +280,9 @@ class Sample:
     @torch.no_grad()
     def _generated(self, policy: Any, examples: Examples) -> Tensor:
         """Log-probabilities of the answers, token by token as in generation."""
-        prompts = examples.shared["prompt_mask"].sum(-1).cpu()
-        continuation = policy.continuation(examples.shared, prompts, 2, max(ANSWERS))
+        prompt_lengths = examples.shared["prompt_mask"].sum(-1).cpu()
+        limits = torch.full_like(prompt_lengths, max(ANSWERS))
+        continuation = policy.continuation(PromptBatch(dict(examples.shared), prompt_lengths, limits, 2))
         lengths = torch.tensor(ANSWERS, device="cpu")
         rows = torch.arange(len(ANSWERS), device="cpu")
         log_probs = torch.zeros_like(examples.actions, dtype=self.expected.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +28,45 @@ class Continuation(Protocol):
         Args:
             kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
         """
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """B prompts that get G answers each."""
+
+    inputs: dict[str, Tensor]  # from `CausalLMPolicy.read_prompts`, on the policy's device
+    lengths: Tensor  # [B] of the prompts, on the CPU
+    limits: Tensor  # [B] most tokens of each prompt's answers, on the CPU
+    group_size: int
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def answers(self) -> int:
+        """The number of all answers."""
+        return len(self) * self.group_size
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of an answer."""
+        return int(self.limits.max())
+
+    def part(self, rows: slice | Tensor) -> PromptBatch:
+        """The prompts at `rows`; a tensor of rows is on the CPU."""
+        there = rows
+        if isinstance(rows, Tensor):
+            there = rows.to(self.inputs["prompt_ids"].device, non_blocking=True)
+        inputs = {name: tensor[there] for name, tensor in self.inputs.items()}
+        return PromptBatch(inputs, self.lengths[rows], self.limits[rows], self.group_size)
+
+    def in_dtype(self, dtype: torch.dtype) -> PromptBatch:
+        """With images in the dtype of the weights; tokens and masks as they are."""
+        inputs = dict(self.inputs)
+        for name, tensor in inputs.items():
+            if tensor.is_floating_point():
+                inputs[name] = tensor.to(dtype)
+        return replace(self, inputs=inputs)
 
 
 # The policy of all classes below is a `CausalLMPolicy`, which imports this file.
@@ -58,23 +97,17 @@ class PromptRow:
 
 
 class SharedContinuation:
-    """One copy of each prompt's keys and values.
+    """One copy of each prompt's keys and values."""
 
-    Args:
-        inputs: as of `CausalLMPolicy.continuation`, like the other arguments.
-    """
-
-    def __init__(
-        self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> None:
+    def __init__(self, policy: Any, prompts: PromptBatch) -> None:
         self.policy = policy
         self.kernels = FewerKernels(policy.network)
         self.output = policy.network.get_output_embeddings()
-        self.prompts = PromptRow.of(policy, inputs, lengths)
+        self.prompts = PromptRow.of(policy, prompts.inputs, prompts.lengths)
         layout = self.prompts.layout
         # The last token is never read.
-        self.decoding = Decoding(layout, lengths, group_size, longest - 1)
-        self.positions = layout.following.repeat_interleave(group_size) - 1
+        self.decoding = Decoding(layout, prompts.lengths, prompts.group_size, prompts.longest - 1)
+        self.positions = layout.following.repeat_interleave(prompts.group_size) - 1
 
     def read(self) -> Tensor:
         return self.prompts.read(self.policy, self.decoding)
@@ -101,13 +134,12 @@ class SharedContinuation:
 class PaddedContinuation:
     """Transformers' cache, with a copy of the prompt for each answer; without a cache, each token reads the whole row.
 
-    Args:
-        inputs: of the prompts; columns that are padding in all rows are left out.
+    Columns that are padding in all rows are left out.
     """
 
-    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int) -> None:
-        self.policy, self.group_size = policy, group_size
-        width = int(lengths.max())
+    def __init__(self, policy: Any, prompts: PromptBatch) -> None:
+        self.policy, self.group_size = policy, prompts.group_size
+        inputs, width = prompts.inputs, int(prompts.lengths.max())
         self.ids, self.mask = inputs["prompt_ids"][:, -width:], inputs["prompt_mask"][:, -width:]
         self.cache = policy.new_cache()
         self.prompts = PaddedPrompts.of(inputs, torch.arange(len(self.ids), device="cpu"), width)
@@ -145,13 +177,10 @@ class PaddedContinuation:
 class SingleContinuation:
     """Each prompt with its answers in rows of its own, which have no padding."""
 
-    def __init__(self, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int) -> None:
-        self.sizes = [group_size] * len(lengths)
-        rows = [{name: tensor[row : row + 1] for name, tensor in inputs.items()} for row in range(len(lengths))]
-        self.parts = [
-            PaddedContinuation(policy, row, length, group_size)
-            for row, length in zip(rows, lengths.split(1), strict=True)
-        ]
+    def __init__(self, policy: Any, prompts: PromptBatch) -> None:
+        self.sizes = [prompts.group_size] * len(prompts)
+        alone = [prompts.part(slice(row, row + 1)) for row in range(len(prompts))]
+        self.parts = [PaddedContinuation(policy, prompt) for prompt in alone]
 
     def read(self) -> Tensor:
         return torch.cat([part.read() for part in self.parts])

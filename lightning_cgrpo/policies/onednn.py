@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -70,11 +71,11 @@ class _Arranged:
         return _multiplied(states, self._arranged, layer.bias)
 
 
+@dataclass(eq=False)
 class _Trained:
     """The forward of a linear layer in training."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer = layer
+    layer: nn.Linear
 
     def __call__(self, states: Tensor) -> Tensor:
         layer = self.layer

@@ -16,7 +16,7 @@ from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.measurement import CLUSTER
+from lightning_cgrpo.objective.evaluation import CLUSTER
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts

@@ -8,14 +8,10 @@ from pathlib import PurePath
 from typing import Any
 
 from lightning_cgrpo.settings.configuration import Config, Resolved, get, is_class
-from lightning_cgrpo.settings.effects import class_name, learning, only_shows
+from lightning_cgrpo.settings.effects import PLACE_NAMES, RUN_LENGTH, class_name, learning, only_shows
 
-PLACES = {"path", "model"}
-"""Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
 FULL_PRECISION = (None, "auto", "32-true", 32, "32")
 """Values of the trainer's precision that identify no method; what auto chooses depends on the machine."""
-LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
-"""Trainer settings that a run records as its length."""
 
 Method = dict[str, Any]
 
@@ -53,7 +49,7 @@ def identity_of(config: Config) -> dict[str, Any]:
     if isinstance(config, Resolved):
         config = config.environment.hidden(config)
     trainer = config.get("trainer") or {}
-    length = {key: trainer[key] for key in LENGTH if trainer.get(key) is not None}
+    length = {key: trainer[key] for key in RUN_LENGTH if trainer.get(key) is not None}
     return {"method": method_of(config), "seed": seed_of(config), "length": length}
 
 
@@ -98,5 +94,5 @@ def _reduced(value: Any, key: str = "") -> Any:
         return class_name(value)
     if "." in value and is_class(value):  # A class without arguments may stand for its name alone.
         return {"class_path": class_name(value)}
-    # A prefix such as "packaged:" is a part of the place.
-    return PurePath(value).name.rpartition(":")[2] if key in PLACES else value
+    # Places differ between machines. A prefix such as "packaged:" is a part of the place.
+    return PurePath(value).name.rpartition(":")[2] if key in PLACE_NAMES else value

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
-from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.token_choice import occurring
@@ -26,38 +26,23 @@ MOST_PROMPTS_KEPT = 2
 class WaitingPrompts:
     """The prompts whose answers have not begun, in the order of their numbers.
 
-    Args:
-        inputs: of all B prompts, on the policy's device.
-        lengths: ``[B]`` of the prompts, on the CPU.
-        limits: ``[B]``, most tokens of each prompt's answers, on the CPU.
-
     Attributes:
         at_once: prompts whose answers fit in a batch.
     """
 
-    def __init__(
-        self,
-        policy: CausalLMPolicy,
-        inputs: dict[str, Tensor],
-        lengths: Tensor,
-        limits: Tensor,
-        group_size: int,
-        sampling: Sampling,
-    ) -> None:
+    def __init__(self, policy: CausalLMPolicy, prompts: PromptBatch, sampling: Sampling) -> None:
         self.policy = policy
-        self.inputs = inputs
-        self.lengths = lengths
-        self.limits = limits
-        self.group_size = group_size
+        self.prompts = prompts
+        self.group_size = prompts.group_size
         self.sampling = sampling
         self.ends = Ends(policy, sampling)
-        most = len(lengths) if sampling.batch_size is None else sampling.batch_size // group_size
+        most = len(prompts) if sampling.batch_size is None else sampling.batch_size // self.group_size
         self.at_once = max(most, 1)
         self._joins = isinstance(policy.computation, PackedPrompts)
         self._first = 0
 
     def __len__(self) -> int:
-        return len(self.lengths) - self._first
+        return len(self.prompts) - self._first
 
     def to_join(self, running: Running) -> int:
         """The number of prompts that are to join running answers now.
@@ -75,20 +60,17 @@ class WaitingPrompts:
         """All answers of the next `count` prompts, before their first tokens."""
         policy = self.policy
         some = slice(self._first, self._first + count)
-        lengths = self.lengths[some]
-        limits = self.limits[some]
-        inputs = {name: in_dtype(tensor[some], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
-        longest = int(limits.max())
-        continuation = policy.continuation(inputs, lengths, self.group_size, longest)
+        prompts = self.prompts.part(some).in_dtype(policy.output_weight.dtype)
+        continuation = policy.continuation(prompts)
 
-        prompt = torch.arange(len(self.lengths), device="cpu")[some].repeat_interleave(self.group_size)
-        left = limits.repeat_interleave(self.group_size)
+        prompt = torch.arange(len(self.prompts), device="cpu")[some].repeat_interleave(self.group_size)
+        left = prompts.limits.repeat_interleave(self.group_size)
         row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
         place = row * self.sampling.max_new_tokens
         seen = None
         if self.sampling.repetition_penalty != 1:
-            seen = occurring(policy, inputs).repeat_interleave(self.group_size, 0)
-        self._first += len(lengths)
+            seen = occurring(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
+        self._first += len(prompts)
         running = Running(
             prompt=prompt,
             left=left,
@@ -191,8 +173,3 @@ class Answers:
 
 def _appended(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
     return None if rows is None or others is None else torch.cat([rows, others])
-
-
-def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images in the dtype of the weights; tokens and masks as they are."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor

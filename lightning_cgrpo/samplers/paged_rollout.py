@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.continuation import PromptRow
+from lightning_cgrpo.policies.continuation import PromptBatch, PromptRow
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.layout import numbers
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
-from lightning_cgrpo.samplers.answers import Answers, in_dtype
+from lightning_cgrpo.samplers.answers import Answers
 from lightning_cgrpo.samplers.paged_step import PagedStep
 from lightning_cgrpo.samplers.token_choice import occurring
 
@@ -40,25 +41,15 @@ class PagedRollout:
 
     Args:
         step: of the sizes that suit the prompts.
-        inputs: of B prompts, on the policy's device.
-        lengths: ``[B]`` of the prompts, and `limits`, most tokens of each prompt's answers; both on the CPU.
         draws: ``[R, T]`` float64, on the policy's device.
     """
 
-    def __init__(
-        self,
-        step: PagedStep,
-        inputs: dict[str, Tensor],
-        lengths: Tensor,
-        limits: Tensor,
-        group_size: int,
-        draws: Tensor,
-    ) -> None:
-        self.step, self.inputs, self.lengths, self.limits, self.draws = step, inputs, lengths, limits, draws
-        self.answers = Answers(step.policy, len(lengths) * group_size, step.sampling)
+    def __init__(self, step: PagedStep, prompts: PromptBatch, draws: Tensor) -> None:
+        self.step, self.prompts, self.draws = step, prompts, draws
+        self.answers = Answers(step.policy, prompts.answers, step.sampling)
         self.running: dict[int, int] = {}  # answers by slot
         self.ended: dict[int, int] = {}  # answers that are still in their slot
-        self.waiting = deque(self._portions(group_size))
+        self.waiting = deque(self._portions())
 
     def run(self, look_every: int) -> Answers:
         """Answer all prompts; the host looks at every `look_every`-th token which answers have ended."""
@@ -71,11 +62,13 @@ class PagedRollout:
         self._collect(self.ended)
         return self.answers
 
-    def _portions(self, group_size: int) -> list[Portion]:
+    def _portions(self) -> list[Portion]:
         """Cut groups into portions that fit into the empty slots and pages."""
         pages, slots = self.step.pages, len(self.step.going_on)
+        group_size = self.prompts.group_size
+        tokens = zip(self.prompts.lengths.tolist(), self.prompts.limits.tolist(), strict=True)
         portions = []
-        for prompt, (length, limit) in enumerate(zip(self.lengths.tolist(), self.limits.tolist(), strict=True)):
+        for prompt, (length, limit) in enumerate(tokens):
             shared, own = pages.needed(length, limit)
             most = min((pages.count - 1 - shared) // own, slots)
             if most < 1:
@@ -110,18 +103,18 @@ class PagedRollout:
         self._collect({slot: self.ended.pop(slot) for slot in taken if slot in self.ended})
         # 2. Give each answer its pages.
         device = self.step.policy.device
-        prompts = torch.tensor([portion.prompt for portion in portions], device="cpu")
-        lengths, limits = self.lengths[prompts], self.limits[prompts]
         table, source, cells = self._give_pages(portions, taken)
 
         def there(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
         # 3. Read the prompts.
-        policy, rows = self.step.policy, there(prompts)
-        inputs = {name: in_dtype(tensor[rows], policy.output_weight.dtype) for name, tensor in self.inputs.items()}
-        prompt_row = PromptRow.of(policy, inputs, lengths)
-        into_pages = PromptsIntoPages(prompt_row.layout, self.step.pages, there(source), there(cells))
+        policy = self.step.policy
+        numbered = torch.tensor([portion.prompt for portion in portions], device="cpu")
+        prompts = self.prompts.part(numbered).in_dtype(policy.output_weight.dtype)
+        prompt_row = PromptRow.of(policy, prompts.inputs, prompts.lengths)
+        attend = PackedAttention(prompt_row.layout)
+        into_pages = PromptsIntoPages(attend, self.step.pages, there(source), there(cells))
         logits = prompt_row.read(policy, into_pages)
         # 4. Begin the answers.
         answer = torch.cat([portion.first + numbers(portion.count) for portion in portions])
@@ -132,11 +125,11 @@ class PagedRollout:
             slots=there(torch.tensor(taken, device="cpu")),
             logits=logits.index_select(0, of_row),
             position=prompt_row.layout.following.index_select(0, of_row) - 1,
-            length=there(lengths).index_select(0, of_row),
-            limit=there(limits).index_select(0, of_row),
+            length=there(prompts.lengths).index_select(0, of_row),
+            limit=there(prompts.limits).index_select(0, of_row),
             draws=self.draws.index_select(0, there(answer)),
             table=there(table),
-            seen=occurring(policy, inputs).index_select(0, of_row) if penalizes else None,
+            seen=occurring(policy, prompts.inputs).index_select(0, of_row) if penalizes else None,
         )
         self.running |= dict(zip(taken, answer.tolist(), strict=True))
 
@@ -151,7 +144,7 @@ class PagedRollout:
         table = torch.zeros(len(slots), pages.table.shape[1], dtype=torch.int32, device="cpu")
         source, cells, row, start = [], [], 0, 0
         for portion in portions:
-            length, limit = int(self.lengths[portion.prompt]), int(self.limits[portion.prompt])
+            length, limit = self._tokens(portion)
             shared, own = pages.give(slots[row : row + portion.count], length, limit)
             whole = len(shared) * pages.size
             source += [start + numbers(whole), (start + whole + numbers(length - whole)).repeat(portion.count)]
@@ -163,12 +156,16 @@ class PagedRollout:
             start += length
         return table, torch.cat(source), torch.cat(cells)
 
+    def _tokens(self, portion: Portion) -> tuple[int, int]:
+        """Tokens of a portion's prompt, and most tokens of its answers."""
+        return int(self.prompts.lengths[portion.prompt]), int(self.prompts.limits[portion.prompt])
+
     def _that_fit(self) -> list[Portion]:
         """Take the next portions for which slots and pages are free."""
         slots, free = len(self.step.going_on) - len(self.running), len(self.step.pages.free)
         portions = []
         for portion in self.waiting:
-            shared, own = self.step.pages.needed(int(self.lengths[portion.prompt]), int(self.limits[portion.prompt]))
+            shared, own = self.step.pages.needed(*self._tokens(portion))
             slots -= portion.count
             free -= shared + portion.count * own
             if min(slots, free) < 0:

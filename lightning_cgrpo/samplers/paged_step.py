@@ -2,66 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
-from lightning_cgrpo.policies.shared_prefix.pages import Pages, page_size, pages_of
+from lightning_cgrpo.policies.shared_prefix.pages import Pages
+from lightning_cgrpo.policies.shared_prefix.step_sizes import StepSizes
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 
-LOGIT = 24
-"""Bytes that a step takes for a logit: the logit, scaled, as probability, and cumulated in float64."""
-
 # Shapes: S slots, each with at most one answer of at most T tokens; V tokens in the vocabulary.
-
-
-@dataclass(frozen=True)
-class StepSizes:
-    """Sizes that determine the shapes of a step.
-
-    Args:
-        slots: answers at once.
-        columns: most pages of an answer with its prompt.
-        pages: pages of the pool, with one for slots without an answer.
-    """
-
-    slots: int
-    columns: int
-    pages: int
-    page: int  # tokens
-
-    @classmethod
-    def of(
-        cls, kind: str, answers: int, prompt: int, answer: int, vocabulary: int, token_bytes: int, memory: int | None
-    ) -> StepSizes:
-        """Sizes for `answers` at once, or for as many as fit.
-
-        The pool holds all answers with the longest prompt and answer, if `memory` allows. Otherwise there are as many
-        slots as answers with short prompts fit, and prompts wait for pages as well as for slots.
-
-        Args:
-            kind: of device.
-            prompt: tokens of the longest prompt; the table has room for up to twice as long texts, so that most
-                batches have equal shapes.
-            answer: most tokens of an answer.
-            token_bytes: of a token's keys and values in all layers.
-            memory: most bytes; None for no limit.
-        """
-        page = page_size(kind)
-        columns = 1 << (pages_of(prompt + answer, page) - 1).bit_length()
-        if memory is None:
-            return cls(answers, columns, answers * columns + 1, page)
-        page_bytes, slot_bytes = page * token_bytes, LOGIT * vocabulary
-        least = slot_bytes + pages_of(answer, page) * page_bytes
-        slots = max(min(answers, memory // least), 1)
-        pages = (memory - slots * slot_bytes) // page_bytes
-        return cls(slots, columns, max(min(slots * columns, pages), 1) + 1, page)
 
 
 class PagedStep:
@@ -79,7 +32,7 @@ class PagedStep:
         self.policy, self.sampling, self.sizes = policy, sampling, sizes
         self._fixed = _fixed_by(policy)
         slots, device = sizes.slots, policy.device
-        self.pages = Pages(slots, sizes.columns, sizes.pages, sizes.page, device)
+        self.pages = Pages(sizes, device)
         # Answers by slot, [S T + 1]; the last place is for slots that don't go on.
         self._trash = torch.full((), slots * sampling.max_new_tokens, dtype=torch.int64, device=device)
         places = slots * sampling.max_new_tokens + 1

@@ -14,16 +14,18 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
-from lightning_cgrpo.policies.continuation import Continuation, PromptRow, SharedContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, PromptRow, SharedContinuation
 from lightning_cgrpo.policies.onednn import arranged_weights
 from lightning_cgrpo.policies.pass_memory import fitting_rollout
 from lightning_cgrpo.policies.precision import Copies, without_autocast
 from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.pages import NotedBytes, kernel_reads
+from lightning_cgrpo.policies.shared_prefix.step_sizes import StepSizes
 from lightning_cgrpo.samplers.answers import Answers, Running, WaitingPrompts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
-from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes
+from lightning_cgrpo.samplers.paged_step import PagedStep
 from lightning_cgrpo.samplers.token_choice import TokenChoice
 
 LOOK_EVERY = {"cpu": 1}
@@ -84,13 +86,14 @@ class TransformersEngine(RolloutEngine):
         if limits is None:
             limits = torch.full_like(lengths, sampling.max_new_tokens)
         inputs = {name: tensor.to(policy.device, non_blocking=True) for name, tensor in inputs.items()}
+        prompts = PromptBatch(inputs, lengths, limits, group_size)
         draws = draws.flatten().to(policy.device, non_blocking=True)
         if self._pages(policy) and len(lengths) and not own_limits:
             # A step is used again outside of validation, whose inference tensors nothing could write.
             with torch.inference_mode(False):
-                return self._in_pages(policy, inputs, lengths, limits, group_size, sampling, draws)
-        waiting = WaitingPrompts(policy, inputs, lengths, limits, group_size, sampling)
-        answers = Answers(policy, len(lengths) * group_size, sampling)
+                return self._in_pages(policy, prompts, sampling, draws)
+        waiting = WaitingPrompts(policy, prompts, sampling)
+        answers = Answers(policy, prompts.answers, sampling)
         while len(waiting):
             _answer(waiting, draws, answers)
         return answers.rollouts(inputs, group_size)
@@ -109,22 +112,14 @@ class TransformersEngine(RolloutEngine):
         dtype = torch.get_autocast_dtype(kind) if autocast else policy.output_weight.dtype
         return kernel_reads(policy.device, dtype)
 
-    def _in_pages(
-        self,
-        policy: CausalLMPolicy,
-        inputs: dict[str, Tensor],
-        lengths: Tensor,
-        limits: Tensor,
-        group_size: int,
-        sampling: Sampling,
-        draws: Tensor,
-    ) -> Rollouts:
+    def _in_pages(self, policy: CausalLMPolicy, prompts: PromptBatch, sampling: Sampling, draws: Tensor) -> Rollouts:
         """Generate by the step of the last rollout, if its sizes and weights are the same."""
-        groups = len(lengths) if sampling.batch_size is None else max(sampling.batch_size // group_size, 1)
+        group_size = prompts.group_size
+        groups = len(prompts) if sampling.batch_size is None else max(sampling.batch_size // group_size, 1)
         sizes = StepSizes.of(
             policy.device.type,
-            answers=min(groups, len(lengths)) * group_size,
-            prompt=int(lengths.max()),
+            answers=min(groups, len(prompts)) * group_size,
+            prompt=int(prompts.lengths.max()),
             answer=sampling.max_new_tokens,
             vocabulary=len(policy.output_weight),
             token_bytes=0 if self.memory is None else self._bytes_of_a_token(policy),
@@ -135,10 +130,10 @@ class TransformersEngine(RolloutEngine):
             del step  # its memory first
             step = PagedStep(policy, sampling, sizes)
         look_every = LOOK_EVERY.get(policy.device.type, LOOK_EVERY_ON_GPUS)
-        rollout = PagedRollout(step, inputs, lengths, limits, group_size, draws.view(-1, sampling.max_new_tokens))
+        rollout = PagedRollout(step, prompts, draws.view(-1, sampling.max_new_tokens))
         answers = rollout.run(look_every)
         self._step = step
-        return answers.rollouts(inputs, group_size)
+        return answers.rollouts(prompts.inputs, group_size)
 
     def _bytes_of_a_token(self, policy: CausalLMPolicy) -> int:
         """Bytes of a token's keys and values, which a pass of one token shows."""
@@ -146,7 +141,7 @@ class TransformersEngine(RolloutEngine):
             inputs: dict[str, Any] = policy.padded([[policy.stop_tokens[0]]])
             inputs = {name: tensor.to(policy.device, non_blocking=True) for name, tensor in inputs.items()}
             row = PromptRow.of(policy, inputs, torch.ones(1, dtype=torch.int64, device="cpu"))
-            noted = NotedBytes(row.layout)
+            noted = NotedBytes(PackedAttention(row.layout))
             row.read(policy, noted)
             self._token_bytes = sum(noted.of_layer.values())
         return self._token_bytes

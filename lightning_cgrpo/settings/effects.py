@@ -84,6 +84,14 @@ ANYWHERE = {
 """Effects by the last part of a key."""
 NUMBERLESS = (Effect.TEST, Effect.SHOWING)
 """Effects on no number of a training run."""
+RUN_LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
+"""Trainer settings that a run records as its length; a limit of batches also changes learning."""
+SAME_TEST_PROMPTS = ("data.eval_prompts", "data.prompts_per_update", "data.seed", "data.val_prompts")
+"""Settings of the data that change no test prompt."""
+PROMPTS_PLACES = ("data.path", "data.subset", "data.val_path")
+"""Settings that name where prompts come from, which fingerprints tell."""
+PLACE_NAMES = ("path", "model")
+"""Last parts of keys that name a folder or a hub's model, where only the last part of the value counts."""
 CONSTRAINTS = "model.objective.constraints"
 """The key above each constraint's name."""
 

@@ -7,9 +7,22 @@ from typing import Any
 
 from lightning_cgrpo.core.errors import did_you_mean
 from lightning_cgrpo.settings.configuration import CLASS_KEYS, Config, ConfigError, get, short_class
+from lightning_cgrpo.settings.effects import class_name
 from lightning_cgrpo.settings.signatures import Parameter, Signature, names_beside_missing, signature_of
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
+REMOVED = {
+    "DampedAscent.smoothing": "0.7",
+    "FromScratch.seed": "the run's seed",
+    "GDPO.eps": "1e-4",
+    "MLPCritic.seed": "the run's seed",
+    "ProjectedAscent.init": "0",
+    "RewardModel.device": "the process's accelerator",
+    "SoftmaxAdam.betas": "[0.9, 0.999]",
+    "StallDetector.weight": "0.9",
+    "VisionFromScratch.seed": "the run's seed",
+}
+"""What arguments that classes had before are fixed to."""
 NAMES_OF_TRL = {
     "num_generations": "model.group_size",
     "num_generations_eval": "model.eval_group_size",
@@ -140,7 +153,8 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
             others = {name: part for name, part in arguments.items() if name != key}
             deeper = _below(str(key), f"{where}.", others, signature)
-            hint = deeper or _of_trl(key) or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
+            known = _removed(class_path, key) or deeper or _of_trl(key)
+            hint = known or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
             raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
@@ -167,6 +181,12 @@ def _below(key: str, where: str, arguments: Mapping[str, Any], signature: Signat
         if (inside or inner) and (hint := _below(key, f"{where}{name}.", inside, inner)):
             return hint
     return ""
+
+
+def _removed(class_path: str, key: Any) -> str:
+    """A hint for an argument that the class had before; empty for other keys."""
+    fixed = REMOVED.get(f"{class_name(class_path)}.{key}")
+    return "" if fixed is None else f" It is {fixed} now, and no setting: leave it out."
 
 
 def _of_trl(key: Any) -> str:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
-from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, best_sums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.evaluation import Evaluation, RunningSums
+from lightning_cgrpo.objective.faults import isolate_faults
+from lightning_cgrpo.objective.measurement import best_sums, prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 
 LAST = 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,19 +29,29 @@ def headings(points: Array) -> Array:
     return np.append(angles, angles[-1])
 
 
+@dataclass(frozen=True, eq=False)
 class LanePath:
-    """At least two points ``[V, 2]`` with headings ``[V]``; points where lanes join appear twice."""
+    """A path through at least two points; points where lanes join appear twice."""
 
-    def __init__(self, points: Array, headings: Array) -> None:
-        self.points = points
-        self.headings = headings
-        self.distances: Array = np.append(0.0, np.linalg.norm(np.diff(points, axis=0), axis=1)).cumsum()
-        self.poses = np.column_stack([points, np.unwrap(headings)])
+    points: Array  # [V, 2]
+    headings: Array  # [V]
 
     @classmethod
     def along(cls, lines: Sequence[Array]) -> LanePath:
         """Join polylines; headings stay within their own line."""
         return cls(np.concatenate(lines), np.concatenate([headings(line) for line in lines]))
+
+    @cached_property
+    def distances(self) -> Array:
+        """Distances ``[V]`` of the points along the path."""
+        steps = np.linalg.norm(np.diff(self.points, axis=0), axis=1)
+        distances: Array = np.append(0.0, steps).cumsum()
+        return distances
+
+    @cached_property
+    def poses(self) -> Array:
+        """Poses ``[V, 3]`` at the points, with continuous headings."""
+        return np.column_stack([self.points, np.unwrap(self.headings)])
 
     @property
     def length(self) -> float:

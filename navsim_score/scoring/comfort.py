@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -40,33 +41,31 @@ class ComfortSignals(NamedTuple):
     magnitude: Tensor
 
 
+@dataclass(frozen=True, eq=False)
 class HistoryComfort:
     """The six checks of HC on simulated drives.
 
     The history, at 10 Hz from -1.5 to -0.2 s, precedes the simulated states as if contiguous. Its accelerations stay
     at the rear axle, because logs have no yaw rates.
-
-    Args:
-        histories: of S scenes; with at most 0.1 s of history, all checks pass.
     """
 
-    def __init__(self, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> None:
-        self._keep([_sampled(history) for history in histories], device)
+    lengths: Tensor  # [S] int64, steps of the histories
+    pasts: dict[int, Tensor]  # by length, [S, length, 3]
 
     @classmethod
-    def of_pasts(cls, pasts: Sequence[Tensor], device: torch.device | str = "cpu") -> HistoryComfort:
-        """The checks after sampled histories ``[N, 3]``: yaw, ax, ay every 0.1 s."""
-        comfort = cls.__new__(cls)
-        comfort._keep(pasts, device)
-        return comfort
+    def of(cls, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> HistoryComfort:
+        """The checks after S scenes' histories; with at most 0.1 s of history, all checks pass."""
+        return cls.of_pasts([_sampled(history) for history in histories], device)
 
-    def _keep(self, pasts: Sequence[Tensor], device: torch.device | str) -> None:
-        lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
-        self.lengths = lengths.to(device)
-        self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
+    @classmethod
+    def of_pasts(cls, sampled: Sequence[Tensor], device: torch.device | str = "cpu") -> HistoryComfort:
+        """The checks after sampled histories ``[N, 3]``: yaw, ax, ay every 0.1 s."""
+        lengths = torch.tensor([len(past) for past in sampled], dtype=torch.int64)
+        pasts = {}
         for length in sorted(set(lengths.tolist()) - {0}):
-            rows = [past if len(past) == length else past.new_zeros(length, 3) for past in pasts]
-            self.pasts[length] = torch.stack(rows).to(device)
+            rows = [past if len(past) == length else past.new_zeros(length, 3) for past in sampled]
+            pasts[length] = torch.stack(rows).to(device)
+        return cls(lengths.to(device), pasts)
 
     def past(self, scene: int) -> Tensor:
         """``[N, 3]`` yaw, ax, ay of a scene's history at 10 Hz; N is 0 without a history."""

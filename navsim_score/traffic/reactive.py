@@ -23,6 +23,7 @@ from navsim_score.simulation.timing import EARLY
 from navsim_score.traffic.idm.following import Following, Vehicles
 from navsim_score.traffic.idm.rail_network import RailNetwork
 from navsim_score.traffic.idm.rails import VEHICLE, Traveling, find_rails
+from navsim_score.traffic.idm.schedule import Schedule
 from navsim_score.traffic.traffic import TrafficPolicy, TrafficRollouts
 
 
@@ -56,7 +57,7 @@ class Reactive(TrafficPolicy):
             self._surroundings[batch] = _surroundings(batch, [find_rails(scene) for scene in batch.scenes])
         surroundings = self._surroundings[batch]
         agents = batch.agents
-        vehicles = Following(surroundings.network, states, scene).run()
+        vehicles = Following(Schedule(surroundings.network, states, scene)).run()
         agent = surroundings.network.agent[vehicles.rail]
         poses = agents.poses[scene]
         present = agents.present[scene]

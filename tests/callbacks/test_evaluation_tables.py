@@ -12,7 +12,7 @@ from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer

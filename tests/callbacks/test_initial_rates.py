@@ -14,8 +14,8 @@ from lightning_cgrpo.callbacks.initial_rates import does_it_bind, met_by_far
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.modules.rollout_module import _check_lengths
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.look import Look
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 from tests.grids import grid_module

@@ -12,7 +12,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
-from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector
+from lightning_cgrpo.multipliers import PID, SoftmaxAdam, StallDetector, guards
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from tests.dual_run import COUNTS, OBJECTIVE, THRESHOLDS, DualRun, Frozen, Recording, run, same, saved
@@ -110,8 +110,9 @@ class TestDualStep:
         assert running.logged[1] == ({"aim/cost": pytest.approx(2 - 0.5)}, 1)
 
     @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
-    def test_without_opportunities_the_state_stays(self, make) -> None:
-        running = run(make(), stall=StallDetector(weight=0.51, updates=5))
+    def test_without_opportunities_the_state_stays(self, make, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(guards, "WEIGHT", 0.51)  # updates begin to count soon
+        running = run(make(), stall=StallDetector(updates=5))
         for counts in COUNTS:
             running.update(*counts)
         before, weights = saved(running.callback), running.module.weights.clone()

@@ -16,7 +16,7 @@ from tests.dual_run import OBJECTIVE, DualRun, Frozen, run, saved
 
 
 def test_a_stalled_constraint_is_named_once() -> None:
-    running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
+    running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(updates=4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):

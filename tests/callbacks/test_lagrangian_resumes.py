@@ -5,7 +5,7 @@ import torch
 
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.multipliers import PID, ProjectedAscent, SoftmaxAdam, StallDetector
+from lightning_cgrpo.multipliers import PID, ProjectedAscent, SoftmaxAdam, StallDetector, guards
 from tests.dual_run import COUNTS, DualRun, run, same, saved
 
 
@@ -13,9 +13,11 @@ from tests.dual_run import COUNTS, DualRun, run, same, saved
     "make", [SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID], ids=lambda make: make.__name__
 )
 @pytest.mark.parametrize("stop", [1, 3, 4])
-def test_continues_bit_for_bit(make, stop: int) -> None:
+def test_continues_bit_for_bit(make, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "WEIGHT", 0.51)  # updates begin to count soon
+
     def fresh() -> LagrangianCallback:
-        return LagrangianCallback(make(), stall=StallDetector(weight=0.51, updates=4), every_n_updates=2)
+        return LagrangianCallback(make(), stall=StallDetector(updates=4), every_n_updates=2)
 
     original = DualRun(fresh()).start()
     for counts in COUNTS[:stop]:

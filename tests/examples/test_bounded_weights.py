@@ -116,7 +116,7 @@ def test_logits_do_not_wind_up_behind_bounds() -> None:
 
 
 def test_the_stall_detector_looks_past_bounds() -> None:
-    running = started(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4), cap=0.5)
+    running = started(Frozen(0.01, 0.04, 0.95), stall=StallDetector(updates=4), cap=0.5)
     with pytest.warns(UserWarning, match="Constraint 'safe'"):
         for _ in range(4):
             running.update([0, 9], [10, 10])

@@ -12,8 +12,14 @@ from tests.multipliers.stepping import maker, multiplier, step
 controller = maker(DampedAscent)
 
 
-def test_steps_by_hand() -> None:
-    made = controller(gain=2.0, time=4.0, smoothing=0.75, max_multiplier=9.0, init=1.0)
+@pytest.fixture
+def unsmoothed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damped_ascent, "SMOOTHING", 0.0)
+
+
+def test_steps_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damped_ascent, "SMOOTHING", 0.75)
+    made = controller(gain=2.0, time=4.0, max_multiplier=9.0, init=1.0)
     assert made.weights.tolist() == [0.5, 0.5]
     made.total.fill_(9.0)
     smoothed, integral = 0.4, 0.2  # the average starts at the first violation
@@ -61,9 +67,9 @@ def test_waking_up_after_long_slack(least: float, times: int, updates: int) -> N
     assert waking[-2] < 1 <= waking[-1]
 
 
-def test_the_bound_of_the_sum_by_hand() -> None:
+def test_the_bound_of_the_sum_by_hand(unsmoothed: None) -> None:
     """One constraint beyond its threshold, one with slack: S doubles in `time` updates, and falls more slowly."""
-    made = maker(DampedAscent, 2)(smoothing=0.0)
+    made = maker(DampedAscent, 2)()
     for update in range(61):
         step(made, 0.5, -0.1)
         # The first multiplier is at its cap, S or 10; together they have at most S times the reward's weight.
@@ -99,9 +105,9 @@ def test_the_reward_keeps_more_the_farther_a_threshold_is(violation: float, shar
         assert made.multipliers.tolist() == pytest.approx(constraints * [5 * share])
 
 
-def test_a_near_constraint_keeps_its_weight_beside_a_far_one() -> None:
+def test_a_near_constraint_keeps_its_weight_beside_a_far_one(unsmoothed: None) -> None:
     """By hand: with caps 5 and 1, which use up S alike, each has half of its cap."""
-    made = maker(DampedAscent, 2)(smoothing=0.0)
+    made = maker(DampedAscent, 2)()
     step(made, 0.5, 30.0)
     bound = made.total.item()
     assert bound == pytest.approx(5 * 2 ** (1 / 60))  # the near one decides
@@ -134,10 +140,10 @@ def test_a_held_constraint_begins_anew_with_half_of_its_cap() -> None:
     assert made.caps.tolist() == [10, 10]
 
 
-def test_reduces_to_exponentiated_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduces_to_exponentiated_gradient(monkeypatch: pytest.MonkeyPatch, unsmoothed: None) -> None:
     monkeypatch.setattr(damped_ascent, "TOTAL", 1e300)
     gain = 1e-9
-    made = controller(gain=gain, time=gain / 0.7, smoothing=0.0, min_multiplier=1e-9, max_multiplier=1e9)
+    made = controller(gain=gain, time=gain / 0.7, min_multiplier=1e-9, max_multiplier=1e9)
     exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=100.0)
     exponentiated.setup(1)
     violations = 0.05 + 0.3 * torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -13,8 +13,9 @@ def tensor(*numbers: float) -> torch.Tensor:
 
 
 def test_saturation() -> None:
-    controller = ProjectedAscent(max_multiplier=4.0, init=1.0)
+    controller = ProjectedAscent(max_multiplier=4.0)
     controller.setup(2)
+    controller.multipliers.fill_(1.0)
     assert controller.saturation.tolist() == [0.25, 0.25]
     controller = SoftmaxAdam()
     controller.setup(2)

@@ -28,8 +28,8 @@ def test_gradient_is_that_of_the_dual_function(seed: int) -> None:
 
 
 def test_many_steps_by_hand() -> None:
-    lr, (b1, b2) = 0.05, (0.8, 0.95)
-    made = controller(lr=lr, betas=(b1, b2))
+    lr, (b1, b2) = 0.05, (0.9, 0.999)
+    made = controller(lr=lr)
     assert logits(made) == [0.02] * 3
     z, m, s = [0.02] * 3, [0.0] * 3, [0.0] * 3
     for t, violations in enumerate(random(0, 60).view(30, 2).tolist(), 1):

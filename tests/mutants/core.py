@@ -18,7 +18,7 @@ CORE = (
     "lightning_cgrpo/trl/lagrangian.py",
     *(
         f"lightning_cgrpo/callbacks/{name}.py"
-        for name in ("checkpoints", "fixed_weights", "lagrangian", "weight_setter")
+        for name in ("checkpoints", "fixed_weights", "lagrangian", "safe_checkpoints", "weight_setter")
     ),
     *(f"navsim_score/{room}/*.py" for room in ("expert", "geometry", "route", "scoring", "simulation")),
     "navsim_score/scorer.py",

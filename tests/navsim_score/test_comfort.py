@@ -87,7 +87,7 @@ def scipy_checks(states, past):
 def test_checks_are_those_of_scipy():
     past = history(yaw=(-3.1, 3.1, 3.05, 3.0), acceleration=(0.4, 0.2))
     states = noisy(100, push=8.0)
-    with_past = HistoryComfort([past])(states, torch.zeros(100, dtype=torch.int64))
+    with_past = HistoryComfort.of([past])(states, torch.zeros(100, dtype=torch.int64))
     for found, before in ((with_past, past), (plain_comfort(states), None)):
         assert found.tolist() == [scipy_checks(row, before) for row in states]
         assert found.any(0).all() and not found.all(0).any()
@@ -104,7 +104,7 @@ def test_checks_are_those_of_scipy():
 )
 def test_bounds(check, within, beyond, before):
     """The history does what the drive does, so that nothing but the check changes; its turn begins with the drive."""
-    comfort = HistoryComfort([history(acceleration=before)])
+    comfort = HistoryComfort.of([history(acceleration=before)])
     column = CHECKS.index(check)
     assert comfort(within, FIRST)[0, column] and not comfort(beyond, FIRST)[0, column]
 
@@ -112,20 +112,20 @@ def test_bounds(check, within, beyond, before):
 def test_the_bound_itself_is_beyond():
     """Values are rounded to 8 decimals before they are compared."""
     past = history(acceleration=(2.4 - 4e-9, 0.0))
-    assert not HistoryComfort([past])(drive(2.4 - 4e-9), FIRST)[0, 0]
+    assert not HistoryComfort.of([past])(drive(2.4 - 4e-9), FIRST)[0, 0]
     past = history(acceleration=(2.4 - 6e-9, 0.0))
-    assert HistoryComfort([past])(drive(2.4 - 6e-9), FIRST)[0, 0]
+    assert HistoryComfort.of([past])(drive(2.4 - 6e-9), FIRST)[0, 0]
 
 
 def test_only_the_last_second_and_a_half_counts():
     rough, since = [(0.0, 9.0), (9.0, -9.0)], [(0.1, 0.0), (0.2, 0.1), (0.0, 0.2), (0.1, 0.0)]
     states, scene = noisy(60, seed=5, size=0.5, push=4.0), torch.zeros(60, dtype=torch.int64)
-    expected = HistoryComfort([history(acceleration=since)])(states, scene)
+    expected = HistoryComfort.of([history(acceleration=since)])(states, scene)
     assert expected[:, :4].any(0).all() and not expected.all()
     past = history((-2.0, -1.6, -1.5, -1.0, -0.5, 0.0), (9.0, -9.0, 0.0, 0.0, 0.0, 0.0), rough + since)
-    assert torch.equal(HistoryComfort([past])(states, scene), expected)
+    assert torch.equal(HistoryComfort.of([past])(states, scene), expected)
     late = history((-1.500017, -1.0, -0.5, 0.0), acceleration=since)  # as logs have it
-    assert len(HistoryComfort([late]).pasts[14]) == 1
+    assert len(HistoryComfort.of([late]).pasts[14]) == 1
 
 
 def test_scenes_with_different_histories_in_one_batch():
@@ -138,7 +138,7 @@ def test_scenes_with_different_histories_in_one_batch():
     states, scene = noisy(40, seed=1, size=0.6), torch.arange(40) % 4
     found = HistoryComfort(histories)(states, scene)
     for row, one in enumerate(found):
-        alone = HistoryComfort([histories[row % 4]])(states[row : row + 1], FIRST)
+        alone = HistoryComfort.of([histories[row % 4]])(states[row : row + 1], FIRST)
         assert torch.equal(alone[0], one)
     assert found[scene == 2].all() and not found.all()
 
@@ -207,7 +207,7 @@ def test_checks_are_the_official_ones(shared_data):
         start = torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]])
         poses = torch.tensor([one["poses"] for one in trajectories["trajectories"]], dtype=torch.float64)
         states = simulate(start, poses)
-        found = HistoryComfort([ego])(states, torch.zeros(len(poses), dtype=torch.int64))
+        found = HistoryComfort.of([ego])(states, torch.zeros(len(poses), dtype=torch.int64))
         for rows in official["official"].values():
             assert found.tolist() == [row["comfort"] for row in rows]
             assert found.all(-1).double().tolist() == [row["history_comfort"] for row in rows]

@@ -18,7 +18,7 @@ from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 def test_any_split_of_the_counts_gives_the_same_bits(counts: list[tuple[int, int]], data) -> None:
     cuts = sorted({0, len(counts), *data.draw(st.lists(st.integers(0, len(counts)), max_size=4))})
     parts = [counts[a:b] for a, b in pairwise(cuts)]
-    split = BehaviorRate(2)
+    split = BehaviorRate([False, False])
     for part in parts:
         violations, opportunities = (torch.tensor([float(sum(column)), 0.0]) for column in zip(*part, strict=True))
         split.update(violations, opportunities)
@@ -28,7 +28,7 @@ def test_any_split_of_the_counts_gives_the_same_bits(counts: list[tuple[int, int
 
 
 def test_counts_are_exact_beyond_float32() -> None:
-    measured = BehaviorRate(2)
+    measured = BehaviorRate([False, False])
     large = torch.tensor([2.0**24, 2.0**24], dtype=torch.float64)
     measured.update(large, large)
     measured.update(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]))

@@ -10,7 +10,9 @@ from benchmarks.duals import train
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import DampedAscent
-from lightning_cgrpo.objective.measurement import RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.evaluation import RunningSums
+from lightning_cgrpo.objective.faults import isolate_faults
+from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns, columns_read
 from lightning_cgrpo.objective.verdicts.verdict import verdicts

@@ -14,8 +14,8 @@ from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages
 from lightning_cgrpo.multipliers.dual import Dual
 from lightning_cgrpo.objective.chance import Seen, chance_of, look_targets, shown_targets
 from lightning_cgrpo.objective.constraint import ObjectiveError
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.look import Look, target_of
-from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts import ratio
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate

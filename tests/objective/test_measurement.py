@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
-from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums, prompt_sums
+from lightning_cgrpo.objective.evaluation import Evaluation, RunningSums
+from lightning_cgrpo.objective.measurement import EVERY, best_sums, prompt_sums
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate

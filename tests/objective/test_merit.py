@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_cgrpo import Constraint, Objective
-from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.selection import Standing, too_few
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from lightning_cgrpo import Constraint, Look, Objective
-from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.selection import CLEAR, Selection, Standing, too_few_to_rank
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 

@@ -12,7 +12,8 @@ from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.multipliers import ProjectedAscent
-from lightning_cgrpo.objective.measurement import RunningSums, prompt_sums
+from lightning_cgrpo.objective.evaluation import RunningSums
+from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns
 from tests.dual_run import DualRun

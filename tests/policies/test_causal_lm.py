@@ -15,6 +15,7 @@ from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
+from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.shared_prefix import log_probs
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.samplers import transformers_engine
@@ -305,7 +306,8 @@ def test_no_text_depends_on_the_length_of_another(kind, tokenizer):
             logits = exact(text[None], use_cache=False).logits[0, len(prompt) - 1 :]
             expected = logits.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
             torch.testing.assert_close(found[row, : len(answer)], expected, rtol=0, atol=atol)
-        continuation = policy.continuation(inputs, torch.tensor([3, 8]), 1, 6)
+        asked = PromptBatch(inputs, torch.tensor([3, 8]), torch.tensor([6, 6]), 1)
+        continuation = policy.continuation(asked)
         logits = continuation.read()
         for step in range(6):
             for row, prompt in enumerate(prompts):

@@ -19,6 +19,7 @@ from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import onednn
 from lightning_cgrpo.policies.adapters import LoRA
+from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.onednn import CLOSE, FEWEST, arranged_weights, faster_products
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
@@ -75,7 +76,9 @@ def logits(policy):
     inputs = policy.padded(PROMPTS)
     tokens = torch.arange(20, 20 + len(PROMPTS) * GROUP_SIZE)
     with torch.no_grad():
-        continuation = policy.continuation(inputs, inputs["prompt_mask"].sum(-1), GROUP_SIZE, LENGTH)
+        lengths = inputs["prompt_mask"].sum(-1)
+        prompts = PromptBatch(inputs, lengths, torch.full_like(lengths, LENGTH), GROUP_SIZE)
+        continuation = policy.continuation(prompts)
         return torch.cat([continuation.read(), continuation.next(None, tokens)]).float()
 
 

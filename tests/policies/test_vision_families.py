@@ -19,6 +19,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
 from lightning_cgrpo.policies.adapters import LoRA
+from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
@@ -186,7 +187,8 @@ def test_rollouts_have_the_log_probs_of_training(policy):
     expected = policy(policy.examples(rolled)).log_probs
     rows = torch.arange(6)
     with torch.no_grad():
-        steps = policy.continuation(rolled.inputs, rolled.inputs["prompt_mask"].sum(-1), 2, 5)
+        prompts = rolled.inputs["prompt_mask"].sum(-1)
+        steps = policy.continuation(PromptBatch(rolled.inputs, prompts, torch.full_like(prompts, 5), 2))
         logits = steps.read().repeat_interleave(2, 0)
         for step in range(5):
             found = (logits / policy.temperature).log_softmax(-1).gather(1, actions[rows, step, None])[:, 0]

@@ -10,10 +10,11 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from lightning_cgrpo import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix import pages
+from lightning_cgrpo.policies.shared_prefix.step_sizes import StepSizes
 from lightning_cgrpo.policies.shared_prefix.support import share_attention
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
-from lightning_cgrpo.samplers.paged_step import PagedStep, StepSizes
+from lightning_cgrpo.samplers.paged_step import PagedStep
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4

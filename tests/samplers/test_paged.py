@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.policies.shared_prefix import pages
+from lightning_cgrpo.policies.continuation import PromptBatch
+from lightning_cgrpo.policies.shared_prefix import pages, step_sizes
+from lightning_cgrpo.policies.shared_prefix.step_sizes import LOGIT, StepSizes
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
-from lightning_cgrpo.samplers.paged_step import LOGIT, StepSizes
 from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.transformers_engine import IN_PAGES, LOOK_EVERY, TransformersEngine
 from tests.samplers.rolled import groups, noise_for
@@ -36,7 +37,7 @@ def policy(tmp_path_factory):
 def paged(monkeypatch):
     """The CPU generates by pages, too."""
     monkeypatch.setattr(transformers_engine, "IN_PAGES", IN_PAGES | {"cpu"})
-    monkeypatch.setattr(pages, "PAGE_ELSEWHERE", 4)
+    monkeypatch.setattr(step_sizes, "PAGE_ELSEWHERE", 4)
 
 
 def answered(policy, sampling, engine=None, limits=LIMITS):
@@ -47,8 +48,8 @@ def answered(policy, sampling, engine=None, limits=LIMITS):
     if engine._pages(policy) and limits is not None:
         # Pages serve limits of each prompt too, though later turns of conversations take the other way.
         with torch.no_grad():
-            lengths = inputs["prompt_mask"].sum(-1)
-            return engine._in_pages(policy, inputs, lengths, limits, GROUP_SIZE, sampling, draws.flatten())
+            asked = PromptBatch(inputs, inputs["prompt_mask"].sum(-1), limits, GROUP_SIZE)
+            return engine._in_pages(policy, asked, sampling, draws.flatten())
     return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
 
 
@@ -109,7 +110,7 @@ def test_pages_change_no_answer(policy, monkeypatch, paged, batch_size, look_eve
     sampling = Sampling(24, batch_size=batch_size, **options)
     expected = answered(policy, sampling, TransformersEngine(cuda_graphs=False))
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
-    monkeypatch.setattr(pages, "PAGE_ELSEWHERE", page)
+    monkeypatch.setattr(step_sizes, "PAGE_ELSEWHERE", page)
     engine = TransformersEngine()
     equal(answered(policy, sampling, engine), expected)
     assert leaked(engine) == 0 and len(expected.lengths.unique()) > 4

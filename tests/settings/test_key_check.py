@@ -8,7 +8,7 @@ import pytest
 
 from lightning_cgrpo.settings import configuration
 from lightning_cgrpo.settings.configuration import DEFAULTS, Config, ConfigError, file_layer, override
-from lightning_cgrpo.settings.key_check import NAMES_OF_TRL, ROOT_KEYS, check_keys
+from lightning_cgrpo.settings.key_check import NAMES_OF_TRL, REMOVED, ROOT_KEYS, check_keys
 from lightning_cgrpo.settings.signatures import signature_of
 
 
@@ -62,6 +62,21 @@ def test_classes_and_what_they_take(overrides: list[str], words: str) -> None:
 )
 def test_names_of_trl_name_the_key(override: str, words: str) -> None:
     assert words in refused(override)
+
+
+def test_an_argument_of_before_is_answered_with_its_value_of_now() -> None:
+    words = "Unknown key 'smoothing' in callbacks.multipliers.controller (DampedAscent). It is 0.7 now, and no setting"
+    assert words in refused("callbacks.multipliers.controller={class_path: DampedAscent, init_args: {smoothing: 0.5}}")
+
+
+@pytest.mark.parametrize("argument", REMOVED)
+def test_a_removed_argument_is_not_there(argument: str) -> None:
+    name, _, removed = argument.partition(".")
+    places = {"FromScratch": "lightning_cgrpo.tasks.gsm8k.from_scratch", "GDPO": "lightning_cgrpo"}
+    places |= {"RewardModel": "lightning_cgrpo"}
+    places |= {"MLPCritic": "lightning_cgrpo", "VisionFromScratch": "lightning_cgrpo.tasks.driving.from_scratch"}
+    found = signature_of(f"{places[name]}.{name}" if name in places else name)
+    assert found is not None and removed not in found.parameters
 
 
 def test_keys_of_the_command() -> None:

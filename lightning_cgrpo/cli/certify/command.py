@@ -138,8 +138,8 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
     """
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.certify.policy_identity import FREE, PLACES
     from lightning_cgrpo.run.manifest import shown
+    from lightning_cgrpo.settings.effects import PROMPTS_PLACES, SAME_TEST_PROMPTS
     from lightning_cgrpo.settings.settings import MADE, differing
 
     if manifest is None or manifest.settings is None or MADE in manifest.settings:
@@ -149,8 +149,9 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         )
         return
     of_run = {}
+    elsewhere = (*SAME_TEST_PROMPTS, *PROMPTS_PLACES)
     for key, value in manifest.settings.items():
-        if key.partition(".")[0] == "data" and (key in data or key not in (*FREE, *PLACES)):
+        if key.partition(".")[0] == "data" and (key in data or key not in elsewhere):
             of_run[key] = value
     for key, (before, now) in differing(of_run, data).items():
         if key == CLUSTER_KEY:

@@ -18,7 +18,7 @@ from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.measurement import CLUSTER, IDENTITY, samples
+from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.run.certificate import (

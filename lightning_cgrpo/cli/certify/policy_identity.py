@@ -20,17 +20,13 @@ from lightning_cgrpo.run.fingerprints import file_fingerprints
 from lightning_cgrpo.run.reads import reads_in
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.settings.configuration import Config, Resolved, get
-from lightning_cgrpo.settings.effects import Effect, effect_of
+from lightning_cgrpo.settings.effects import PROMPTS_PLACES, SAME_TEST_PROMPTS, Effect, effect_of
 from lightning_cgrpo.settings.settings import Settings, settings_of
 from lightning_cgrpo.tasks.task import Task
 
 PARTS: dict[str, type] = {"policy": Policy, "sampler": Sampler, "task": Task}
 MODEL = "policy.model"
 """A folder or a hub's name, which tells less than the content of its files."""
-FREE = ("data.eval_prompts", "data.prompts_per_update", "data.seed", "data.val_prompts")
-"""Settings of the data that do not change the test prompts."""
-PLACES = ("data.path", "data.subset", "data.val_path")
-"""Where prompts come from, which fingerprints tell."""
 
 
 def identity(weights: Mapping[str, Tensor], measuring: Any) -> str:
@@ -87,6 +83,6 @@ def data_of(config: Resolved) -> tuple[Settings, str | None]:
     digest = None
     if isinstance(data, GroupDataModule) and not isinstance(data, GeneratedDataModule):
         digest = prompts_digest_of(data, "test")
-    left_out = FREE if digest is None else (*FREE, *PLACES)
+    left_out = SAME_TEST_PROMPTS if digest is None else (*SAME_TEST_PROMPTS, *PROMPTS_PLACES)
     settings = settings_of(config.environment.fingerprinted(filled))
     return {key: value for key, value in settings.items() if key not in left_out}, digest

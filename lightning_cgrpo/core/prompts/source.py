@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -124,17 +125,19 @@ class PromptLoader:
             yield index.tensor_split(size)[rank]
 
 
+@dataclass(eq=False)
 class PromptSubset(PromptSource):
     """The prompts `index` of a source; their groups keep the source's indices."""
 
-    def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
-        self.source, self.index = source, torch.tensor(index)
+    source: PromptSource
+    index: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.index)
 
     def groups(self, index: Tensor) -> PromptGroups:
-        return self.source.groups(self.index[index])
+        chosen = [self.index[number] for number in index.tolist()]
+        return self.source.groups(torch.tensor(chosen, dtype=torch.int64))
 
 
 class PairLoader(PromptLoader):

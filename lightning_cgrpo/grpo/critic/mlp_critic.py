@@ -13,26 +13,21 @@ from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 class MLPCritic(Critic):
     """MLP from observations to a value per component, 0 at first; the training unit is a single step.
 
+    The seed of the hidden layers' weights is Lightning's.
+
     Args:
         hidden: widths of the hidden layers, with ReLU between.
-        seed: of the hidden layers' weights, by default Lightning's seed.
         normalize: `NormalizedObservations` before the first layer.
     """
 
-    def __init__(
-        self,
-        observation_size: int,
-        hidden: tuple[int, ...] = (128, 128),
-        seed: int | None = None,
-        normalize: bool = False,
-    ) -> None:
+    def __init__(self, observation_size: int, hidden: tuple[int, ...] = (128, 128), normalize: bool = False) -> None:
         super().__init__()
-        self.observation_size, self.hidden, self.seed, self.normalize = observation_size, hidden, seed, normalize
+        self.observation_size, self.hidden, self.normalize = observation_size, hidden, normalize
 
     def load(self, components: int) -> None:
         if hasattr(self, "network"):
             return
-        with random_weights(run_seed(self.seed)):
+        with random_weights(run_seed()):
             self.network = CategoricalMLP(self.observation_size, components, self.hidden, self.normalize)
         zero_heads(self.network.net[-1])
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Examples, read
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel
 from lightning_cgrpo.policies.computations.single import UncachedRows
-from lightning_cgrpo.policies.continuation import Continuation, SingleContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, SingleContinuation
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.support import length_limit
 
@@ -51,12 +48,10 @@ class ByLength(Computation):
         computation = self.within if fits else UncachedRows()
         return computation.log_probs(policy, examples, reference)
 
-    def continuation(
-        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        if int(lengths.max()) + longest - 1 <= _limit(policy):
-            return self.within.continuation(policy, inputs, lengths, group_size, longest)
-        continuation = SingleContinuation(policy, inputs, lengths, group_size)
+    def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
+        if int(prompts.lengths.max()) + prompts.longest - 1 <= _limit(policy):
+            return self.within.continuation(policy, prompts)
+        continuation = SingleContinuation(policy, prompts)
         for part in continuation.parts:
             part.cache = None
         return continuation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Examples
-from lightning_cgrpo.policies.continuation import Continuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.sharding import is_sharded
@@ -70,9 +70,7 @@ class Computation(ABC):
         """Log-probabilities, entropies and KL ``[N, T]``, see `CausalLMPolicy.forward`."""
 
     @abstractmethod
-    def continuation(
-        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
+    def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
         """Next-token logits of growing answers, see `CausalLMPolicy.continuation`."""
 
 

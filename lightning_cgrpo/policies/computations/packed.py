@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Examples, read
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel, projected
-from lightning_cgrpo.policies.continuation import Continuation, SharedContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, SharedContinuation
 from lightning_cgrpo.policies.padded_prompts import without_text
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
@@ -33,10 +32,8 @@ class PackedPrompts(Computation):
         states, places = packed_states(policy, examples)
         return projected(policy, examples, reference, states, places)
 
-    def continuation(
-        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        return SharedContinuation(policy, inputs, lengths, group_size, longest)
+    def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
+        return SharedContinuation(policy, prompts)
 
 
 def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Tensor]:

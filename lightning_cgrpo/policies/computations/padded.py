@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from torch.nn.functional import pad
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Examples, read
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel, projected
-from lightning_cgrpo.policies.continuation import Continuation, PaddedContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PaddedContinuation, PromptBatch
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.token_log_probs import kl_divergence, token_log_probs
@@ -75,10 +74,8 @@ class PaddedRows(Computation):
         outputs = policy.logits(input_ids, input_mask, steps, None, positions, prompts, states)
         return AnswerRows(outputs, ids[:, -steps:], mask)
 
-    def continuation(
-        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        return PaddedContinuation(policy, inputs, lengths, group_size)
+    def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
+        return PaddedContinuation(policy, prompts)
 
 
 def _from_logits(

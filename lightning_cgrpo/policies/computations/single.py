@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad
 
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.policies.computations.computation import LanguageModel
 from lightning_cgrpo.policies.computations.padded import AnswerRows, PaddedRows
-from lightning_cgrpo.policies.continuation import Continuation, SingleContinuation
+from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, SingleContinuation
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,8 @@ class SingleRows(PaddedRows):
         (mask,) = on_host(examples.mask)
         return AnswerRows(torch.cat(outputs), torch.cat(tokens), mask)
 
-    def continuation(
-        self, policy: LanguageModel, inputs: Mapping[str, Tensor], lengths: Tensor, group_size: int, longest: int
-    ) -> Continuation:
-        return SingleContinuation(policy, inputs, lengths, group_size)
+    def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
+        return SingleContinuation(policy, prompts)
 
 
 @dataclass(frozen=True)

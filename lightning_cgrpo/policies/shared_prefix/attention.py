@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -75,11 +76,11 @@ def attention(
     return shared_prefix(layer, q, k, v, scale)[None], None
 
 
+@dataclass(eq=False)
 class PackedAttention:
     """Causal attention of each prompt to itself, and of each answer to its prompt and itself."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    layout: Layout
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         layout, cut = self.layout, self.layout.prompt_tokens

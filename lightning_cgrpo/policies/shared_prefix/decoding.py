@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -17,20 +19,19 @@ CROWDED = 0.75
 # answers that go on; H heads of queries, K of keys, width D.
 
 
+@dataclass(eq=False)
 class _Layer:
     """Cached keys and values of a layer: of the prompts, and of the answers, which each step writes in place.
 
     Slots without an answer hold arbitrary numbers, also NaN, which reach no other slot. The prompts' keys are
     multiplied by the attention's scale.
-
-    Args:
-        prompt_key: ``[n K, D, P]``.
-        prompt_value: ``[n K, P, D]``.
     """
 
-    def __init__(self, prompt_key: Tensor, prompt_value: Tensor) -> None:
-        self.prompt_key, self.prompt_value = prompt_key, prompt_value
-        self.query = self.key = self.value = prompt_key[:0]
+    prompt_key: Tensor  # [n K, D, P]
+    prompt_value: Tensor  # [n K, P, D]
+
+    def __post_init__(self) -> None:
+        self.query = self.key = self.value = self.prompt_key[:0]  # until `make_room`
 
     def make_room(self, slots: int, queries: int, room: int, zeros: bool) -> None:
         """Make empty caches of answers.

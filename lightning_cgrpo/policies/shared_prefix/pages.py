@@ -7,6 +7,7 @@ copy, and answers share the pages of their prompt (vLLM; Kwon et al., 2023).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
@@ -15,12 +16,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lightning_cgrpo.core.distributed import rank_zero_warn
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
-from lightning_cgrpo.policies.shared_prefix.layout import Layout, numbers
+from lightning_cgrpo.policies.shared_prefix.layout import numbers
+from lightning_cgrpo.policies.shared_prefix.step_sizes import PAGE, StepSizes, pages_of
 from lightning_cgrpo.policies.shared_prefix.varlen import runs_flash
 
-PAGE = {"cuda": 256}
-"""Tokens of a page; CUDA's flash kernel takes multiples of 256."""
-PAGE_ELSEWHERE = 16
 TRASH = 0
 """The page of slots without an answer, which no answer gets."""
 NEEDED = ("seqused_k", "block_table")
@@ -36,21 +35,21 @@ class Pages:
 
     The host keeps the lists of pages, and the device the table. Tensors stay at their addresses.
 
-    Args:
-        columns: most pages of a slot.
+    Attributes:
         count: pages of the pool, with the page `TRASH`.
         size: tokens of a page.
     """
 
-    def __init__(self, slots: int, columns: int, count: int, size: int, device: torch.device) -> None:
-        self.count, self.size = count, size
+    def __init__(self, sizes: StepSizes, device: torch.device) -> None:
+        self.count, self.size = sizes.pages, sizes.page
+        count, slots = sizes.pages, sizes.slots
         # On the host.
         self.free = list(range(count - 1, TRASH, -1))
         self._readers = [0] * count  # slots that read a page
         self._of_slot: list[list[int]] = [[] for _ in range(slots)]
         # On the device.
         self.pools: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of a layer, [count, size, K, D]
-        self.table = torch.zeros(slots, columns, dtype=torch.int32, device=device)
+        self.table = torch.zeros(slots, sizes.columns, dtype=torch.int32, device=device)
         self.written = torch.zeros(slots, dtype=torch.int32, device=device)  # tokens of each slot
         self._cell = torch.zeros(slots, dtype=torch.int64, device=device)  # of the step's token
         self._seen = torch.ones(slots, dtype=torch.int32, device=device)  # tokens that the step attends to
@@ -99,16 +98,14 @@ class Pages:
         return paged_attention(query, keys, values, self.table, self._seen, self._ends, scale)
 
 
+@dataclass(frozen=True, eq=False)
 class PromptsIntoPages:
-    """`Attend` of new prompts, whose keys and values are copied into pages.
+    """`Attend` of new prompts, whose keys and values are copied into pages."""
 
-    Args:
-        source: ``[X]``, tokens of the packed row of prompts.
-        cells: ``[X]``, where their keys and values go.
-    """
-
-    def __init__(self, layout: Layout, pages: Pages, source: Tensor, cells: Tensor) -> None:
-        self.attend, self.pages, self.source, self.cells = PackedAttention(layout), pages, source, cells
+    attend: PackedAttention
+    pages: Pages
+    source: Tensor  # [X] tokens of the packed row of prompts
+    cells: Tensor  # [X] where their keys and values go
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if layer not in self.pages.pools:
@@ -119,25 +116,16 @@ class PromptsIntoPages:
         return self.attend(layer, query, key, value, scale)
 
 
+@dataclass(frozen=True, eq=False)
 class NotedBytes:
     """`Attend` that notes the bytes of a token's keys and values in all layers."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.attend, self.of_layer = PackedAttention(layout), dict[int, int]()
+    attend: PackedAttention
+    of_layer: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         self.of_layer[layer] = 2 * key[0].numel() * key.element_size()
         return self.attend(layer, query, key, value, scale)
-
-
-def page_size(kind: str) -> int:
-    """Tokens of a page on this kind of device."""
-    return PAGE.get(kind, PAGE_ELSEWHERE)
-
-
-def pages_of(tokens: int, size: int) -> int:
-    """Pages of `size` tokens that hold this many."""
-    return -(-tokens // size)
 
 
 def cells_of(pages: Sequence[int], size: int, count: int) -> Tensor:

@@ -42,6 +42,7 @@ class Conversation:
     hung: bool = False  # a tool or the user may still be running
 
 
+@dataclass
 class Conversations:
     """Replies to the policy's turns with the results of the tools that they call, or as the user; see `Replies`.
 
@@ -52,16 +53,11 @@ class Conversations:
         stop_tokens: a turn that ends otherwise, with a stop string, gets the template's end of a turn.
     """
 
-    def __init__(
-        self,
-        template: ChatTemplate,
-        conversations: list[Conversation],
-        max_turns: int | None,
-        time_limit: float | None,
-        stop_tokens: Sequence[int],
-    ) -> None:
-        self.template, self.conversations, self.stop_tokens = template, conversations, stop_tokens
-        self.max_turns, self.time_limit = max_turns, time_limit
+    template: ChatTemplate
+    conversations: list[Conversation]
+    max_turns: int | None
+    time_limit: float | None
+    stop_tokens: Sequence[int]
 
     def __call__(self, row: int, turn: list[int], room: int) -> list[int]:
         talk = self.conversations[row]

@@ -44,15 +44,11 @@ SIZES: dict[str, Any] = {
 class VisionFromScratch(VisionLanguagePolicy):
     """A Qwen2.5-VL with random weights and single tokens for numbers, see `number_tokens`.
 
-    It has 698 thousand parameters.
-
-    Args:
-        seed: of the weights; default: `lightning.seed_everything`'s.
+    It has 698 thousand parameters, drawn by the seed of `lightning.seed_everything`.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("a model from scratch")
-        self.seed = seed
 
     def load(self) -> None:
         if self.model is None:
@@ -62,7 +58,7 @@ class VisionFromScratch(VisionLanguagePolicy):
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
             self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
-            model = build_vision_model(self.tokenizer, **SIZES, seed=run_seed(self.seed))
+            model = build_vision_model(self.tokenizer, **SIZES, seed=run_seed())
             self.model = model.float().to(torch.get_default_device())
             self.image_processor = image_processor(PATCH, MERGE)
         super().load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,33 +34,33 @@ class _Row(NamedTuple):
     plan: ExpertPlan | None
 
 
+@dataclass(eq=False)
 class ScenePrompts(PromptSource):
     """Prompts of scenes, with the columns ``prompt``, ``scene`` and ``plan``, the expert's; a log is a cluster.
 
     Args:
         scenes: built when they are indexed.
-        count: number of scenes, evenly spaced; None for all.
+        count: most scenes, evenly spaced; None for all.
+
+    Attributes:
         kept: size of the cache of scenes.
         planned: with the column ``plan``, which `DrivingTask` needs.
     """
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        kept: int = SCENES_KEPT,
-        planned: bool = True,
-    ) -> None:
-        if not len(scenes):
+    scenes: Sequence[Scene]
+    count: int | None
+    form: PromptFormat
+    kept = SCENES_KEPT
+    planned = True
+
+    def __post_init__(self) -> None:
+        if not len(self.scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form, self.kept, self.planned = scenes, form, kept, planned
-        self.endless = isinstance(scenes, Scenes) and isinstance(scenes.keys, WithoutEnd)
-        self.count = len(scenes) if count is None else min(count, len(scenes))
+        self.endless = isinstance(self.scenes, Scenes) and isinstance(self.scenes.keys, WithoutEnd)
         self._rows: OrderedDict[int, _Row] = OrderedDict()
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.scenes) if self.count is None else min(self.count, len(self.scenes))
 
     @property
     def names(self) -> list[str] | None:  # type: ignore[override]
@@ -87,9 +88,9 @@ class ScenePrompts(PromptSource):
 
     def place(self, number: int) -> int:
         """The index of a prompt's scene; new prompts have scenes after those that splits are spaced over."""
-        if self.endless and number >= self.count:
+        if self.endless and number >= len(self):
             return len(self.scenes) + number
-        return number * len(self.scenes) // self.count
+        return number * len(self.scenes) // len(self)
 
     def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
         columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
@@ -101,6 +102,7 @@ class ScenePrompts(PromptSource):
         return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
 
 
+@dataclass(eq=False)
 class MixedPrompts(ScenePrompts):
     """Prompts of scenes, some of which are follow-ups, and pairs of frames.
 
@@ -111,18 +113,9 @@ class MixedPrompts(ScenePrompts):
             half's scenes, so that extended comfort applies. A scene whose next frame is unknown is shown again.
     """
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        follow_ups: Sequence[Sequence[Scene]] = (),
-        share: float = 0.0,
-        next_frames: Sequence[Scene | None] | None = None,
-        kept: int = SCENES_KEPT,
-    ) -> None:
-        super().__init__(scenes, count, form, kept)
-        self.follow_ups, self.share, self.next_frames = follow_ups, share, next_frames
+    follow_ups: Sequence[Sequence[Scene]] = ()
+    share: float = 0.0
+    next_frames: Sequence[Scene | None] | None = None
 
     def groups(self, index: Tensor) -> PromptGroups:
         if self.next_frames is None:
@@ -157,19 +150,17 @@ class FollowUpPrompts(ScenePrompts):
         return groups
 
 
+@dataclass(eq=False)
 class DrivingDemonstrations(ScenePrompts):
     """Prompts of scenes with the column ``completion`` instead of ``plan``, see `NavsimDemonstrationsDataModule`."""
 
-    def __init__(
-        self,
-        scenes: Sequence[Scene],
-        count: int | None,
-        form: PromptFormat,
-        human: bool = False,
-        thoughts: Thoughts | None = None,
-    ) -> None:
-        super().__init__(scenes, count, form, kept=0, planned=False)
-        self.human, self.thoughts = human, thoughts
+    human: bool = False
+    thoughts: Thoughts | None = None
+    kept = 0  # each is shown once in a pass
+    planned = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._answers: dict[int, str] = {}
 
     def groups(self, index: Tensor) -> PromptGroups:

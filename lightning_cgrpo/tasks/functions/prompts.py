@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +26,7 @@ from lightning_cgrpo.policies.rendering import (
 Chat = list[dict[str, Any]]
 
 
+@dataclass(eq=False)
 class Prompts(PromptSource):
     """Prompts in memory; columns are lists, None where a row lacks the column.
 
@@ -34,10 +35,10 @@ class Prompts(PromptSource):
     """
 
     rows: Sequence[Mapping[str, Any]]
+    cluster: str | None = None
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], cluster: str | None = None) -> None:
-        self.rows, self.cluster = rows, cluster
-        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+    def __post_init__(self) -> None:
+        self.columns = list(dict.fromkeys(name for row in self.rows for name in row))
 
     def __len__(self) -> int:
         return len(self.rows)

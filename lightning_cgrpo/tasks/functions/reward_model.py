@@ -15,19 +15,18 @@ from lightning_cgrpo.policies.pretrained import check_whole
 class RewardModel:
     """Scores completions by an `AutoModelForSequenceClassification` with one output.
 
-    The first call loads the model in each process. Chats go through the chat template; text prompts are joined with
-    their completions.
+    The first call loads the model in each process, on its accelerator. Chats go through the chat template; text
+    prompts are joined with their completions.
 
     Args:
         model: a folder, or a name on the Hugging Face hub.
         batch_size: completions per forward pass.
-        device: default: the process's accelerator, or the CPU.
         dtype: of the weights, like ``bfloat16``; default: as stored.
     """
 
-    def __init__(self, model: str, batch_size: int = 16, device: str | None = None, dtype: str = "auto") -> None:
+    def __init__(self, model: str, batch_size: int = 16, dtype: str = "auto") -> None:
         expect(batch_size >= 1, "batch_size", "at least 1", batch_size)
-        self.model, self.batch_size, self.device, self.dtype = model, batch_size, device, dtype
+        self.model, self.batch_size, self.dtype = model, batch_size, dtype
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
@@ -83,7 +82,7 @@ class RewardModel:
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token
             accelerator = torch.accelerator.current_accelerator(check_available=True)
-            self._loaded = network.eval().to(self.device or accelerator or "cpu"), tokenizer
+            self._loaded = network.eval().to(accelerator or "cpu"), tokenizer
         return self._loaded
 
 

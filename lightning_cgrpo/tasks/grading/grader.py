@@ -38,8 +38,8 @@ class Grader:
         >>> grader.end()
     """
 
-    def __init__(self, cpu_seconds: float = CPU_SECONDS, memory: int = MEMORY) -> None:
-        self.limits = [str(cpu_seconds), str(memory)]
+    def __init__(self) -> None:
+        self.limits = [str(CPU_SECONDS), str(MEMORY)]
         self._lock = threading.Lock()  # functions of two signals may run in threads
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()

@@ -5,52 +5,15 @@ An expression may take forever, so `tasks/grading/process.py` calls this with li
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from lightning_cgrpo.tasks.grading.number_words import changes_number
+from lightning_cgrpo.tasks.grading.numbers import UnreadableError, read_number, whole_number
 
-LONGEST = 128
-"""Characters of a number."""
-LARGEST_POWER = 400
 TOLERANCE = Fraction(1, 10**6)
 """Relative difference between a number without an end, such as 1/3, and its rounded decimals."""
-
-_DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
-_OVER = r"\s?/\s?([0-9]+)"
-_MIXED = re.compile(rf"([0-9]+)(?:\s+([0-9]+){_OVER}|\s*\\[dt]?frac\{{([0-9]+)\}}\{{([0-9]+)\}})")
-_POWER = r"(?:[eE]|\s?(?:\\times|\\cdot|\u00d7|\u00b7|\*|x)\s?10\s?\^\s?)\{?([+-]?[0-9]+)\}?"
-_PLAIN = re.compile(rf"({_DECIMAL})(?:{_POWER}|{_OVER})?")
-_SIGN = re.compile(r"([+-]?)\s?(?:\\?\$|[€£])?\s?([+-]?)")
-_SPACED = re.compile(r"^[+-]?\\?\$?[0-9]{1,3}(?:(?:\{,\}|\\[,;! ]|[_ \u202f\xa0])[0-9]{3})+(?![0-9]|\s?/)")
-_RAISED = re.compile("[0-9][\u207a\u207b\u00b9\u00b2\u00b3\u2070\u2074-\u2079]")
-_SKIPPED = re.compile(r"\s[0-9]|\*\*[0-9(]|\.\.|[.'\u2019\u2032][0-9]")
-"""What makes another number of the number before it, and math-verify would skip: "12 13", "10**3", "5'11"."""
-_BEFORE = re.compile(r"[0-9)](?:\s?[*/^\u00d7\u00b7\u00b1\u2044\u2013]\s?|:)$")
-_AFTER = re.compile(r"\s?\^|\s?[-+*/\u00d7\u00b7\u00b1\u2044\u2013]\s?[0-9(]|:[0-9]|\s?[\u00bc-\u00be\u2150-\u215f]")
-"""Beside formulas, what makes another number of the number after it, or before it."""
-_WORD = re.compile(r"\$?\s*(?:\\text\{)?\s*([^\W\d_]+)")
-"""The word after a number, also after a formula's end."""
-_MAGNITUDE = re.compile(r"\s?[kmbt]n?\b", re.IGNORECASE)
-"""After an amount of money: "$5M"."""
-_EXPONENT = re.compile(r"(?:\^\{?-?[0-9]\}?|[\u00b2\u00b3])$")
-_TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\{([^{}]*)\}")
-_SHORT_UNITS = frozenset("cm mm km kg mg ml ft lb oz mi".split())  # noqa: SIM905
-_LETTERS = frozenset("mshgl")
-_FUNCTIONS = frozenset(
-    "sqrt sin cos tan cot sec csc log exp pi theta alpha beta mod gcd lcm max min inf".split()  # noqa: SIM905
-)
-
-
-_CONNECTORS = frozenset({"and", "or", "to"})
-
-
-class UnreadableError(ValueError):
-    """A text that starts as a number, and is another number than math-verify would read."""
 
 
 def is_right(completion: str, gold: str) -> bool | None:
@@ -69,101 +32,6 @@ def is_right(completion: str, gold: str) -> bool | None:
     if isinstance(said, Fraction) and isinstance(expected, Fraction):
         return _equal(expected, said)
     return _close(expected, said) or bool(verify(_formula(expected), _formula(said), timeout_seconds=None))
-
-
-def read_number(text: str) -> Fraction | None:
-    r"""The number that a text consists of, with an optional currency sign and words of a unit; None for other texts.
-
-    Raises:
-        UnreadableError: a text that starts with a number, which a word or an exponent changes: "3 million", "1e999999".
-
-    Example:
-        >>> [str(read_number(text)) for text in ("1 1/2", "-1e-05", "$1,234.50", "12 dollars", r"2\pi")]
-        ['3/2', '-1/100000', '2469/2', '12', 'None']
-    """
-    text = text.strip().replace("\N{MINUS SIGN}", "-")
-    if _RAISED.search(text):  # math-verify would skip the exponent
-        raise UnreadableError(text)
-    if len(text) > LONGEST:
-        return None
-    text = _plain(text)
-    sign = _SIGN.match(text)
-    assert sign is not None  # it also matches nothing
-    digits = _MIXED.match(text, sign.end()) or _PLAIN.match(text, sign.end())
-    size = None if digits is None else _size(digits)
-    if digits is None or size is None:
-        return None
-    rest = text[digits.end() :]
-    money = sign[0].strip(" +-") != ""
-    if _SKIPPED.match(rest) or (money and _MAGNITUDE.match(rest)):
-        raise UnreadableError(text)
-    if not _is_unit(rest):
-        # math-verify would read "1e-05 x" as another number.
-        if re.search(r"\s|[eE]", digits[0]) and "\\" not in digits[0]:
-            raise UnreadableError(text)
-        return None
-    return -size if "-" in sign.groups() else size
-
-
-def _plain(text: str) -> str:
-    """The text without LaTeX's words and delimiters, without spaces in numbers, and with fractions spelled out."""
-    text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
-    text = text.replace("\N{FRACTION SLASH}", "/")
-    return _SPACED.sub(lambda match: re.sub(r"[^+$0-9-]", "", match[0]), text)
-
-
-def _size(digits: re.Match[str]) -> Fraction | None:
-    """The number that `_MIXED` or `_PLAIN` has matched, without a sign; None for a mixed number over 0.
-
-    Raises:
-        UnreadableError: the number is over 0, or has a power beyond `LARGEST_POWER`.
-    """
-    if digits.re is _MIXED:
-        whole, over, under = (int(part) for part in digits.groups() if part is not None)
-        return None if under == 0 else whole + Fraction(over, under)
-    decimal, power, divisor = digits.groups()
-    if (power is not None and abs(int(power)) > LARGEST_POWER) or (divisor is not None and int(divisor) == 0):
-        raise UnreadableError(digits.string)
-    return Fraction(decimal.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
-
-
-def _is_unit(text: str) -> bool:
-    words = [word.strip("()") for word in text.split()]
-    if not _CONNECTORS.isdisjoint(words):
-        return False
-    if any(changes_number(word.strip(".,")) for word in words):
-        raise UnreadableError(text)
-    if text and not text[0].isspace():  # "2x" is a product
-        if text[0] == "_":
-            raise UnreadableError(text)
-        return False
-    if not any(map(_names_unit, words)):
-        return not words
-    if not all(_names_unit(word) or word.isalpha() for word in words):  # such as "6 ft 2 in"
-        raise UnreadableError(text)
-    return not any(word.casefold() in _FUNCTIONS for word in words)
-
-
-def _names_unit(word: str) -> bool:
-    parts = _EXPONENT.sub("", word).split("/")
-    known = all(part in _SHORT_UNITS or part in _LETTERS or (len(part) > 2 and part.isalpha()) for part in parts)
-    return known and (len(parts) > 1 or parts[0] not in _LETTERS) and word.casefold() not in _FUNCTIONS
-
-
-def _spelled(character: str) -> str:
-    """The character, but " 1/2" for the fraction ½."""
-    if not unicodedata.decomposition(character).startswith("<fraction>"):
-        return character
-    return " " + unicodedata.normalize("NFKC", character).replace("\N{FRACTION SLASH}", "/")
-
-
-def _unwrapped(text: str) -> str:
-    """The text without the dollars or parentheses of LaTeX around it."""
-    for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
-        inside = text[len(start) : len(text) - len(end)]
-        if len(text) > len(start) + len(end) and text.startswith(start) and text.endswith(end) and "$" not in inside:
-            return inside.strip()
-    return text
 
 
 @lru_cache(maxsize=1024)
@@ -190,7 +58,7 @@ def _said(text: str) -> Any:
             number = read_number(boxed)
             return _parsed(rf"\boxed{{{boxed}}}", boxed_first) if number is None else number
         formulas = parse(text, boxed_first, parsing_timeout=None)
-        number = read_number(_whole_number(text, str(formulas[-1]))) if formulas else None
+        number = read_number(whole_number(text, str(formulas[-1]))) if formulas else None
     except UnreadableError:
         return []
     return _exact(formulas) if number is None else number
@@ -208,35 +76,6 @@ def _last_boxed(text: str) -> str | None:
         if depth == 0:
             return text[start:end]
     return text[start:]
-
-
-def _whole_number(text: str, part: str) -> str:
-    """The whole number of which math-verify took a part, such as "1e-05" for "1"; a formula such as "10^5" as it is.
-
-    Raises:
-        UnreadableError: the number goes on, as in "3 million" or "10-12".
-    """
-    taken = part.strip().rstrip(".")
-    place = text.rfind(taken)
-    for pattern in (_MIXED, _PLAIN):
-        for match in pattern.finditer(text):
-            if match.start() <= place and place + len(taken) <= match.end():
-                if _goes_on(text, match):
-                    raise UnreadableError(text[match.start() : match.end() + 20])
-                sign = text[match.start() - 1] if match.start() and text[match.start() - 1] in "+-" else ""
-                return sign + match[0]
-    return part
-
-
-def _goes_on(text: str, number: re.Match[str]) -> bool:
-    """True if what stands beside a number in a text makes another number of it."""
-    before, after = text[: number.start()], text[number.end() :]
-    if _RAISED.match(text, number.end() - 1) or _SKIPPED.match(after):
-        return True
-    if _AFTER.match(after) or _BEFORE.search(before):
-        return True
-    word = _WORD.match(after)
-    return word is not None and changes_number(word[1]) and word[1] not in _CONNECTORS
 
 
 def _parsed(text: str, extraction: Sequence[Any] | None = None) -> Any:

@@ -47,14 +47,14 @@ class Gridworld(Environment):
         self.max_steps = max_steps
 
     def reset(self, prompts: PromptGroups, group_size: int) -> GridworldEpisodes:
-        start, goal, lava = (prompts.column(name, "Gridworld") for name in ("start", "goal", "lava"))
-        return GridworldEpisodes(start, goal, lava, group_size)
+        return GridworldEpisodes(prompts, group_size)
 
 
 class GridworldEpisodes:
     """Episodes as lookup tables over states (layout * cells + cell) * `CHARGES` + charge."""
 
-    def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int) -> None:
+    def __init__(self, prompts: PromptGroups, group_size: int) -> None:
+        start, goal, lava = (prompts.column(name, "Gridworld") for name in ("start", "goal", "lava"))
         batch, cells = lava.shape
         layouts = torch.arange(batch, device=lava.device)
         self._lava = lava.flatten()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from lightning_cgrpo.core.randomness import Stream, generator
 from lightning_cgrpo.core.rollout import PromptGroups
 
 
+@dataclass(eq=False)
 class Layouts(PromptSource):
     """Random layouts with `lava` lava cells, each determined by its index, the split's number and the seed.
 
@@ -21,15 +24,20 @@ class Layouts(PromptSource):
         UserError: the grid is too small for its lava.
     """
 
+    count: int
+    split: int = 0
+    seed: int = 0
+    size: int = 10
+    lava: int = 20
     endless = True
 
-    def __init__(self, count: int, split: int = 0, seed: int = 0, size: int = 10, lava: int = 20) -> None:
-        if not 0 <= lava <= size * size - 2:
+    def __post_init__(self) -> None:
+        room = self.size * self.size - 2
+        if not 0 <= self.lava <= room:
             raise UserError(
-                f"Expected argument `lava` to leave room for start and goal on a {size}x{size} grid, "
-                f"at most {size * size - 2} tiles, but got {lava}."
+                f"Expected argument `lava` to leave room for start and goal on a {self.size}x{self.size} grid, "
+                f"at most {room} tiles, but got {self.lava}."
             )
-        self.count, self.split, self.seed, self.size, self.lava = count, split, seed, size, lava
 
     def __len__(self) -> int:
         return self.count

@@ -21,10 +21,7 @@ TOKENIZER_TEXTS = 2_000
 class FromScratch(CausalLMPolicy):
     """A Qwen2 with random weights and single tokens for numbers, see `number_tokens` and `build_model`.
 
-    It has 355 thousand parameters.
-
-    Args:
-        seed: of the weights; default: `lightning.seed_everything`'s.
+    It has 355 thousand parameters, drawn by the seed of `lightning.seed_everything`.
     """
 
     sizes: Mapping[str, int] = {
@@ -36,15 +33,13 @@ class FromScratch(CausalLMPolicy):
     }
     vocabulary = 516
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("a model from scratch")
-        self.seed = seed
 
     def load(self) -> None:
         if self.model is None:
             self.tokenizer = self.trained_tokenizer()
-            seed = run_seed(self.seed)
-            model = build_model(self.tokenizer, **self.sizes, seed=seed)
+            model = build_model(self.tokenizer, **self.sizes, seed=run_seed())
             self.model = model.float().to(torch.get_default_device())
         super().load()
 

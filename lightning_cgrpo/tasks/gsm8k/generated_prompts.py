@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from lightning_cgrpo.core.prompts.source import PromptSource
@@ -11,13 +13,14 @@ from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstra
 from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 
 
+@dataclass(eq=False)
 class WordProblems(PromptSource):
     """Word problems with the columns ``prompt``, ``answer`` and ``steps``, the number of steps to the answer."""
 
+    count: int
+    split: str
+    seed: int
     endless = True
-
-    def __init__(self, count: int, split: str, seed: int) -> None:
-        self.count, self.split, self.seed = count, split, seed
 
     def __len__(self) -> int:
         return self.count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,6 +38,7 @@ class Moments(NamedTuple):
     infos: Sequence[dict[str, Any]]
 
 
+@dataclass(eq=False)
 class Worlds(ABC):
     """M copies of an environment; every reset replays them from seeds.
 
@@ -46,9 +48,10 @@ class Worlds(ABC):
         infos: entries of ``info`` to keep.
     """
 
-    def __init__(self, make: Callable[[], World], name: str, infos: Sequence[str] = ()) -> None:
-        self.make, self.name, self.infos = make, name, infos
-        self.seeds: Sequence[int] = ()
+    make: Callable[[], World]
+    name: str
+    infos: Sequence[str] = ()
+    seeds: Sequence[int] = field(default=(), init=False)
 
     def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Moments:
         """Start a world for each of M seeds."""
@@ -91,12 +94,11 @@ def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
     return {name: info[name] for name in infos if name in info} if infos else {}
 
 
+@dataclass(eq=False)
 class WorldsHere(Worlds):
     """Worlds in this process, called in turn."""
 
-    def __init__(self, make: Callable[[], World], name: str, infos: Sequence[str] = ()) -> None:
-        super().__init__(make, name, infos)
-        self._worlds: list[World] = []
+    _worlds: list[World] = field(default_factory=list, init=False)
 
     def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         while len(self._worlds) <= max(rows, default=-1):
@@ -115,6 +117,7 @@ class WorldsHere(Worlds):
             self._worlds.pop().close()
 
 
+@dataclass(eq=False)
 class WorldsApart(Worlds):
     """A forked process for every world, because worlds of many packages can't be pickled. Values pass unchanged.
 
@@ -122,12 +125,8 @@ class WorldsApart(Worlds):
         time_limit: seconds for a step or reset of all worlds; None for no limit.
     """
 
-    def __init__(
-        self, make: Callable[[], World], name: str, infos: Sequence[str] = (), time_limit: float | None = None
-    ) -> None:
-        super().__init__(make, name, infos)
-        self.time_limit = time_limit
-        self._processes: list[ChildProcess] = []
+    time_limit: float | None = None
+    _processes: list[ChildProcess] = field(default_factory=list, init=False)
 
     def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         while len(self._processes) <= max(rows, default=-1):

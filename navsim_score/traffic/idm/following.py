@@ -16,7 +16,6 @@ from navsim_score.geometry import rectangles
 from navsim_score.geometry.ranges import expand
 from navsim_score.simulation.timing import DT, STEPS
 from navsim_score.traffic.idm.model import HEADWAY, TRAFFIC_RADIUS, next_speed
-from navsim_score.traffic.idm.rail_network import RailNetwork
 from navsim_score.traffic.idm.schedule import Level, Schedule
 
 
@@ -33,10 +32,11 @@ class Vehicles(NamedTuple):
 class Following:
     """Drives R rows' units among egos ``[R, 41, 11]``; units, actors, slots: see `Schedule`."""
 
-    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
+    def __init__(self, schedule: Schedule) -> None:
+        network, states = schedule.network, schedule.states
+        self.schedule = schedule
         self.network = network
         self.states = states
-        self.schedule = schedule = Schedule(network, states, scene)
         self.rail = schedule.rail
         self.progress = network.progress[self.rail]
         self.speed = network.speed[self.rail]

@@ -77,13 +77,13 @@ def test_padding_is_no_matter(family, pad, tmp_path):
                 score = model.score(model.base_model(ids).last_hidden_state[0, -1])
             expected.append(score.item())
         assert abs(expected[0] - expected[1]) > 1e-3
-        rewards = RewardModel(str(tmp_path / "scores"), batch_size=2, device="cpu")(asked, said)
+        rewards = RewardModel(str(tmp_path / "scores"), batch_size=2)(asked, said)
         assert rewards == pytest.approx(expected, abs=1e-4)
 
 
 def test_it_is_loaded_when_called_and_by_each_process(tmp_path):
     write(tmp_path, "qwen2", 9)
-    model = RewardModel(str(tmp_path / "scores"), device="cpu")
+    model = RewardModel(str(tmp_path / "scores"))
     assert model._loaded is None
     rewards = model(["Hi"], [" there"])
     for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):

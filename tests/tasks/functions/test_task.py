@@ -11,8 +11,8 @@ import torch
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
+from lightning_cgrpo.objective.faults import isolate_faults
 from lightning_cgrpo.objective.group_statistics import group_statistics
-from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.tasks.functions import FunctionTask
 from lightning_cgrpo.tasks.task import Task

@@ -15,6 +15,7 @@ from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.tasks.functions import math_correct
+from lightning_cgrpo.tasks.grading import grader as grading
 from lightning_cgrpo.tasks.grading.grader import Grader, GraderError, grader_of
 from lightning_cgrpo.tasks.grading.process import memory_limit
 from tests.quiet import quiet_trainer
@@ -35,7 +36,9 @@ FOREVER = {
 
 @pytest.fixture(scope="module")
 def grader():
-    made = Grader(cpu_seconds=0.15)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grading, "CPU_SECONDS", 0.15)
+        made = Grader()
     yield made
     made.end()
 
@@ -68,8 +71,9 @@ def test_memory_is_limited():
     assert len(bytearray(2**28)) == 2**28
 
 
-def test_a_text_beyond_the_memory_is_one_answer_alone():
-    grader = Grader(memory=2**23)
+def test_a_text_beyond_the_memory_is_one_answer_alone(monkeypatch):
+    monkeypatch.setattr(grading, "MEMORY", 2**23)
+    grader = Grader()
     assert grader.is_right("$3$", "3")
     with contextlib.suppress(GraderError):
         assert not grader.is_right("It is so. " * 2**20 + "$3$", "3")
