@@ -184,7 +184,7 @@ def test_a_declared_look_at_more_prompts_than_the_test_has_is_refused_before_tra
     begun(PromptDataModule(str(rows), prompts_per_update=2), 6)  # `certify` names the test prompts.
     begun(GridworldDataModule(test_prompts=5, seed=0), 6)  # Worlds have no end.
     rows.write_text("{}\n")
-    with pytest.raises(UserError, match="rows.jsonl:1"):
+    with pytest.raises(UserError, match=r"rows\.jsonl:1"):
         begun(PromptDataModule([{"prompt": "1 + 1"}] * 4, test_path=str(rows), prompts_per_update=2), 5)
 
 
