@@ -68,7 +68,7 @@ JOBS = {
     ),
     "word_problems": Job("configs/gsm8k.yaml", no_look=("-c", "configs/ablations/gsm8k/no_look.yaml")),
     "gridworld": Job("configs/gridworld.yaml", no_look=("-c", "configs/ablations/gridworld/no_look.yaml")),
-    "driving": Job("configs/navsim.yaml", look=("-c", "configs/ablations/navsim/look.yaml")),
+    "driving": Job("configs/navsim.yaml"),
 }
 ARMS = ("look", "no_look")
 MISSING = "not run"
