@@ -39,26 +39,24 @@ class Job:
 
     Args:
         config: file below the root of the repository.
-        look: arguments that declare the look, if the file does not.
         no_look: arguments that take it away.
         beside: whether the files beside the configuration belong to the job.
     """
 
     config: str
-    look: tuple[str, ...] = ()
-    no_look: tuple[str, ...] = ()
+    no_look: tuple[str, ...]
     beside: bool = False
 
     def arguments(self, arm: str) -> list[str]:
         """Arguments of ``fit`` in another folder, where a copy of the configuration lies if `beside`."""
         config = Path(self.config).name if self.beside else str(ROOT / self.config)
-        further = self.look if arm == "look" else self.no_look
+        further = () if arm == "look" else self.no_look
         return ["-c", config, *(str(ROOT / word) if word.startswith("configs/") else word for word in further)]
 
     @property
     def prompts(self) -> int:
         """The declared look's."""
-        config, _ = read_arguments("fit", ["-c", str(ROOT / self.config), *self.look])
+        config, _ = read_arguments("fit", ["-c", str(ROOT / self.config)])
         return int(get(config, "model.init_args.objective.look.prompts"))
 
 
@@ -68,7 +66,7 @@ JOBS = {
     ),
     "word_problems": Job("configs/gsm8k.yaml", no_look=("-c", "configs/ablations/gsm8k/no_look.yaml")),
     "gridworld": Job("configs/gridworld.yaml", no_look=("-c", "configs/ablations/gridworld/no_look.yaml")),
-    "driving": Job("configs/navsim.yaml"),
+    "driving": Job("configs/navsim.yaml", no_look=("-c", "configs/ablations/navsim/no_look.yaml")),
 }
 ARMS = ("look", "no_look")
 MISSING = "not run"
