@@ -39,7 +39,7 @@ class Job:
 
     Args:
         config: file below the root of the repository.
-        no_look: arguments that take it away.
+        no_look: arguments that take the declared look away.
         beside: whether the files beside the configuration belong to the job.
     """
 
