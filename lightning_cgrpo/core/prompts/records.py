@@ -163,7 +163,9 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     files = files or sorted(folder.glob(f"{split}-*-of-*.parquet"))
     if not files:
         present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
-        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}.")
+        saved = any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
+        hint = f", which `save_to_disk` wrote, try dataset.to_parquet('{split}.parquet')" if saved else ""
+        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}{hint}.")
     return files
 
 
