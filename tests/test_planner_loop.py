@@ -1,10 +1,38 @@
 """The recipe for other people's loops: it learns, and its advantages and weights are the paper's."""
 
+import pytest
 import torch
 
 from examples import planner_loop
 from lightning_cgrpo import ConstrainedAdvantages, Constraint, Objective, ScalarizedAdvantages
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
+
+OBJECTIVE = Objective("speed", {"collision": Constraint(at_most=0.05)})
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        ({"speed": torch.ones(2, 4)}, r"constraint 'collision' to name a signal of the task, \['speed'\]"),
+        ({"speed": torch.ones(2, 4), "collision": torch.ones(1, 4)}, r"one shape .* 'collision': \(1, 4\)"),
+        ({"speed": torch.ones(4), "collision": torch.ones(4)}, r"one shape \[prompts, answers to each\]"),
+        ({"speed": torch.ones(2, 4).numpy(), "collision": torch.ones(2, 4)}, "'speed' to be a tensor, .* an? ndarray"),
+    ],
+)
+def test_signals_that_are_no_tensors_of_the_answers_are_refused(measured, message):
+    advantages_of = ConstrainedAdvantages(OBJECTIVE)
+    with pytest.raises(UserError, match=message):
+        advantages_of(measured)
+    assert advantages_of.updates == 0, "the dual takes no step"
+
+
+def test_advantages_are_constants_of_a_simulator_with_gradients():
+    torch.manual_seed(0)
+    speed, collision = torch.rand(2, 4, requires_grad=True), torch.zeros(2, 4)
+    advantages = ConstrainedAdvantages(OBJECTIVE)({"speed": speed, "collision": collision})
+    assert not advantages.requires_grad
+    assert torch.equal(advantages, ConstrainedAdvantages(OBJECTIVE)({"speed": speed.detach(), "collision": collision}))
 
 
 def test_the_toy_planner_drives_fast_within_the_bound():

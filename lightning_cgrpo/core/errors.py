@@ -45,11 +45,26 @@ def expect_kinds(**arguments: tuple[object, type]) -> None:
     expect_instances(**{name: value for name, (value, _) in arguments.items()})
     for name, (value, kind) in arguments.items():
         if not isinstance(value, kind):
-            article = "an" if kind.__name__[0] in "AEIOU" else "a"
-            got = f"the text '{value}'" if isinstance(value, str) else f"a {type(value).__name__}"
+            got = f"the text '{value}'" if isinstance(value, str) else kind_of(value)
             abstract = hasattr(kind, "__abstractmethods__") and kind.__abstractmethods__
             made = f"an instance of a class of the kind {kind.__name__}" if abstract else f"{kind.__name__}(...)"
-            raise UserError(f"Expected argument `{name}` to be {article} {kind.__name__}, but got {got}, try {made}.")
+            raise UserError(f"Expected argument `{name}` to be {_a(kind)}, but got {got}, try {made}.")
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for errors.
+
+    Example:
+        >>> kind_of(3), kind_of([]), kind_of(dict), kind_of(None)
+        ('an int', 'a list', 'the class dict', 'None')
+    """
+    if value is None:
+        return "None"
+    return f"the class {value.__name__}" if isinstance(value, type) else _a(type(value))
+
+
+def _a(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
 def installing(extra: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import rank_zero_warn
-from lightning_cgrpo.core.errors import UserError, expect_kinds
+from lightning_cgrpo.core.errors import UserError, expect_kinds, kind_of
 from lightning_cgrpo.core.rollout import PromptGroups, Signal, Signals
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.multipliers.controller import Controller
@@ -94,9 +94,17 @@ class ConstrainedAdvantages:
         Args:
             measured: signals ``[B, G]`` of this process by name. NaN does not apply, as None of a reward function.
             columns: of the prompts, B values each, which constraints with ``where``, ``by`` or limits in a column read.
+
+        Raises:
+            UserError: a signal of the objective is missing, is no tensor, or has another shape.
         """
+        self.objective.check_signals(dict.fromkeys(measured, "any"))
+        given = as_signals(measured)
+        shapes = {name: tuple(signal.value.shape[:2]) for name, signal in given.items()}
+        if len({*shapes.values()}) > 1 or any(len(shape) < 2 for shape in shapes.values()):
+            raise UserError(f"Expected signals of one shape [prompts, answers to each], but got {shapes}.")
         prompts = PromptGroups(torch.arange(0), dict(columns or {}))
-        signals = self.objective.made(as_signals(measured), prompts)
+        signals = self.objective.made(given, prompts)
         advantages_BG = self.estimate(signals)
         self.step(signals)
         return advantages_BG
@@ -178,6 +186,11 @@ def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:
         if isinstance(value, Signal):
             signals[name] = value
             continue
+        if not isinstance(value, Tensor):
+            raise UserError(
+                f"Expected signal '{name}' to be a tensor, but got {kind_of(value)}, try torch.tensor(...)."
+            )
+        value = value.detach()  # an advantage is a constant, also of a simulator with gradients
         finite = value.isfinite()
         signals[name] = Signal(torch.where(finite, value, 0), applicable=finite)
     return signals

@@ -30,7 +30,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line, kind_of
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches, token_batches
 from lightning_cgrpo.modules.first_steps import FirstSteps, check_trained_dtypes
@@ -78,7 +78,7 @@ class ManualOptimization:
         policy = module.policy
         if not isinstance(policy, Policy):
             raise UserError(
-                f"Expected argument `policy` to be a Policy, but got a {type(policy).__name__}, try "
+                f"Expected argument `policy` to be a Policy, but got {kind_of(policy)}, try "
                 "CausalLMPolicy(NAME), with the name or directory of a language model."
             )
         if isinstance(optimizer, Optimizer):

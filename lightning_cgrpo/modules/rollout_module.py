@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_cgrpo.core.copies import copied, handed
 from lightning_cgrpo.core.distributed import means
-from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
+from lightning_cgrpo.core.errors import UserError, expect, expect_kinds, kind_of
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
@@ -207,7 +207,7 @@ class RolloutModule(Stated, LightningModule):
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
         if not isinstance(prompts, PromptGroups):
             raise UserError(
-                f"Expected batches of PromptGroups, but got a {type(prompts).__name__}, try a data module such as "
+                f"Expected batches of PromptGroups, but got {kind_of(prompts)}, try a data module such as "
                 "PromptDataModule, or a PromptLoader."
             )
 

@@ -119,6 +119,8 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
         expected: outputs of the network; missing ones would be actions that are never taken, or widths shared.
     """
     actor, distribution = policy.actor(), policy.distribution
+    numbers = getattr(policy, "observation_size", None)  # of the shipped networks, for vectors alone
+    wanted = None if numbers is None else (numbers,)
     shape, horizon = draws.shape[:3], draws.shape[2]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
@@ -135,6 +137,11 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
                 if len(rows) == 0 and step:
                     break
             observations = floating(episodes.observe(states.clone()))
+            if wanted not in (None, (got := tuple(observations.shape[1:]))):
+                raise UserError(
+                    f"Expected observations of shape {wanted}, as policy.observation_size says, but got {got}, try a "
+                    "NetworkPolicy with a network for this shape, or an environment with flat observations."
+                )
             if memory is None:
                 outputs = actor(observations)
             else:

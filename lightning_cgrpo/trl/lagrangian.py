@@ -13,7 +13,14 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lightning_cgrpo.core.distributed import rank_zero_warn, replicated
-from lightning_cgrpo.core.errors import MissingExtraError, UserError, expect_instances, expect_kinds, installing
+from lightning_cgrpo.core.errors import (
+    MissingExtraError,
+    UserError,
+    expect_instances,
+    expect_kinds,
+    installing,
+    kind_of,
+)
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
@@ -221,7 +228,7 @@ def check_trainer(trainer: Any) -> None:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     if not isinstance(trainer, GRPOTrainer):
-        raise UserError(f"Expected trainer to be TRL's GRPOTrainer, but got a {type(trainer).__name__}.")
+        raise UserError(f"Expected trainer to be TRL's GRPOTrainer, but got {kind_of(trainer)}.")
     if any(isinstance(callback, Lagrangian) for callback in trainer.callback_handler.callbacks):
         raise UserError("Expected one Lagrangian for a trainer, but it has one already, try one objective for both.")
     config: Any = trainer.args

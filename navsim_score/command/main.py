@@ -155,7 +155,7 @@ def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
             figure = draw(scene, result.poses, result.scores, tags=result.tags, centerline=centerline, hits=hits)
             figure.savefig(folder / f"{result.stem}.png", dpi=120)
             done(1)
-    print(f"Drew {len(results)} pictures in {folder}.")
+    print(f"Drew {len(results)} {'picture' if len(results) == 1 else 'pictures'} in {folder.resolve()}.")
 
 
 @contextmanager

@@ -80,7 +80,8 @@ def _tried(read: Reader, path: Path) -> Prepared | str:
         return read(path)
     except Exception as error:  # damaged pickles raise errors of all kinds
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        return f"{path}: {kind}{first_line(error)}."
+        told = f"{kind}{first_line(error)}."
+        return told if told.startswith(f"{path}:") else f"{path}: {told}"
 
 
 def _kept(results: Iterator[Prepared | str], wrong: list[str]) -> Iterator[Prepared]:

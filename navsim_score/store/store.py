@@ -122,7 +122,11 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
     with unfinished(folder / RECORDS) as beside, beside.open("wb") as file:
         for entry, content in scenes:
             if entry.name in entries:
-                raise InputError(f"Expected scenes of different names, but got '{entry.name}' twice.")
+                files = [one.file for one in (entries[entry.name], entry) if one.file is not None]
+                places = f", in the files {' and '.join(files)}" if files else ""
+                raise InputError(
+                    f"Expected scenes of different names, but got '{entry.name}' twice{places}; nothing was stored."
+                )
             entries[entry.name] = entry
             total.update(content)
             file.write(content)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, did_you_mean, installing
+from lightning_cgrpo.core.errors import UserError, did_you_mean, installing, kind_of
 from lightning_cgrpo.core.json_client import hub_answers
 from lightning_cgrpo.core.paths import expanded
 
@@ -71,7 +71,7 @@ class Record:
             RecordError: `value` is no string, blank, or not encodable (half of a surrogate pair).
         """
         if not isinstance(value, str):
-            raise self.error(f"Expected {what} to be a string, but got {type(value).__name__}.")
+            raise self.error(f"Expected {what} to be a string, but got {kind_of(value)}.")
         if not value.strip():
             raise self.error(f"Expected {what} to be a text, but it is empty.")
         try:
@@ -163,7 +163,9 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     files = files or sorted(folder.glob(f"{split}-*-of-*.parquet"))
     if not files:
         present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
-        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}.")
+        saved = any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
+        hint = f", which `save_to_disk` wrote, try dataset.to_parquet('{split}.parquet')" if saved else ""
+        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}{hint}.")
     return files
 
 
@@ -202,7 +204,7 @@ def _read_line(line: bytes, where: str, first: bool) -> Record:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: Expected a JSON object on the line, but got: {error}.") from None
     if not isinstance(values, dict):
-        raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
+        raise RecordError(f"{where}: Expected a JSON object, but got {kind_of(values)}.")
     return Record(values, where)
 
 
@@ -236,10 +238,10 @@ def _read_json(file: Path) -> Iterator[Record]:
             "name's end .jsonl."
         ) from None
     if not isinstance(rows, list):
-        raise RecordError(f"Expected {file} to be an array of JSON objects, but got a {type(rows).__name__}.")
+        raise RecordError(f"Expected {file} to be an array of JSON objects, but got {kind_of(rows)}.")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise RecordError(f"{file}, item {number}: Expected a JSON object, but got a {type(row).__name__}.")
+            raise RecordError(f"{file}, item {number}: Expected a JSON object, but got {kind_of(row)}.")
         yield Record(row, f"{file}, item {number}")
 
 

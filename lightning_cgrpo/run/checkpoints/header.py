@@ -9,7 +9,7 @@ from pathlib import Path
 from pickle import Unpickler
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, first_line
+from lightning_cgrpo.core.errors import UserError, first_line, kind_of
 
 SHARDED_LAST = "meta.pt"
 """The file that Lightning writes last into a sharded checkpoint, which is a directory."""
@@ -29,7 +29,7 @@ def read_header(checkpoint: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged archive raises errors of all kinds
         raise UserError(f"Expected '{checkpoint}' to be a whole checkpoint, but got: {first_line(error)}.") from error
     if not isinstance(content, dict):
-        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got a {type(content).__name__}.")
+        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got {kind_of(content)}.")
     return content
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.errors import UserError, kind_of
 
 PARTS: dict[str, tuple[type, type | None]] = {
     "state_dict": (dict, None),
@@ -29,7 +29,7 @@ def check_parts(content: Any, checkpoint: str) -> dict[str, Any]:
         UserError: another type.
     """
     if not isinstance(content, dict):
-        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got a {type(content).__name__}.")
+        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got {kind_of(content)}.")
     for part, (kind, item_kind) in PARTS.items():
         value = content.get(part, kind())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []

@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat
 
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import UserError, expect
+from lightning_cgrpo.core.errors import UserError, expect, kind_of
 from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.objective.signals import SignalKind
@@ -81,6 +81,11 @@ class FunctionTask(Task):
         expect(shortest >= 1, "max_completion_tokens", "at least 1", max_completion_tokens)
         self.time_limit = time_limit
         kinds = kinds or {}
+        if not isinstance(signals, Mapping):
+            raise UserError(
+                f"Expected argument `signals` to be functions by name, but got {kind_of(signals)}, try "
+                "{'brief': brief}."
+            )
         if taken := sorted(LENGTH_SIGNALS.keys() & signals.keys()):
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
         if unknown := sorted(kinds.keys() - signals.keys()):

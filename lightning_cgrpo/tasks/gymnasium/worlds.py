@@ -14,8 +14,8 @@ import numpy as np
 
 from lightning_cgrpo.core.child_process import ChildProcess
 from lightning_cgrpo.core.copies import copied
-from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.user_code import UserCode
+from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.user_code import UserCode, described
 
 World: TypeAlias = gymnasium.Env[Any, Any]
 
@@ -109,7 +109,7 @@ class WorldsHere(Worlds):
                 for row, values in zip(rows, arguments, strict=True):
                     moments.append(function(self._worlds[row], self.infos, *values))
         except Exception as error:
-            raise self.raised(f"{type(error).__name__}: {first_line(error)}", rows[len(moments)]) from error
+            raise self.raised(described(error), rows[len(moments)]) from error
         return moments
 
     def close(self) -> None:
@@ -167,4 +167,4 @@ def _serve(pipe: Connection, make: Callable[[], World], infos: Sequence[str]) ->
                 world = make()
             pipe.send(function(world, infos, *values))
         except BaseException as error:
-            pipe.send(f"{type(error).__name__}: {first_line(error)}")
+            pipe.send(described(error))

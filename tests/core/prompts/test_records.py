@@ -104,6 +104,12 @@ def test_a_missing_path_is_named(tmp_path):
         read_records(tmp_path / "none")
 
 
+def test_a_folder_of_save_to_disk_is_named_with_a_file_to_write(tmp_path):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(RecordError, match=r"`save_to_disk` wrote, try dataset\.to_parquet\('train\.parquet'\)"):
+        read_records(tmp_path)
+
+
 def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
     def load_dataset(name, subset, split):
         if split != "test":

@@ -226,3 +226,9 @@ def test_a_string_is_an_import_path(my_rewards):
 def test_a_string_that_is_no_import_path_is_refused(my_rewards, path, problem):
     with pytest.raises(UserError, match=f"^Expected signal 'it' to be .*{problem}"):
         FunctionTask({"it": path})
+
+
+def test_functions_in_a_list_as_in_trl_are_refused():
+    """TRL names a reward function by its `__name__`; here the names are the constraints' too."""
+    with pytest.raises(UserError, match=r"functions by name, but got a list, try \{'brief': brief\}"):
+        FunctionTask([len])

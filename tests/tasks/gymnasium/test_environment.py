@@ -234,7 +234,7 @@ def test_a_recurrent_policy_remembers():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("raises", "raised RuntimeError: lost the way"),
+        ("raises", r"raised RuntimeError: lost the way \(small_worlds\.py:\d+, in step\)"),
         ("nan", "finite observations, but got NaN"),
         ("word", "a number as reward, but got 'much'"),
     ],
@@ -264,6 +264,10 @@ def test_a_hanging_world_ends_the_run():
         (lambda: Gymnasium("minigrid:MiniGrid-Empty-5x5-v0", max_steps=9), "FlattenObservation"),
         (lambda: rollout(continuous(), Gymnasium(WALK)), "discrete actions.*CategoricalMLP"),
         (lambda: rollout(discrete(), Gymnasium("Pendulum-v1")), "observation_size to be 3"),
+        (
+            lambda: rollout(discrete(), Gymnasium(f"{small_worlds.__name__}:Bright-v0")),
+            r"shape \(2,\), as .* got \(2, 2, 1\), try",
+        ),
         (lambda: rollout(GaussianMLP(3, 1), Gymnasium("Pendulum-v1")), "bounds"),
     ],
 )
