@@ -83,8 +83,8 @@ def _look_lines(record: RunRecord) -> list[str]:
     look, measured = record.look, record.measured.get("best") or record.measured.get("last")
     if look is None or measured is None or (chance := measured.chance) is None:
         return []
-    prompts = f"{look.prompts:,} prompts"
-    lines = [f"`certify` with {prompts} certifies it with a chance of {chance.whole:.0%}, as far as validation tells."]
+    told = f"with a chance of {chance.whole:.0%}, as far as validation tells."
+    lines = [f"`certify` with {look.prompts:,} prompts certifies it {told}"]
     if chance.whole >= look.chance:
         return lines
     # Which targets are missed.
@@ -100,13 +100,17 @@ def _look_lines(record: RunRecord) -> list[str]:
         lines.append(f"It is short of the targets for this look: {', '.join(short)}.")
     # What would make the certificate likelier.
     likely = [number for number, of in chance.more.items() if of >= look.chance]
-    number = likely[0] if likely else max(chance.more)
+    if likely:
+        prompts = f"with --prompts {likely[0]} the chance is {chance.more[likely[0]]:.0%}"
+    else:
+        most = max(chance.more)
+        prompts = f"more prompts alone don't help (with {most:,} the chance is {chance.more[most]:.0%})"
     least = min(chance.each, key=lambda name: chance.each[name])
     bound = record.constraints[least].bound
     lines.append(
-        f"That is less than the {look.chance:.0%} that are declared, so don't spend the look yet: with --prompts "
-        f"{number} the chance is {chance.more[number]:.0%}. {least} {bound} is the least likely "
-        f"({chance.each[least]:.0%}): more updates, or a looser {bound.key}, may raise it."
+        f"That is less than the {look.chance:.0%} that are declared, so don't spend the look yet: {prompts}. "
+        f"{least} {bound} is the least likely ({chance.each[least]:.0%}): more updates, or a looser {bound.key}, may "
+        "raise it."
     )
     return lines
 

@@ -129,6 +129,24 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
     def setup(self, stage: str) -> None:
         with UserCode(f"{type(self).__name__}.source"):
             self.source(SPLITS[stage])
+        if stage == "fit":
+            self._check_look()
+
+    def _check_look(self) -> None:
+        """Refuse a declared look at more prompts than the test has, before training aims at what it would show."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        look = getattr(getattr(module, "objective", None), "look", None)
+        if look is None:
+            return
+        try:
+            source = self.source("test")
+        except UserError:
+            return  # `certify` may name the test prompts.
+        if not getattr(source, "endless", False) and len(source) < look.prompts:
+            raise UserError(
+                f"Expected at least the {look.prompts:,} test prompts of the declared look, but got {len(source):,}, "
+                f"try model.objective.look.prompts={len(source)}, or more test prompts."
+            )
 
     def train_dataloader(self) -> PromptLoader:
         return self._training(self.source("train"), self.seed)

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Scene
-from driving_scenes.source import Scenes, SceneSource
+from driving_scenes.source import Scenes, SceneSource, WithoutEnd
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSubset
@@ -136,7 +136,8 @@ class NavsimDataModule(GeneratedDataModule):
         scenes, total = self._scenes("test")
         following = self.scenes.next_frames("test")
         # A scene whose next frame is unknown is shown again, so extended comfort does not apply.
-        frames = Scenes(range(len(scenes)), lambda place: following[place] or scenes[place])
+        places: Sequence[int] = WithoutEnd() if self.scenes.endless else range(len(scenes))
+        frames = Scenes(places, lambda place: following[place] or scenes[place])
         assert isinstance(chosen.source, PromptSubset)
         companions = PromptSubset(ScenePrompts(frames, total, self.form), chosen.source.index.tolist())
         return replace(chosen, words=f"{chosen.words}, each with its next frame", companions=companions)

@@ -52,6 +52,20 @@ class SceneSource(ABC):
         )
 
 
+class WithoutEnd(Sequence[int]):
+    """The indices of scenes that are drawn one by one. Splits are spaced over the length, and more can be drawn."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> range: ...
+    def __getitem__(self, index: int | slice) -> int | range:
+        return range(len(self))[index] if isinstance(index, slice) else index
+
+
 class Scenes(Sequence[Item], Generic[Key, Item]):
     """Scenes, or groups of scenes, built when they are indexed."""
 

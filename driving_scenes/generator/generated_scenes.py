@@ -10,10 +10,8 @@ from driving_scenes.errors import InputError
 from driving_scenes.generator.continuation import Continuation, Start
 from driving_scenes.generator.world import World
 from driving_scenes.scene import Scene
-from driving_scenes.source import Scenes, SceneSource, Split
+from driving_scenes.source import Scenes, SceneSource, Split, WithoutEnd
 
-WITHOUT_END = 1_000_000
-"""Scenes of a split without a count."""
 AFTERWARDS = 1
 """Separates a follow-up's random numbers."""
 RECOVERY = 2
@@ -37,7 +35,8 @@ class GeneratedScenes(SceneSource):
         if not 0 <= recoveries <= 1:
             raise InputError(f"Expected argument `recoveries` to be in [0, 1], but got {recoveries}.")
         self.endless, self.recoveries = count is None, recoveries
-        self.seed, self.count, self.follow_up_count = seed, WITHOUT_END if count is None else count, follow_ups
+        self.seed, self.follow_up_count = seed, follow_ups
+        self.indices = WithoutEnd() if count is None else range(count)
 
     def scenes(self, split: Split) -> Scenes[int, Scene]:
         def scene(index: int) -> Scene:
@@ -50,11 +49,11 @@ class GeneratedScenes(SceneSource):
                         return continuation.recovery(continuation.starts(rng, 1)[0], name)
             return world.first_scene(name)
 
-        return Scenes(range(self.count), scene)
+        return Scenes(self.indices, scene)
 
     def next_frames(self, split: Split) -> Scenes[int, Scene]:
         return Scenes(
-            range(self.count),
+            self.indices,
             lambda index: World.random(self._random(split, index)).next_scene(self._name(split, index)),
         )
 
@@ -66,7 +65,7 @@ class GeneratedScenes(SceneSource):
             starts = continuation.starts(self._random(split, index, AFTERWARDS), count)
             return Scenes(list(enumerate(starts)), lambda key: continuation.scene(key[1], f"{log}_after_{key[0]}", log))
 
-        return Scenes(range(self.count), after)
+        return Scenes(self.indices, after)
 
     def _random(self, split: Split, index: int, *more: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, get_args(Split).index(split), index, *more))

@@ -139,6 +139,10 @@ def test_the_card_says_what_a_declared_look_would_find(tmp_path):
         "That is less than the 90% that are declared, so don't spend the look yet: with --prompts 5000 the chance is "
         "93%. safe >= 0.9 is the least likely (41%): more updates, or a looser at_least, may raise it.",
     ]
+    # No number of prompts has the chance.
+    hopeless = {"best": {**best, "chance": {**chance, "more": {"2000": 0.3, "5000": 0.12, "10000": 0.02}}}}
+    last = closing_lines(RunRecord.read({**RECORD, "look": look, "measured": hopeless}), tmp_path)[-1]
+    assert "don't spend the look yet: more prompts alone don't help (with 10,000 the chance is 2%). safe >= 0.9" in last
     # A target between the estimate and the chance is no fault.
     sure = {"best": {**best, "targets": {"safe": 0.93}, "chance": {**chance, "whole": 0.95}}}
     assert len(closing_lines(RunRecord.read({**RECORD, "look": look, "measured": sure}), tmp_path)) == 4

@@ -1,5 +1,6 @@
 """Which prompts an update gets follows from its number alone, whatever the processes."""
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -10,8 +11,9 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts import source
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
-from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.run.looks import Used
 
 
@@ -164,6 +166,23 @@ def test_no_look_sees_anothers_new_prompts_whatever_the_number_of_test_prompts(t
     found = GridworldDataModule(test_prompts=test_prompts, seed=0).certification(7, Used(new_until=105))
     assert found.source.groups(torch.arange(7)).index.tolist() == list(range(first, first + 7))
     assert found.new_until == first + 7
+
+
+def test_a_declared_look_at_more_prompts_than_the_test_has_is_refused_before_training(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{number} + 1"}}\n' for number in range(5)))
+
+    def begun(data, prompts):
+        objective = SimpleNamespace(look=Look(prompts))
+        data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(objective=objective), limit_val_batches=0)
+        data.setup("fit")
+
+    message = "Expected at least the 6 test prompts of the declared look, but got 5, try model.objective.look.prompts=5"
+    with pytest.raises(UserError, match=re.escape(message)):
+        begun(PromptDataModule(str(rows), test_path=str(rows), prompts_per_update=2), 6)
+    begun(PromptDataModule(str(rows), test_path=str(rows), prompts_per_update=2), 5)
+    begun(PromptDataModule(str(rows), prompts_per_update=2), 6)  # `certify` names the test prompts.
+    begun(GridworldDataModule(test_prompts=5, seed=0), 6)  # Worlds have no end.
 
 
 def test_an_override_that_nothing_calls_any_more_is_refused():

@@ -14,6 +14,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PairLoader
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations, ScenePrompts
@@ -94,8 +95,8 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
     alone, paired = (NavsimDataModule(4, frame_pairs=pairs, eval_prompts=4, **options) for pairs in (False, True))
     expected = alone.certification(3)
     chosen = paired.certification(3)
-    assert expected.words == "3 of 5 test prompts" and chosen.words == "3 of 5 test prompts, each with its next frame"
-    assert chosen.identities == expected.identities and len(chosen.source) == 3
+    assert expected.words == "3 new prompts" and chosen.words == "3 new prompts, each with its next frame"
+    assert chosen.new_until == expected.new_until == 8 and len(chosen.source) == 3
     assert [len(batch) for batch in expected.loader(4)] == [3]
     first, last = batches = list(chosen.loader(4))
     assert [len(batch) for batch in batches] == [4, 2], "at most four prompts at once"
@@ -108,6 +109,19 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
         now, following = batch.columns["scene"][: len(batch) // 2], batch.columns["scene"][len(batch) // 2 :]
         assert [scene.previous for scene in following] == [scene.name for scene in now]
         assert len(batch.columns["prompt"]) == len(batch.columns["plan"]) == len(batch)
+
+
+def test_looks_at_generated_scenes_never_repeat_a_scene():
+    """Each look draws new ones after those before, whatever the number of test prompts is."""
+    data = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
+    tested = [scene.name for batch in data.test_dataloader() for scene in batch.columns["scene"]]
+    first = data.certification(3)
+    fewer = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 2, eval_prompts=4, seed=0)
+    second = fewer.certification(4, Used(new_until=first.new_until))
+    shown = [scene.name for look in (first, second) for batch in look.loader(4) for scene in batch.columns["scene"]]
+    assert len({*tested, *shown}) == 5 + 3 + 4
+    finite = NavsimDataModule(4, GeneratedScenes(0, 5), SMALL, None, None, None, eval_prompts=4, seed=0)
+    assert finite.certification(3).words == "3 of 5 test prompts"
 
 
 def test_a_scene_without_a_next_frame_is_certified_without_its_comfort(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
-from driving_scenes.source import Scenes
+from driving_scenes.source import Scenes, WithoutEnd
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.rollout import PromptGroups
@@ -54,6 +54,7 @@ class ScenePrompts(PromptSource):
         if not len(scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
         self.scenes, self.form, self.kept, self.planned = scenes, form, kept, planned
+        self.endless = isinstance(scenes, Scenes) and isinstance(scenes.keys, WithoutEnd)
         self.count = len(scenes) if count is None else min(count, len(scenes))
         self._rows: OrderedDict[int, _Row] = OrderedDict()
 
@@ -64,7 +65,7 @@ class ScenePrompts(PromptSource):
     def names(self) -> list[str] | None:  # type: ignore[override]
         """Tokens of the scenes, or fingerprints of their files; None for generated scenes, which settings tell."""
         keys = self.scenes.keys if isinstance(self.scenes, Scenes) else range(0)
-        if isinstance(keys, range):
+        if self.endless or isinstance(keys, range):
             return None
         chosen = [keys[self.place(number)] for number in range(len(self))]
         return [file_fingerprint(key) if isinstance(key, Path) else repr(key) for key in chosen]
@@ -85,7 +86,9 @@ class ScenePrompts(PromptSource):
         return self.scenes[self.place(number)]
 
     def place(self, number: int) -> int:
-        """The index of a prompt's scene."""
+        """The index of a prompt's scene; new prompts have scenes after those that splits are spaced over."""
+        if self.endless and number >= self.count:
+            return len(self.scenes) + number
         return number * len(self.scenes) // self.count
 
     def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
