@@ -12,13 +12,13 @@ from driving_scenes.errors import InputError
 from lightning_cgrpo.__main__ import main, read_arguments
 from tests.examples.test_covla import clip
 from tests.examples.test_covla import write as write_clip
+from tests.policies.tiny_families import write
 from tests.policies.tiny_vision import make_tiny_vision_model
 
 GENERAL, NAVSIM, RL = (
     f"configs/paper/{name}.yaml" for name in ("navsim_sft_1_general", "navsim_sft_2_navsim", "navsim_qwen2_5_vl_3b")
 )
-
-
+DECLARED, LORA, INTERNVL = (f"configs/paper/navsim_{name}.yaml" for name in ("declared", "lora", "internvl3_2b"))
 ARGOVERSE = str(Path(__file__).parents[1] / "examples/scene_sources/argoverse2.yaml")
 
 
@@ -91,3 +91,41 @@ def test_argoverse_in_the_place_of_the_scenes(model, shared_data, capsys):
     arguments = [f"--model.policy.model={model}", *LEARN, "--data.test_prompts=null", f"--data.scenes.path={path}"]
     main(["test", "-c", RL, "-c", ARGOVERSE, *arguments, "--data.form.frames=1"])
     assert "41 x 1" in capsys.readouterr().out
+
+
+def trained(*files, model):
+    """The checkpoint and the run's events after one update of the paper's file under overrides."""
+    main(
+        [
+            "fit",
+            *(word for file in (RL, *files) for word in ("-c", file)),
+            *LEARN,
+            *SCENES,
+            f"--model.policy.model={model}",
+        ]
+    )
+    (run,) = Path("runs").glob("*/version_0")
+    events = EventAccumulator(str(run))
+    events.Reload()
+    return torch.load(run / "checkpoints" / "last.ckpt", weights_only=True), events.Tags()["scalars"]
+
+
+@pytest.mark.slow
+def test_declared_progress_and_comfort_are_weighed_at_one_scale(model):
+    assert read(RL, DECLARED)["model"]["init_args"]["estimator"]["init_args"] == {"scale": "pooled"}
+    _, logged = trained(DECLARED, model=model)
+    assert {"multiplier/progress", "multiplier/EC", "rate/EC", "mean/progress"} <= set(logged)
+
+
+@pytest.mark.slow
+def test_adapters_are_all_that_one_gpu_trains(model):
+    saved, logged = trained(DECLARED, LORA, model=model)
+    names = [name for name in saved["state_dict"] if name.startswith("policy.")]
+    assert names and all(".lora_" in name for name in names)
+    assert "multiplier/EC" in logged
+
+
+@pytest.mark.slow
+def test_internvl_goes_in_qwens_place(tmp_path):
+    saved, logged = trained(INTERNVL, DECLARED, model=write(tmp_path / "internvl", "internvl"))
+    assert any("vision_tower" in name for name in saved["state_dict"]) and "multiplier/EC" in logged

@@ -1,4 +1,4 @@
-"""The page about planners: its loop runs on stored scenes, and moves the weights of what is violated."""
+"""The page about planners: its loops run on stored scenes, and move the weights of what is violated."""
 
 import re
 from pathlib import Path
@@ -15,11 +15,11 @@ from tests.navsim_score.devkit_scenes import candidates, scenes
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
 
 
-def test_the_loop_of_the_page_gives_advantages(tmp_path, monkeypatch):
+def test_the_loops_of_the_page_give_advantages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = {name: scenes()[name] for name in ("late", "cones")}
     write_store("store", (prepared(scene, name=name) for name, scene in made.items()), Provenance("", None, "", ""))
-    [block] = re.findall(r"```py\n(# once.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    recogdrive, diffusiondrive = re.findall(r"```py\n(# once.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names = {
         "NavsimSignals": NavsimSignals,
         "Objective": Objective,
@@ -30,7 +30,7 @@ def test_the_loop_of_the_page_gives_advantages(tmp_path, monkeypatch):
         "trajs": candidates().repeat(2, 1, 1),
         "tokens_list": list(made),
     }
-    exec(compile(block, "docs/planners.md", "exec"), names)
+    exec(compile(recogdrive, "docs/planners.md", "exec"), names)
     assert names["advantages"].shape == (8,) and names["advantages"].isfinite().all()
     # Accelerating into the cones halves NC, and braking loses progress: neither is the best of its scene.
     measured, advantages = names["measured"], names["advantages"].view(2, 4)
@@ -39,3 +39,9 @@ def test_the_loop_of_the_page_gives_advantages(tmp_path, monkeypatch):
     assert measured["NC"][1, best] == 1
     assert names["advantages_of"].weights.keys() == {"reward", "NC", "DAC", "TTC", "EC", "progress"}
     assert torch.isclose(torch.tensor(sum(names["advantages_of"].weights.values())), torch.tensor(1.0))
+    # Two candidates of each of two anchors: compared within an anchor, so their advantages have a mean of 0.
+    names |= {"G": 2, "A": 2, "diffusion_output": candidates().expand(2, 4, -1, -1)}
+    exec(compile(diffusiondrive, "docs/planners.md", "exec"), names)
+    pairs = names["advantages"].view(2, 2, 2)  # scene, candidate, anchor
+    assert pairs.sum(1).abs().max() < 1e-5 and pairs.abs().max() > 0.1
+    assert not torch.allclose(pairs[..., 0], pairs[..., 1])

@@ -20,19 +20,22 @@ from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 
 EVERY = 5
+LOGGED = shlex.split(
+    "--trainer.log_every_n_steps=1 --trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs "
+    "--trainer.logger.name=resumed --callbacks.initial_rates.batches=1 --callbacks.layout=null "
+    "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    "--callbacks.checkpoints.save_top_k=-1 --callbacks.checkpoints.monitor=null"
+)
 # Three updates per pass over the prompts, so passes end between checkpoints; validation inside; a schedule.
-RUN = shlex.split(
+GRID = shlex.split(
     "fit -c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
     "--model.group_size=4 --model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
     "--model.optimization.minibatch_size=200 --model.optimization.kl_weight=0.01 "
     "--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=4 "
-    "--model.lr_scheduler.gamma=0.9 --trainer.val_check_interval=4 --trainer.log_every_n_steps=1 "
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs --trainer.logger.name=resumed "
-    "--callbacks.initial_rates.batches=1 --callbacks.layout=null --callbacks.pictures=null --callbacks.progress=null "
-    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    f"--callbacks.checkpoints.every_n_train_steps={EVERY} --callbacks.checkpoints.save_top_k=-1 "
-    "--callbacks.checkpoints.monitor=null"
+    "--model.lr_scheduler.gamma=0.9 --trainer.val_check_interval=4 --callbacks.pictures=null "
+    f"--callbacks.checkpoints.every_n_train_steps={EVERY}"
 )
+RUN = [*GRID, *LOGGED]
 # An estimator with a state of its own, the pooled scale.
 ARGUMENTS = [*RUN, "--model.estimator=ScalarizedAdvantages", "--model.estimator.scale=pooled"]
 
@@ -111,6 +114,19 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     expected = killed_and_resumed(ARGUMENTS, "last.ckpt", 2 * EVERY, tmp_path, monkeypatch)
     assert sum("val/rate/lava" in row for row in expected) >= 2
     assert len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
+
+
+@pytest.mark.slow
+def test_a_killed_chain_of_drives_goes_on_exactly(tmp_path, monkeypatch):
+    """Two updates per pass over the pairs of frames, checkpoints every two, a validation every three."""
+    chain = shlex.split(
+        "fit -c configs/navsim_chain.yaml --data.prompts_per_update=4 --data.train_prompts=8 --data.val_prompts=4 "
+        "--model.group_size=4 --trainer.max_epochs=-1 --trainer.val_check_interval=3 "
+        "--callbacks.checkpoints.every_n_train_steps=2"
+    )
+    expected = killed_and_resumed([*chain, *LOGGED], "last.ckpt", 4, tmp_path, monkeypatch)
+    assert any("val/rate/EC" in row for row in expected)
+    assert len({row["mean/progress"] for row in expected if "mean/progress" in row}) > 2
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.settings.configuration import DEFAULTS, PACKAGED
+from tests.bases import base_of
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 
@@ -281,12 +282,10 @@ def test_what_the_trainer_switches_off_is_left_out(folder, capsys):
     ids=lambda path: str(path.relative_to(PACKAGED)),
 )
 def test_every_shipped_configuration_is_spelled_right(path):
-    """An ablation is stacked on its task's configuration, PPO on a paper's; every other file stands alone."""
-    base = ["-c", f"configs/{path.parent.name}.yaml"] if "ablations" in path.parts else []
-    if path.stem.endswith("_ppo_lagrangian"):
-        task = path.stem.removesuffix("_ppo_lagrangian")
-        base = ["-c", str(next(iter(sorted(path.parent.glob(f"{task}_qwen*")))))]
-    config, flags = read_arguments("fit", [*base, "-c", str(path)])
+    """Alone, or stacked on the file that it changes."""
+    base = base_of(path)
+    stacked = ["-c", str(base)] if base else []
+    config, flags = read_arguments("fit", [*stacked, "-c", str(path)])
     known = ("lightning_cgrpo.ConstrainedGRPO", "lightning_cgrpo.SupervisedFineTuning")
     assert config["model"]["class_path"] in known and not flags
 

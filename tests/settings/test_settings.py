@@ -18,17 +18,13 @@ from lightning_cgrpo.settings.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.settings.effects import EFFECTS, NUMBERLESS, Effect, effect_of, only_shows
 from lightning_cgrpo.settings.objects import described
 from lightning_cgrpo.settings.settings import UNSET, differing, settings_of
+from tests.bases import base_of
 
 FILES = [
     str(file.relative_to(PACKAGED))
     for file in sorted(PACKAGED.rglob("*.yaml"))
     if "studies" not in file.parts and file != DEFAULTS
 ]
-BASES = {
-    "paper/gsm8k_ppo_lagrangian.yaml": "paper/gsm8k_qwen2_5_1.5b.yaml",
-    "paper/navsim_ppo_lagrangian.yaml": "paper/navsim_qwen2_5_vl_3b.yaml",
-}
-"""Files that others go on top of; an ablation's is called as its folder."""
 
 
 class Parsed(CommandLine):
@@ -79,13 +75,9 @@ def answer(before: Any, now: Any) -> str:
 
 
 def of_file(name: str) -> dict[str, Any]:
-    """A file alone, or over the file of its folder's name that it changes."""
-    try:
-        return parsed("-c", f"configs/{name}")
-    except UserError:
-        folder = Path(name).parent.name
-        base = BASES.get(name, f"{folder}.yaml")
-        return parsed("-c", f"configs/{base}", "-c", f"configs/{name}")
+    """A file, over the file that it changes."""
+    base = base_of(PACKAGED / name)
+    return parsed(*(["-c", str(base)] if base else []), "-c", f"configs/{name}")
 
 
 @pytest.mark.parametrize(

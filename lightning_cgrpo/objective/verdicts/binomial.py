@@ -77,18 +77,17 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
 
 
 def least(enough: Callable[[int], bool], most: float = MOST) -> int | None:
-    """The least number from 1 that is `enough`, as are all larger numbers; None if it is above about `most`.
+    """The least number from 1 to `most` that is `enough`, as are all larger numbers; None if there is none.
 
     Example:
-        >>> least(lambda number: number**2 > 50), least(lambda number: False)
-        (8, None)
+        >>> least(lambda number: number**2 > 50), least(lambda number: False), least(lambda number: number > 8, 9)
+        (8, None, 9)
     """
-    high = 1
+    low, high = 0, 1
     while not enough(high):
-        high *= 2
-        if high > most:
+        if high >= most:
             return None
-    low = high // 2
+        low, high = high, min(2 * high, int(most))
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
