@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -97,11 +98,11 @@ def pdm_score(
     return pandas.DataFrame([row]), scores.states[0].numpy()
 
 
+@dataclass(frozen=True, eq=False)
 class _Same:
     """Equal to another if both hold the same object; a `MetricCache` itself can't be hashed."""
 
-    def __init__(self, held: Any) -> None:
-        self.held = held
+    held: Any
 
     def __hash__(self) -> int:
         return id(self.held)

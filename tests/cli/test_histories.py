@@ -165,7 +165,7 @@ class Histories(RuleBasedStateMachine):
                 return
             chosen = data.certification(count, asked.used)
             ledger.begin(asked, _shown(data, chosen))
-        shown = {*chosen.source.index.tolist()}  # type: ignore[attr-defined]
+        shown = {*chosen.source.index}  # type: ignore[attr-defined]
         assert len(shown) == count and not shown & seen
         assert self.endless or shown <= left
         if ends:

@@ -136,7 +136,7 @@ def test_scenes_with_different_histories_in_one_batch():
         history(acceleration=(0.0, 4.0)),
     ]
     states, scene = noisy(40, seed=1, size=0.6), torch.arange(40) % 4
-    found = HistoryComfort(histories)(states, scene)
+    found = HistoryComfort.of(histories)(states, scene)
     for row, one in enumerate(found):
         alone = HistoryComfort.of([histories[row % 4]])(states[row : row + 1], FIRST)
         assert torch.equal(alone[0], one)

@@ -11,6 +11,7 @@ from lightning_cgrpo.tasks.grading.number_words import changes_number
 LONGEST = 128
 """Characters of a number."""
 LARGEST_POWER = 400
+
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 _OVER = r"\s?/\s?([0-9]+)"
 _MIXED = re.compile(rf"([0-9]+)(?:\s+([0-9]+){_OVER}|\s*\\[dt]?frac\{{([0-9]+)\}}\{{([0-9]+)\}})")
