@@ -32,6 +32,7 @@ LONGEST = 48  # long enough that some answers of a random model end
 def arguments(model, data):
     return shlex.split(
         f"-c configs/gsm8k.yaml --model.policy.model={model} --data=GSM8KDataModule --data.path={data} "
+        "--model.objective.look=null "
         "--data.val_prompts=3 --trainer.logger.name=gsm8k "
         "--data.prompts_per_update=3 --model.group_size=4 "
         f"--model.sampler.max_new_tokens={LONGEST} "

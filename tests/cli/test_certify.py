@@ -29,7 +29,7 @@ SMALL = [
     *GRIDWORLD,
     *shlex.split(
         "--data.test_prompts=5 --data.eval_prompts=40 --model.eval_group_size=2 --trainer.logger.name=gridworld "
-        "--trainer.max_steps=2 --trainer.val_check_interval=1"
+        "--trainer.max_steps=2 --trainer.val_check_interval=1 --model.objective.look=null"
     ),
 ]
 BOUNDS = "--model.objective.constraints.lava.at_most={lava} --model.objective.constraints.battery.at_most=0.99"
