@@ -245,7 +245,7 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ckpt_path=tiny"], "a whole checkpoint"),
+        (["--ckpt_path=tiny"], "is a model's directory, try --model.policy.model=tiny"),
         (["--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
     ],
 )
