@@ -1,6 +1,7 @@
 """How often the first look certifies what the packaged jobs declare, and the reward that the declared look costs.
 
-    python -m benchmarks.first_looks your_problem   # a CPU minute for each of twenty runs; word_problems: three
+    python -m benchmarks.first_looks your_problem   # a CPU minute for each of twenty runs; word_problems: three;
+                                                    # gridworld: seven
     python -m benchmarks.first_looks --table        # the tables of docs/results/first_looks/README.md
 
 Each seed trains twice: with the declared look, and with the settings before it, by the dual's margin for validations or
@@ -66,6 +67,7 @@ JOBS = {
         "examples/your_problem/your_problem.yaml", no_look=("--model.objective.look=null",), beside=True
     ),
     "word_problems": Job("configs/gsm8k.yaml", no_look=("-c", "configs/ablations/gsm8k/no_look.yaml")),
+    "gridworld": Job("configs/gridworld.yaml", no_look=("-c", "configs/ablations/gridworld/no_look.yaml")),
     "driving": Job("configs/navsim.yaml", look=("-c", "configs/ablations/navsim/look.yaml")),
 }
 ARMS = ("look", "no_look")

@@ -50,11 +50,15 @@ class Certification:
     companions: PromptSource | None = None
     clusters: list[float] | None = None
 
-    def loader(self, batch_size: int) -> PromptLoader:
-        """Batches of at most this many prompts, over all processes; with companions, of about as many of both."""
+    def loader(self, batch_size: int, worker: bool = False) -> PromptLoader:
+        """Batches of at most this many prompts, over all processes; with companions, of about as many of both.
+
+        Args:
+            worker: make batches ahead in another process, see `PromptLoader`.
+        """
         if self.companions is None:
-            return PromptLoader(self.source, batch_size)
-        return PairLoader(self.source, self.companions, max(batch_size // 2, 1))
+            return PromptLoader(self.source, batch_size, worker=worker)
+        return PairLoader(self.source, self.companions, max(batch_size // 2, 1), worker)
 
 
 @dataclass(frozen=True)

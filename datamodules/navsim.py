@@ -53,7 +53,7 @@ class NavsimDataModule(GeneratedDataModule):
         frame_pairs: the second half of a batch's prompts are the frames 0.5 s after the first half's, so that the
             signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups. A certificate has EC,
             and counts the first frames.
-        worker: make training scenes, images and plans ahead in another process; on Linux only.
+        worker: make scenes, images and plans ahead in another process, for training and looks; on Linux only.
 
     Raises:
         UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, or

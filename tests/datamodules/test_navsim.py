@@ -100,6 +100,10 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
     assert [len(batch) for batch in expected.loader(4)] == [3]
     first, last = batches = list(chosen.loader(4))
     assert [len(batch) for batch in batches] == [4, 2], "at most four prompts at once"
+    ahead = list(chosen.loader(4, worker=True))
+    assert [batch.index.tolist() for batch in ahead] == [batch.index.tolist() for batch in batches]
+    for made, batch in zip(ahead, batches, strict=True):
+        assert [scene.name for scene in made.columns["scene"]] == [scene.name for scene in batch.columns["scene"]]
     assert first.sample.tolist() == [0, 1, 0, 1] and last.sample.tolist() == [0, 0]
     [same] = expected.loader(4)
     assert [*first.index[:2].tolist(), *last.index[:1].tolist()] == same.index.tolist(), "the same answers"

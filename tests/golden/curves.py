@@ -25,7 +25,10 @@ ROUNDING = 1e-2
 """Largest relative difference of a number on another kind of CPU: 20 updates enlarge rounding."""
 UPDATES = 20
 SMALL = "--data.prompts_per_update=2 --model.group_size=4"
-GRIDWORLD = f"-c configs/gridworld.yaml {SMALL} --model.policy.hidden=[16] --callbacks.pictures=null"
+GRIDWORLD = (
+    f"-c configs/gridworld.yaml -c configs/ablations/gridworld/no_look.yaml {SMALL} --model.policy.hidden=[16] "
+    "--callbacks.pictures=null"
+)
 CURVES = {
     "gridworld": GRIDWORLD,
     "scalarized_rewards": f"{GRIDWORLD} -c configs/ablations/gridworld/scalarized_rewards.yaml",

@@ -124,7 +124,7 @@ class _Look(CommandLine):
                 raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
         record.check = check
-        return self.prompts.loader(data.eval_prompts)
+        return self.prompts.loader(data.eval_prompts, data.worker)
 
     def _prompts(self, data: GroupDataModule, longest: int | None) -> tuple[Certification, int | None]:
         """The prompts of the look, and the number that the data has; None if the data generates any number."""

@@ -145,10 +145,11 @@ class PairLoader(PromptLoader):
     Args:
         companions: of each prompt of `source`, under the same number.
         batch_size: prompts of `source` per batch, over all processes.
+        worker: see `PromptLoader`.
     """
 
-    def __init__(self, source: PromptSource, companions: PromptSource, batch_size: int) -> None:
-        super().__init__(source, batch_size)
+    def __init__(self, source: PromptSource, companions: PromptSource, batch_size: int, worker: bool = False) -> None:
+        super().__init__(source, batch_size, worker=worker)
         self.companions = companions
 
     def _shares(self) -> Iterator[Tensor]:
