@@ -17,8 +17,8 @@ ARGUMENTS = (
     "fit -c configs/gridworld.yaml --trainer.max_steps=2 --trainer.log_every_n_steps=1 "
     "--trainer.limit_val_batches=0 --data.prompts_per_update=6 --data.size=5 --data.lava=6 "
     "--model.sampler.environment.max_steps=30 --model.optimization.minibatch_size=500 "
-    "--model.optimization.kl_weight=0.1 --model.objective.look=null --callbacks.initial_rates.batches=2 --callbacks.progress=null "
-    f"{QUIET}"
+    "--model.optimization.kl_weight=0.1 --model.objective.look=null --callbacks.initial_rates.batches=2 "
+    f"--callbacks.progress=null {QUIET}"
 )
 CONSTRAINTS = {"lava", "battery"}
 TAGS = {
