@@ -80,10 +80,11 @@ class Seen:
         The best stake s wins s m - s² q / 2 a sample, with the payoffs' mean m and mean square q (`ratio`).
         """
         samples = prompts / self.each
-        variance = true * (1 - true) if self.deviation is None else self.deviation**2
+        most = true * (1 - true)  # of values from 0 to 1 with this mean
+        variance = most / self.worth if self.deviation is None else np.minimum(self.deviation**2 / self.worth, most)
         unit = self.share / (1 - self.threshold)
         mean = unit * (self.threshold - true)
-        spread = unit * np.sqrt(variance / self.worth)
+        spread = unit * np.sqrt(variance)
         square = spread**2 + mean**2
         stake = np.clip(mean / np.maximum(square, 1e-300), 0, LARGEST_STAKE)
         # The first samples teach the stake.

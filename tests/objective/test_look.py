@@ -90,6 +90,9 @@ def test_targets_follow_what_a_validation_tells() -> None:
     assert after["some"] == pytest.approx(target_of(0.15, LOOK, 3, 500))
     assert after["steps"] < before["steps"], "0.02 is twice the error of independent answers"
     assert 4 + 4 * 0.05 < after["speed"] < 4 + 6 * 0.05, "four to six standard errors"
+    # Of 32 alike answers to each prompt, one varies as the mean of them, and not 32 times as much.
+    many = shown_targets(objective, Evaluation({}, {}, 1_000, 32_000, rates))["speed"]
+    assert 4 < many < 4 + 6 * 5 / 1_000**0.5, "no values from 0 to 10 deviate by more than 5"
 
 
 def test_training_aims_at_the_targets_from_yaml_python_and_trl() -> None:
