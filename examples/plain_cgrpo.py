@@ -122,4 +122,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     network = make_policy()
-    train(int(sys.argv[1]), network, torch.optim.Adam(network.parameters(), lr=5e-4, fused=True))
+    updates = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4, fused=True))
