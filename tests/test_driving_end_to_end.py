@@ -71,7 +71,7 @@ def test_a_certificate_of_pairs_of_frames(folder, capsys):
     with pytest.raises(SystemExit):  # some verdict is undecided
         command("certify", declared, "--trainer.limit_val_batches=0", loose, f"--ckpt_path={last} --prompts=20")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "20 of 24 test prompts, each with its next frame, one answer to each;" in printed
+    assert "20 new prompts, each with its next frame, one answer to each;" in printed
     (look,) = looks_in(Register(folder).entries())
     assert look["prompts"] == 20 and len(look["shown"]["prompts"]) == 40
 

@@ -107,7 +107,7 @@ class Seen:
 def look_targets(objective: Objective, evaluation: Evaluation | None = None) -> Tensor | None:
     """Targets of violation ``[K]`` at which the objective's look passes with its chance; None without a look.
 
-    NaN stands where no target is known: of means and rates without a validation, and of what the look can't certify.
+    Infinity stands where no target is known: of means without a validation, and of what the look can't certify.
     Without a validation, an answer is taken to have one opportunity.
     """
     if objective.look is None:
@@ -117,7 +117,7 @@ def look_targets(objective: Objective, evaluation: Evaluation | None = None) -> 
         target = None
         if name in objective.decided:
             target = _target(name, constraint, objective.look, len(objective.decided), evaluation)
-        targets.append(math.nan if target is None else target)
+        targets.append(math.inf if target is None else target)
     return torch.tensor(targets, dtype=torch.float64)
 
 

@@ -19,6 +19,7 @@ from lightning_cgrpo.objective.look import Look, target_of
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts import ratio
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
+from lightning_cgrpo.run.checkpoints.resumable import check_numbers
 
 BOUNDS = {"a": Constraint(at_most=0.15), "b": Constraint(at_least=0.99), "c": Constraint(at_least=0.9)}
 LOOK = Look(1_000, confidence=0.95, chance=0.9)
@@ -167,6 +168,17 @@ def test_refused(look: object, problem: str) -> None:
     constraints = {"a": {"at_most": 0.15}, "b": {"at_most": 0.15}}
     with pytest.raises(ObjectiveError, match=re.escape(problem)):
         Objective.declared({"reward": "goal", "constraints": constraints, "look": look})
+
+
+def test_a_run_resumes_before_a_mean_has_a_target() -> None:
+    """A checkpoint with a NaN would be refused, and a mean has no target before a validation."""
+    objective = Objective("goal", {"speed": Constraint(mean_at_least=4.0, range=[0, 10]), "a": BOUNDS["a"]}, LOOK)
+    dual = Dual()
+    dual.declare(objective)
+    dual.enforce(0)
+    check_numbers(dual.state_dict(), "LagrangianCallback", "last.ckpt")
+    speed, rate = dual.targets.wanted.tolist()
+    assert speed == -4 and rate < 0.15, "the threshold is the target of what has none"
 
 
 def test_a_mean_needs_a_range_for_a_look() -> None:
