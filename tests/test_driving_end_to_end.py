@@ -78,7 +78,7 @@ def test_a_certificate_of_pairs_of_frames(folder, capsys):
     module, source = load(last), GeneratedScenes(1)
     data = NavsimDataModule(scenes=source, form=SMALL_FORM, test_prompts=24)
     scenes, following = source.scenes("test"), source.next_frames("test")
-    chosen = data.certification(20).source.index.tolist()
+    chosen = [*data.certification(20).source.index]
     comforts, collisions, progress = [], [], []
     for number in chosen:
         assert number >= 24
