@@ -27,7 +27,6 @@ from lightning_cgrpo.run.certificate import (
     check_prompts,
     check_ranges,
     cluster_sizes,
-    decided,
     planned_tests,
 )
 from lightning_cgrpo.run.looks import Asked, Ledger, Used
@@ -153,9 +152,9 @@ def _check_power(
         sizes: prompts of each cluster, see `cluster_sizes`.
         signals: of the first batch, if prompts were shown.
     """
-    words = "clusters of prompts" if sizes.max(initial=1) > 1 else "prompts"
+    clustered = bool(sizes.max(initial=1) > 1)
     planned = planned_tests(objective, signals or {}, longest, sizes)
-    check_prompts(planned, len(sizes), 1 - asked.level, available, words)
+    check_prompts(planned, len(sizes), 1 - asked.level, available, clustered)
 
 
 class _Dealt(LightningDataModule):
@@ -203,7 +202,7 @@ class _Record(Callback):
     ) -> None:
         if batch_idx == 0:
             signals: Signals = outputs["signals"]
-            for name, constraint in decided(self.objective).items():
+            for name, constraint in self.objective.decided.items():
                 signal = signals.get(key(name, constraint))
                 self.single[name] = signal is not None and signal.of_whole_answers
             self.check(signals)
