@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.populations import CLUSTERED
 from lightning_cgrpo.cli.certify.look import _without_repeats
-from lightning_cgrpo.datamodules.base import Certification
+from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts

@@ -17,7 +17,8 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import Signals
-from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
