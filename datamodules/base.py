@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,12 +11,12 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.prompts.fingerprints import identities, number_of
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSource, PromptSubset
-from lightning_cgrpo.core.randomness import Stream, generator, run_seed
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset
+from lightning_cgrpo.core.randomness import run_seed
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.run.fingerprints import source_fingerprints
+from lightning_cgrpo.datamodules.certification import Certification, LookPrompts, new_prompts
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.settings.objects import Stated
 
@@ -27,56 +26,6 @@ NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 """Splits in keys of randomness."""
 STREAM_PROMPTS = 2
 """Prompts that tell one endless source from another."""
-
-
-@dataclass(frozen=True)
-class Certification:
-    """The prompts of a look.
-
-    Args:
-        source: the prompts.
-        words: that say which they are.
-        identities: of the prompts, to leave them out of later looks; empty for an endless source.
-        new_until: index after the last new prompt that this look draws from an endless source.
-        companions: a prompt to show beside each, because a signal compares both answers; only the prompts count.
-        clusters: numbers of the prompts' clusters, equal within one; None where clusters are not known, or each prompt
-            is drawn independently.
-    """
-
-    source: PromptSource
-    words: str
-    identities: list[float] = field(default_factory=list)
-    new_until: int = 0
-    companions: PromptSource | None = None
-    clusters: list[float] | None = None
-
-    def loader(self, batch_size: int, worker: bool = False) -> PromptLoader:
-        """Batches of at most this many prompts, over all processes; with companions, of about as many of both.
-
-        Args:
-            worker: make batches ahead in another process, see `PromptLoader`.
-        """
-        if self.companions is None:
-            return PromptLoader(self.source, batch_size, worker=worker)
-        return PairLoader(self.source, self.companions, max(batch_size // 2, 1), worker)
-
-
-@dataclass(frozen=True)
-class _Unused:
-    """Test prompts that a look may show.
-
-    Args:
-        indices: of different prompts, by identity.
-        numbers: of the test prompts that are left out, by words for the reason.
-    """
-
-    indices: dict[float, int]
-    numbers: dict[str, int]
-
-    @property
-    def left_out(self) -> str:
-        """Words for the prompts that are left out."""
-        return " and".join(f" without {number:,} {what}" for what, number in self.numbers.items() if number)
 
 
 class GroupDataModule(Stated, LightningDataModule, ABC):
@@ -103,9 +52,7 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
-        # Of test prompts by index, because reading images takes long.
-        self._identities: dict[int, float] = {}
-        self._clusters: dict[int, float] = {}
+        self._look_prompts = LookPrompts(eval_prompts)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -183,74 +130,13 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         """
         source, used = self.source("test"), used or Used()
         if getattr(source, "endless", False):
-            return _new_prompts(source, count, used)
-        unused = self._unused_prompts(source, used)
-        left = len(unused.indices)
-        if not left or (count is not None and count > left):
-            advice = f"--prompts {left}, or more test prompts" if left else "other test prompts"
-            raise UserError(
-                f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
-                f"{left}, of {len(source)} test prompts{unused.left_out}, try {advice}."
-            )
-        identities_left = list(unused.indices)
-        words = f"the {left:,} test prompts{unused.left_out}"
-        if count is not None and count < left:
-            drawn = generator(self.seed, Stream.CERTIFY, len(source)).permutation(left)[:count]
-            identities_left = [identities_left[number] for number in drawn]
-            words = f"{count:,} of {len(source):,} test prompts{unused.left_out}"
-        places = [unused.indices[identity] for identity in identities_left]
-        clusters = [self._clusters[index] for index in places] if self._clusters else None
-        return Certification(PromptSubset(source, places), words, identities=identities_left, clusters=clusters)
-
-    def _unused_prompts(self, source: PromptSource, used: Used) -> _Unused:
-        """The different test prompts that neither the run nor an earlier look used."""
-        numbers: dict[str, int] = {}
-        seen: set[int] = set()
-        for use, indices in self._uses(source, used):
-            numbers[use] = len(indices - seen)
-            seen |= indices
-        unseen = [index for index in range(len(source)) if index not in seen]
-        first_of = self._distinct(source, unseen)
-        looked = used.looked & first_of.keys()
-        numbers |= {"repeats": len(unseen) - len(first_of), "that earlier looks saw": len(looked)}
-        return _Unused({identity: index for identity, index in first_of.items() if identity not in looked}, numbers)
-
-    def _uses(self, source: PromptSource, used: Used) -> Iterator[tuple[str, set[int]]]:
-        """Indices of the test prompts that the run used, by words for the use."""
-        here = source_fingerprints(source) if used.run else None
-        if here is not None:
-            for use, fingerprints in used.run.items():
-                yield use, {*torch.isin(here[:, 1], fingerprints).nonzero().flatten().tolist()}
-        yield "that trained or validated", self._shared_prompts(source)
+            return new_prompts(source, count, used)
+        return self._look_prompts.chosen(source, self.overlapping_sources(), count, used, self.seed)
 
     def stream(self) -> str:
         """The fingerprint of an endless source of test prompts, by its first prompts."""
         first = self.source("test").groups(torch.arange(STREAM_PROMPTS))
         return "".join(f"{int(number):014x}" for number in identities(first).tolist())
-
-    def _distinct(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
-        """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""
-        unread = [index for index in indices if index not in self._identities]
-        for start in range(0, len(unread), self.eval_prompts):
-            part = unread[start : start + self.eval_prompts]
-            groups = source.groups(torch.tensor(part))
-            self._identities |= zip(part, identities(groups).tolist(), strict=True)
-            if groups.clusters is not None:
-                self._clusters |= zip(part, map(number_of, groups.clusters), strict=True)
-        first: dict[float, int] = {}
-        for index in indices:
-            first.setdefault(self._identities[index], index)
-        return first
-
-    def _shared_prompts(self, source: PromptSource) -> set[int]:
-        """Indices of test prompts that are training or validation prompts, too."""
-        here = source_fingerprints(source)
-        shared: set[int] = set()
-        for other in self.overlapping_sources():
-            there = source_fingerprints(other)
-            if here is not None and there is not None:
-                shared |= {*torch.isin(here[:, 1], there[:, 1]).nonzero().flatten().tolist()}
-        return shared
 
     def overlapping_sources(self) -> Sequence[PromptSource]:
         """Training and validation prompts that may be test prompts, too; none where splits are disjoint."""
@@ -298,15 +184,6 @@ class GeneratedDataModule(GroupDataModule):
         self.counts: dict[Split, Any] = {"train": train_prompts, "val": val_prompts, "test": test_prompts}
         for split, count in self.counts.items():
             expect(count is None or count >= 1, f"{split}_prompts", "at least 1", count)
-
-
-def _new_prompts(source: PromptSource, count: int | None, used: Used) -> Certification:
-    """The next prompts of an endless source, after the test prompts and those of earlier looks."""
-    total = len(source)
-    count = total if count is None else count
-    first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
-    new = PromptSubset(source, range(first, first + count))
-    return Certification(new, f"{count:,} new prompts", new_until=first + count)
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:

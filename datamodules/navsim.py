@@ -17,11 +17,11 @@ from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSubset
 from lightning_cgrpo.datamodules.base import (
     SPLITS,
-    Certification,
     GeneratedDataModule,
     Split,
     evenly_spaced,
 )
+from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (

@@ -173,7 +173,10 @@ class Objective:
 
     @property
     def decided(self) -> dict[str, Constraint]:
-        """The constraints that `certify` decides: enforced, but for the policy's own signals without a range."""
+        """The enforced constraints that `certify` decides.
+
+        The policy's own signals are left out where they have no range, because drift has no bound.
+        """
         return {name: c for name, c in self.constrained.items() if name not in self.policy_signals or c.range}
 
     @property

@@ -56,7 +56,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         UserError: signals that give no verdict; nothing is shown of the answers.
     """
     counts = {}
-    for name in decided(objective):
+    for name in objective.decided:
         counts[name] = _counts(objective, name, sample.rows, sample.longest, sample.single.get(name, False))
     prompts, clusters = len(sample.rows["answers"]), sample.rows.get(CLUSTER)
     samples = prompts if clusters is None else len(clusters.unique())
@@ -92,7 +92,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
 def _not_certified(objective: Objective) -> Iterator[str]:
     """What is declared, and has no verdict."""
     for name in objective.constraints:
-        if name not in decided(objective):
+        if name not in objective.decided:
             yield f"{name} ({'no range' if name in objective.constrained else 'monitored'})"
     yield "the reward"
 
@@ -100,9 +100,9 @@ def _not_certified(objective: Objective) -> Iterator[str]:
 def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
     """What the verdicts rest on, and no answer can show."""
     yield _independence(sample.rows.get(CLUSTER))
-    if sample.longest is not None and not all(sample.single.get(name, False) for name in decided(objective)):
+    if sample.longest is not None and not all(sample.single.get(name, False) for name in objective.decided):
         yield f"an answer has at most {sample.longest:,} steps"
-    for name, constraint in decided(objective).items():
+    for name, constraint in objective.decided.items():
         if not constraint.bound.of_mean:
             continue
         least, width = _range(name, constraint, sample.longest)
@@ -147,14 +147,9 @@ def cluster_sizes(prompts: int, clusters: Sequence[float] | None) -> Array:
     return np.ones(prompts) if clusters is None else np.unique(clusters, return_counts=True)[1]
 
 
-def decided(objective: Objective) -> dict[str, Constraint]:
-    """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
-    return objective.decided
-
-
 def check_ranges(objective: Objective, longest: int | None) -> None:
     """Raise a `ConfigError` for a mean without a range, before anything is sampled."""
-    for name, constraint in decided(objective).items():
+    for name, constraint in objective.decided.items():
         _range(name, constraint, longest)
 
 
@@ -171,7 +166,7 @@ def planned_tests(
     """
     planned = {}
     together = sizes is not None and sizes.max(initial=1) > 1
-    for name, constraint in decided(objective).items():
+    for name, constraint in objective.decided.items():
         if constraint.bound.of_mean:
             continue
         signal = signals.get(key(name, constraint))
@@ -188,7 +183,11 @@ def planned_tests(
 
 
 def check_prompts(
-    planned: Mapping[str, PlannedTest], prompts: float, confidence: float, available: int | None, what: str = "prompts"
+    planned: Mapping[str, PlannedTest],
+    prompts: float,
+    confidence: float,
+    available: int | None,
+    clustered: bool = False,
 ) -> None:
     """Refuse a look that could certify nothing even without a violation.
 
@@ -197,7 +196,7 @@ def check_prompts(
         prompts: independent samples.
         confidence: of this look.
         available: prompts that the data has; None if the data generates any number.
-        what: words for the samples.
+        clustered: whether samples are clusters of prompts.
 
     Raises:
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
@@ -218,15 +217,20 @@ def check_prompts(
             f"{planned[strictest].threshold:g}, for which a billion prompts are too few, try a larger one, such as "
             "0.001."
         )
-    more = f"--prompts {fewest} or more"
-    if available is not None and available < fewest:
-        more = f"a test set of {fewest} prompts or more"
-    if what != "prompts":
-        more = f"prompts of at least {fewest} clusters"
+    words = "clusters of prompts" if clustered else "prompts"
     raise ConfigError(
-        f"Expected at least {fewest} {what}, because fewer can't certify {', '.join(planned)} with confidence "
-        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {more}."
+        f"Expected at least {fewest} {words}, because fewer can't certify {', '.join(planned)} with confidence "
+        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {_remedy(fewest, available, clustered)}."
     )
+
+
+def _remedy(fewest: int, available: int | None, clustered: bool) -> str:
+    """What to try where a look has fewer independent samples than this; see `check_prompts`."""
+    if clustered:
+        return f"prompts of at least {fewest} clusters"
+    if available is not None and available < fewest:
+        return f"a test set of {fewest} prompts or more"
+    return f"--prompts {fewest} or more"
 
 
 def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool) -> Counts:
@@ -236,13 +240,7 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
         whole: an answer has at most one opportunity, by declaration.
     """
     constraint = objective.constrained[name]
-    read = [constraint.signal or name, *([] if constraint.given is None else [constraint.given])]
-    faults = max(int(rows[f"faults/{signal}"].sum()) for signal in read)
-    if faults:
-        raise UserError(
-            f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
-            "without, try to mend the task's scores; the look is spent."
-        )
+    _check_faults(name, constraint, rows)
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
     least, width = _range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
@@ -256,11 +254,39 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
         )
     threshold = (constraint.bound.target - least) / width
     if CLUSTER in rows:
-        # Prompts that belong together are one sample, with all of their opportunities.
-        numbers, sizes = np.unique(rows[CLUSTER].numpy(), return_inverse=True, return_counts=True)[1:]
-        violations, opportunities = (np.bincount(numbers, of).astype(float) for of in (violations, opportunities))
-        most *= float(sizes.max(initial=1))
+        violations, opportunities, largest = _by_cluster(rows[CLUSTER], violations, opportunities)
+        most *= largest
     return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)
+
+
+def _check_faults(name: str, constraint: Constraint, rows: Mapping[str, Tensor]) -> None:
+    """Raise a `UserError` where answers lack a finite signal that the constraint reads."""
+    read = [constraint.signal or name]
+    if constraint.given is not None:
+        read.append(constraint.given)
+    faults = max(int(rows[f"faults/{signal}"].sum()) for signal in read)
+    if faults:
+        raise UserError(
+            f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
+            "without, try to mend the task's scores; the look is spent."
+        )
+
+
+def _by_cluster(clusters: Tensor, violations: Array, opportunities: Array) -> tuple[Array, Array, float]:
+    """Sums over the prompts that belong together, which are one sample with all of their opportunities.
+
+    Args:
+        clusters: numbers of the prompts' samples ``[N]``, equal within one.
+        violations: of each prompt ``[N]``.
+        opportunities: of each prompt ``[N]``.
+
+    Returns:
+        Violations ``[S]`` and opportunities ``[S]`` of the S samples, and the prompts of the largest sample.
+    """
+    numbers, sizes = np.unique(clusters.numpy(), return_inverse=True, return_counts=True)[1:]
+    violations = np.bincount(numbers, violations).astype(float)
+    opportunities = np.bincount(numbers, opportunities).astype(float)
+    return violations, opportunities, float(sizes.max(initial=1))
 
 
 def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:

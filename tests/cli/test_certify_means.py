@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.populations import CLUSTERED
 from lightning_cgrpo.cli.certify.look import _without_repeats
-from lightning_cgrpo.datamodules.base import Certification
+from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
@@ -138,14 +138,12 @@ def test_samples_of_one_prompt_each_are_tested_exactly() -> None:
 def test_a_look_at_too_few_clusters_is_refused() -> None:
     """80 prompts certify 0.05 with an error of 0.04, but not as 16 clusters of five."""
     objective = Objective("goal", {"c": Constraint(at_most=0.05)})
-    for clusters, what in (([*range(80)], "prompts"), ([number // 5 for number in range(80)], "clusters of prompts")):
-        sizes = cluster_sizes(80, clusters)
-        planned = planned_tests(objective, {}, None, sizes)
-        if what == "prompts":
-            check_prompts(planned, len(sizes), 0.96, 80, what)
-            continue
-        with pytest.raises(ConfigError, match=r"Expected at least 6\d clusters of prompts.*but got 16, try prompts of"):
-            check_prompts(planned, len(sizes), 0.96, 80, what)
+    alone = cluster_sizes(80, [*range(80)])
+    check_prompts(planned_tests(objective, {}, None, alone), len(alone), 0.96, 80)
+    fives = cluster_sizes(80, [number // 5 for number in range(80)])
+    planned = planned_tests(objective, {}, None, fives)
+    with pytest.raises(ConfigError, match=r"Expected at least 6\d clusters of prompts.*but got 16, try prompts of"):
+        check_prompts(planned, len(fives), 0.96, 80, clustered=True)
 
 
 def test_a_repeat_links_its_clusters() -> None:

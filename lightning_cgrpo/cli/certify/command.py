@@ -77,7 +77,7 @@ def _certificate(
     from lightning_cgrpo.cli.certify.policy_identity import data_of, identity, measuring, precision_of
     from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest, stamp
     from lightning_cgrpo.cli.preparation import prepare
-    from lightning_cgrpo.run.certificate import certificate_of, decided
+    from lightning_cgrpo.run.certificate import certificate_of
     from lightning_cgrpo.run.looks import Ledger, recorded
     from lightning_cgrpo.run.register import Register
 
@@ -94,7 +94,7 @@ def _certificate(
         _check_data(manifest, data, checkpoint)
         update, weights, base = read_checkpoint(kept)
         question = {
-            "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
+            "constraints": {name: asdict(constraint) for name, constraint in objective.decided.items()},
             "data": data | {"test prompts": digest},
             "confidence": confidence or CONFIDENCE,
             "prompts": prompts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.core.rollout import Signals
-from lightning_cgrpo.datamodules.base import Certification, GroupDataModule
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
@@ -27,7 +29,6 @@ from lightning_cgrpo.run.certificate import (
     check_prompts,
     check_ranges,
     cluster_sizes,
-    decided,
     planned_tests,
 )
 from lightning_cgrpo.run.looks import Asked, Ledger, Used
@@ -49,20 +50,47 @@ def sample_of(config: Resolved, objective: Objective, ledger: Ledger) -> tuple[A
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     look = _Look(config.replaced(trainer=trainer, callbacks=callbacks), objective, ledger)
-    return None if look.sample is None else (look.asked, look.sample)
+    look.run()
+    return look.answered
 
 
-class _Look(CommandLine):
-    """The command ``test``, at the prompts of a look."""
+@dataclass(frozen=True)
+class _Dealing:
+    """What a look asks, and the prompts that it deals for this.
+
+    Args:
+        asked: the question.
+        prompts: of the look.
+        available: prompts that the data has; None if the data generates any number.
+        sizes: prompts of each cluster, see `cluster_sizes`.
+    """
 
     asked: Asked
     prompts: Certification
+    available: int | None
+    sizes: Array
+
+
+class _Look(CommandLine):
+    """The command ``test``, at the prompts of a look; the constructor makes model, data and trainer.
+
+    Attributes:
+        answered: the question and its answers, after `run`; None on all processes but the first.
+    """
+
     registers = False
 
     def __init__(self, config: Resolved, objective: Objective, ledger: Ledger) -> None:
         self.objective, self.ledger = objective, ledger
-        self.sample: Sample | None = None
-        super().__init__("test", config, [])  # makes model, data and trainer, and calls `test`
+        self.answered: tuple[Asked, Sample] | None = None
+        super().__init__("test", config, [])
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Leave to `run` what LightningCLI's constructor would do at its end."""
+
+    def run(self) -> None:
+        """Call `test`. Collective."""
+        super()._run_subcommand("test")
 
     def test(
         self,
@@ -84,14 +112,13 @@ class _Look(CommandLine):
         check_ranges(self.objective, longest)
         self._check_first(datamodule.source("test"), longest)
         model.eval_group_size = 1
-        record = _Record(self.objective)
-        self.trainer.callbacks.append(record)  # type: ignore[attr-defined]
-        dealt = _Dealt(lambda: self._deal(datamodule, record, longest))
+        dealt = _Dealt(lambda: self._deal(datamodule, longest))
         self.trainer.test(model, dealt, ckpt_path, verbose=False, weights_only=weights_only)
+        record = dealt.record
         if record.rows is None:  # not the first process
             return
-        rows, source = _without_repeats(record.rows, self.prompts, record.assumed)
-        self.sample = Sample(rows, source, longest, record.single, self._told())
+        rows, source = _without_repeats(record.rows, record.dealing.prompts, record.assumed)
+        self.answered = record.dealing.asked, Sample(rows, source, longest, record.single, self._told())
 
     def _told(self) -> list[str]:
         """Differences of the policy to its training."""
@@ -103,39 +130,37 @@ class _Look(CommandLine):
         question = self.ledger.about["question"]
         first = Asked(question["prompts"], question["confidence"], 1, Used())
         available = None if getattr(source, "endless", False) else len(source)
-        wanted = first.prompts or len(source)
-        number = min(wanted, available or wanted)
-        _check_power(self.objective, longest, first, available, np.ones(number))
+        self._check_number(first, longest, available, len(source))
 
-    def _deal(self, data: GroupDataModule, record: _Record, longest: int | None) -> PromptLoader:
-        """The prompts of the look, which is written down before they are shown. Collective."""
+    def _check_number(self, asked: Asked, longest: int | None, available: int | None, default: int) -> None:
+        """Refuse a number of prompts that could certify nothing, even if the prompts are independent.
+
+        Args:
+            available: see `_Dealing`.
+            default: the number of prompts where none is asked for.
+        """
+        wanted = asked.prompts or default
+        number = min(wanted, available or wanted)
+        _check_power(self.objective, longest, asked, available, np.ones(number))
+
+    def _deal(self, data: GroupDataModule, longest: int | None) -> tuple[PromptLoader, _Record]:
+        """The prompts of the look, which is written down before they are shown, and its record. Collective."""
         with self.ledger.turn() as asked:
-            self.asked = asked
-            self.prompts, available = self._prompts(data, longest)
+            dealing = self._dealing(data, asked, longest)
             # Refuse too few clusters before the look is written down.
-            sizes = cluster_sizes(len(self.prompts.source), self.prompts.clusters)
-            _check_power(self.objective, longest, asked, available, sizes)
-            self.ledger.begin(asked, _shown(data, self.prompts))
+            _check_power(self.objective, longest, asked, dealing.available, dealing.sizes)
+            self.ledger.begin(asked, _shown(data, dealing.prompts))
+        return dealing.prompts.loader(data.eval_prompts, data.worker), _Record(self.objective, longest, dealing)
 
-        def check(signals: Signals) -> None:
-            try:
-                _check_power(self.objective, longest, asked, available, sizes, signals)
-            except ConfigError as error:
-                raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
-
-        record.check = check
-        return self.prompts.loader(data.eval_prompts, data.worker)
-
-    def _prompts(self, data: GroupDataModule, longest: int | None) -> tuple[Certification, int | None]:
-        """The prompts of the look, and the number that the data has; None if the data generates any number."""
+    def _dealing(self, data: GroupDataModule, asked: Asked, longest: int | None) -> _Dealing:
+        """The prompts that answer the question."""
         endless = getattr(data.source("test"), "endless", False)  # a user's own source may be any class
-        whole = data.certification(None, self.asked.used)
-        available = None if endless else len(whole.source)
-        wanted = self.asked.prompts or len(whole.source)
-        number = min(wanted, available or wanted)
-        _check_power(self.objective, longest, self.asked, available, np.ones(number))
-        chosen = whole if self.asked.prompts is None else data.certification(self.asked.prompts, self.asked.used)
-        return chosen, available
+        prompts = data.certification(None, asked.used)
+        available = None if endless else len(prompts.source)
+        self._check_number(asked, longest, available, len(prompts.source))
+        if asked.prompts is not None:
+            prompts = data.certification(asked.prompts, asked.used)
+        return _Dealing(asked, prompts, available, cluster_sizes(len(prompts.source), prompts.clusters))
 
 
 def _check_power(
@@ -149,24 +174,29 @@ def _check_power(
     """Refuse a look that could certify nothing even without a violation. Collective.
 
     Args:
-        available: prompts that the data has; None if the data generates any number.
+        available: see `_Dealing`.
         sizes: prompts of each cluster, see `cluster_sizes`.
         signals: of the first batch, if prompts were shown.
     """
-    words = "clusters of prompts" if sizes.max(initial=1) > 1 else "prompts"
+    clustered = bool(sizes.max(initial=1) > 1)
     planned = planned_tests(objective, signals or {}, longest, sizes)
-    check_prompts(planned, len(sizes), 1 - asked.level, available, words)
+    check_prompts(planned, len(sizes), 1 - asked.level, available, clustered)
 
 
 class _Dealt(LightningDataModule):
-    """Calls `deal` for the test prompts, when the processes are connected and the weights are read."""
+    """Calls `deal` for the test prompts and their record, when the processes are connected and the weights are read."""
 
-    def __init__(self, deal: Callable[[], PromptLoader]) -> None:
+    record: _Record
+
+    def __init__(self, deal: Callable[[], tuple[PromptLoader, _Record]]) -> None:
         super().__init__()
         self.deal = deal
 
     def test_dataloader(self) -> dict[str, PromptLoader]:
-        return {SPLIT: self.deal()}
+        loader, self.record = self.deal()
+        assert self.trainer is not None
+        self.trainer.callbacks.append(self.record)  # type: ignore[attr-defined]
+        return {SPLIT: loader}
 
 
 def _shown(data: GroupDataModule, prompts: Certification) -> dict[str, Any]:
@@ -181,19 +211,20 @@ def _shown(data: GroupDataModule, prompts: Certification) -> dict[str, Any]:
 
 
 class _Record(Callback):
-    """Gathers the sums of every prompt, and checks the first batch.
+    """Gathers the sums of every prompt, and refuses, by its first batch, a look that could certify nothing.
+
+    Args:
+        longest: see `Sample`.
+        dealing: the prompts.
 
     Attributes:
-        check: refuses, by the signals of the first batch, a look that could certify nothing.
         rows: sums ``[N]`` of all prompts by name; None but on the first process.
         single: see `Sample`.
         assumed: whether prompts are taken to be independent, because their clusters are not known.
     """
 
-    check: Callable[[Signals], None]
-
-    def __init__(self, objective: Objective) -> None:
-        self.objective = objective
+    def __init__(self, objective: Objective, longest: int | None, dealing: _Dealing) -> None:
+        self.objective, self.longest, self.dealing = objective, longest, dealing
         self.rows: dict[str, Tensor] | None = None
         self.single: dict[str, bool] = {}
         self.assumed = False
@@ -203,10 +234,17 @@ class _Record(Callback):
     ) -> None:
         if batch_idx == 0:
             signals: Signals = outputs["signals"]
-            for name, constraint in decided(self.objective).items():
+            for name, constraint in self.objective.decided.items():
                 signal = signals.get(key(name, constraint))
                 self.single[name] = signal is not None and signal.of_whole_answers
-            self.check(signals)
+            self._check(signals)
+
+    def _check(self, signals: Signals) -> None:
+        of = self.dealing
+        try:
+            _check_power(self.objective, self.longest, of.asked, of.available, of.sizes, signals)
+        except ConfigError as error:
+            raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
