@@ -14,7 +14,7 @@ from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_o
 from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.objective.measurement import behavior_metrics, ratios
-from lightning_cgrpo.objective.moments import clustered_rates, moments
+from lightning_cgrpo.objective.moments import clustered_rates, constraints_of, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -84,7 +84,7 @@ class RunningSums:
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
         rows, _ = self._samples()
-        names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
+        names = constraints_of(rows)
         total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
         return clustered_rates(names, total, means)
 
