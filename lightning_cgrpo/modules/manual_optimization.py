@@ -165,11 +165,11 @@ class ManualOptimization:
             return
         optimizer = self.optimizer.optimizer
         schedule = self.schedule(optimizer)
-        changed = {"initial_lr"} if schedule is None else RATES
+        kept_from_checkpoint = {"initial_lr"} if schedule is None else RATES
         if schedule is not None and not isinstance(schedule, OF_THE_RATE_ALONE):
-            changed = RATES | CYCLED
+            kept_from_checkpoint = RATES | CYCLED
         for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
-            for key in settings.keys() - changed:
+            for key in settings.keys() - kept_from_checkpoint:
                 value, saved = settings.get(key), group.get(key)
                 if value == saved:
                     continue

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.objective.moments import faults_of
 from lightning_cgrpo.objective.objective import Objective
 
 UPDATES = 20
@@ -57,7 +58,7 @@ class StandstillDetector:
 
     def _signals(self, totals: Mapping[str, float]) -> Iterator[tuple[str, bool]]:
         for name in self.objective.signal_names:
-            faults = totals.get(f"faults/{name}", 0.0)
+            faults = totals.get(faults_of(name), 0.0)
             finite = totals["answers"] - faults - totals.get(f"inapplicable/{name}", 0.0)
             if finite or faults:  # otherwise no answer needed the signal
                 yield f"faults/{name}", not finite

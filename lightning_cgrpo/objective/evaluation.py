@@ -14,7 +14,7 @@ from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_o
 from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.objective.measurement import behavior_metrics, ratios
-from lightning_cgrpo.objective.moments import clustered_rates, moments
+from lightning_cgrpo.objective.moments import clustered_rates, constraints_of, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 
@@ -84,7 +84,7 @@ class RunningSums:
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
         rows, _ = self._samples()
-        names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
+        names = constraints_of(rows)
         total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
         return clustered_rates(names, total, means)
 
@@ -92,13 +92,9 @@ class RunningSums:
         """The sums of this process's samples, ``[N]`` each, and the number of their different prompts. Collective."""
         first = self._batches[0] if self._batches else {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
-        if world()[1] > 1:
-            here = [rows[name].tolist() for name in (IDENTITY, CLUSTER)] if rows else [[], []]
-            parts = gathered(here)
-            everywhere = [[number for part in parts for number in part[kind]] for kind in (0, 1)]
-            if any(len(set(numbers)) < len(numbers) for numbers in everywhere):  # The first process counts all.
-                every = self.by_prompt()
-                rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
+        if world()[1] > 1 and _shared_between_processes(rows):
+            every = self.by_prompt()  # The first process counts all.
+            rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
         if not rows:
             return {}, 0
         identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
@@ -122,9 +118,12 @@ class RunningSums:
             return Evaluation()
         rows, different = self._samples()
         drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
-        numbers = torch.tensor([len(rows["answers"]), drawn, different], device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
-        total = all_sum_named(sums | dict(zip(("prompts", "drawn", "different"), numbers, strict=True)))
+        device = rows["answers"].device
+        sums["prompts"] = torch.tensor(len(rows["answers"]), device=device)
+        sums["drawn"] = torch.tensor(drawn, device=device)
+        sums["different"] = torch.tensor(different, device=device)
+        total = all_sum_named(sums)
         metrics = behavior_metrics(objective, total)
         return Evaluation(
             metrics,
@@ -136,6 +135,24 @@ class RunningSums:
             assumed=self.assumed,
             different=int(total["different"]),
         )
+
+
+def _shared_between_processes(rows: Mapping[str, Tensor]) -> bool:
+    """True if prompts may be of one sample across processes: equal ones, or of one cluster. Collective.
+
+    Equal prompts on one process count, too.
+
+    Args:
+        rows: sums of this process's prompts, empty without any.
+    """
+    identities_here = rows[IDENTITY].tolist() if rows else []
+    clusters_here = rows[CLUSTER].tolist() if rows else []
+    all_identities: list[float] = []
+    all_clusters: list[float] = []
+    for of_identities, of_clusters in gathered((identities_here, clusters_here)):
+        all_identities += of_identities
+        all_clusters += of_clusters
+    return any(len(set(numbers)) < len(numbers) for numbers in (all_identities, all_clusters))
 
 
 def _errors(objective: Objective, rows: Mapping[str, Tensor], total: Mapping[str, float]) -> dict[str, float]:

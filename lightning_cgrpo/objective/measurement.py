@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Rollouts, Signal, Signals, over_steps
-from lightning_cgrpo.objective.moments import moments
+from lightning_cgrpo.objective.moments import faults_of, moments, most_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 
@@ -47,9 +47,9 @@ def prompt_sums(
     answers = rollouts.mask[..., 0]
     sums = {"answers": by_prompt(torch.ones_like(answers)), "steps": by_prompt(rollouts.mask)}
     for name, pair in (objective.counts(signals) if counts is None else counts).items():
-        sums[f"violations/{name}"], sums[f"opportunities/{name}"] = pair
+        sums[violations_of(name)], sums[opportunities_of(name)] = pair
         signal = signals.get(key(name, objective.constraints[name]))
-        sums[f"most/{name}"] = sums["answers"] * most_opportunities(signal, longest or rollouts.mask.shape[-1])
+        sums[most_of(name)] = sums["answers"] * most_opportunities(signal, longest or rollouts.mask.shape[-1])
     for name in objective.rewards:
         value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = by_prompt(value)
@@ -58,7 +58,7 @@ def prompt_sums(
         present = signals[name].applicable
         absent = torch.zeros_like(sums["answers"]) if present is None else by_prompt(~present)
         if faults is not None:
-            sums[f"faults/{name}"] = faults[name]
+            sums[faults_of(name)] = faults[name]
             absent = absent - faults[name]
         sums[f"inapplicable/{name}"] = absent
     return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
@@ -88,17 +88,24 @@ def best_sums(objective: Objective, signals: Signals, longest: int | None = None
         violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
         excess = violations - constraint.bound.target * opportunities
         best = excess.argmin(-1, keepdim=True)
-        rows[f"violations/{name}"] = violations.gather(-1, best).squeeze(-1)
-        rows[f"opportunities/{name}"] = opportunities.gather(-1, best).squeeze(-1)
+        rows[violations_of(name)] = violations.gather(-1, best).squeeze(-1)
+        rows[opportunities_of(name)] = opportunities.gather(-1, best).squeeze(-1)
         most = most_opportunities(signal, longest or signal.value.shape[-1])
-        rows[f"most/{name}"] = torch.full_like(rows[f"opportunities/{name}"], most)
+        rows[most_of(name)] = torch.full_like(rows[opportunities_of(name)], most)
         if constraint.role == "constrain":
             meets = excess <= 0 if meets is None else meets & (excess <= 0)
-    if meets is not None:
-        none = ~meets.any(-1)
-        every = torch.ones_like(none).double()
-        rows |= {f"violations/{EVERY}": none.double(), f"opportunities/{EVERY}": every, f"most/{EVERY}": every}
-    return rows
+    return rows if meets is None else rows | _sums_of_every(meets)
+
+
+def _sums_of_every(meets: Tensor) -> dict[str, Tensor]:
+    """The sums ``[B]`` of `EVERY`: a prompt is one opportunity, and a violation if none of its answers meets all.
+
+    Args:
+        meets: ``[B, G]``, True for answers that meet the thresholds of all enforced constraints.
+    """
+    none = ~meets.any(-1)
+    ones = torch.ones_like(none).double()
+    return {violations_of(EVERY): none.double(), opportunities_of(EVERY): ones, most_of(EVERY): ones}
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
@@ -116,7 +123,7 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
         if (rate := metrics.get(constraint.bound.tag(name))) is not None:
             metrics[constraint.bound.tag(name)] = constraint.bound.shown(rate)
     for name in objective.signal_names:
-        if faults := sums.get(f"faults/{name}"):
+        if faults := sums.get(faults_of(name)):
             metrics[f"faults/{name}"] = faults
         if sums.get(f"inapplicable/{name}"):
             metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
@@ -135,7 +142,7 @@ def ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     if len(rewards) > 1:
         ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
     for name, constraint in objective.constraints.items():
-        ratios[constraint.bound.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
+        ratios[constraint.bound.tag(name)] = [(1.0, violations_of(name), opportunities_of(name))]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
 
 

@@ -118,11 +118,11 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
     """
     scalars: dict[str, Tensor] = {}
     for name in constraints:
-        violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
+        violations, opportunities = rows[violations_of(name)], rows[opportunities_of(name)]
         observed = opportunities > 0
         parts = {
             "observed": observed.sum(),
-            "most": rows[f"most/{name}"].maximum(opportunities).where(observed, 0).sum(),
+            "most": rows[most_of(name)].maximum(opportunities).where(observed, 0).sum(),
             "violations_squared": violations.square().sum(),
             "products": (violations * opportunities).sum(),
             "opportunities_squared": opportunities.square().sum(),
@@ -148,8 +148,8 @@ def moments_of(name: str, sums: Mapping[str, float]) -> Moments:
         return KindOfPrompts(*(moment(f"{of}.{field.name}") for field in fields(KindOfPrompts)))
 
     return Moments(
-        violations=sums[f"violations/{name}"],
-        opportunities=sums[f"opportunities/{name}"],
+        violations=sums[violations_of(name)],
+        opportunities=sums[opportunities_of(name)],
         observed=moment("observed"),
         most=moment("most"),
         violating=kind("violating"),
@@ -175,6 +175,32 @@ def clustered_rates(
         if found.opportunities:
             rates[name] = found.mean() if name in means else found.rate()
     return rates
+
+
+def violations_of(constraint: str) -> str:
+    """The name of a constraint's violations among sums."""
+    return f"violations/{constraint}"
+
+
+def opportunities_of(constraint: str) -> str:
+    """The name of a constraint's opportunities among sums."""
+    return f"opportunities/{constraint}"
+
+
+def most_of(constraint: str) -> str:
+    """The name, among sums, of the most opportunities that answers can have."""
+    return f"most/{constraint}"
+
+
+def faults_of(signal: str) -> str:
+    """The name of a signal's faults among sums."""
+    return f"faults/{signal}"
+
+
+def constraints_of(sums: Iterable[str]) -> list[str]:
+    """The constraints whose violations are among names of sums."""
+    start = violations_of("")
+    return [name.removeprefix(start) for name in sums if name.startswith(start)]
 
 
 def _place(name: str, part: str) -> str:

@@ -17,6 +17,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Signals, over_steps
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.evaluation import CLUSTER
+from lightning_cgrpo.objective.moments import faults_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
@@ -135,8 +136,8 @@ def _independence(clusters: Tensor | None) -> str:
 
 def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
     """The number of answers whose values are beyond their declared range."""
-    opportunities = rows[f"opportunities/{name}"]
-    violations = (rows[f"violations/{name}"] - least * opportunities) / width
+    opportunities = rows[opportunities_of(name)]
+    violations = (rows[violations_of(name)] - least * opportunities) / width
     # Signals are float32, which rounds a value at the edge of its range.
     rounding = EDGE * opportunities
     return int(((violations < -rounding) | (violations > opportunities + rounding)).sum())
@@ -241,7 +242,7 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     """
     constraint = objective.constrained[name]
     _check_faults(name, constraint, rows)
-    violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
+    violations, opportunities = rows[violations_of(name)].numpy(), rows[opportunities_of(name)].numpy()
     least, width = _range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
     if constraint.bound.of_mean:
@@ -264,7 +265,7 @@ def _check_faults(name: str, constraint: Constraint, rows: Mapping[str, Tensor])
     read = [constraint.signal or name]
     if constraint.given is not None:
         read.append(constraint.given)
-    faults = max(int(rows[f"faults/{signal}"].sum()) for signal in read)
+    faults = max(int(rows[faults_of(signal)].sum()) for signal in read)
     if faults:
         raise UserError(
             f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "

@@ -1,4 +1,9 @@
-"""The fingerprint of a prompt: equal for prompts that a policy can't tell apart."""
+"""The fingerprint of a prompt: equal for prompts that a policy can't tell apart.
+
+- Prompts: `prompt_fingerprint`, of what a policy reads of one; `identities` of a batch.
+- Rows of a data set: `record_fingerprints`, of all columns of each row, beside that of its prompt.
+- Any other value, such as the name of a cluster: `number_of`, of its whole content.
+"""
 
 from __future__ import annotations
 

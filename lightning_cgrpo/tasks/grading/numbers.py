@@ -15,21 +15,29 @@ LARGEST_POWER = 400
 _DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 _OVER = r"\s?/\s?([0-9]+)"
 _MIXED = re.compile(rf"([0-9]+)(?:\s+([0-9]+){_OVER}|\s*\\[dt]?frac\{{([0-9]+)\}}\{{([0-9]+)\}})")
+"""A whole number and a fraction: "1 1/2", or with LaTeX's frac."""
 _POWER = r"(?:[eE]|\s?(?:\\times|\\cdot|\u00d7|\u00b7|\*|x)\s?10\s?\^\s?)\{?([+-]?[0-9]+)\}?"
-_PLAIN = re.compile(rf"({_DECIMAL})(?:{_POWER}|{_OVER})?")
+"""A power of ten after a decimal: the "e-05" of "1e-05", or "x 10^5"."""
+_DECIMAL_OR_FRACTION = re.compile(rf"({_DECIMAL})(?:{_POWER}|{_OVER})?")
+"""A decimal, also with a power of ten or over a whole number: "1,234.50", "1e-05", "1/2"."""
 _SIGN = re.compile(r"([+-]?)\s?(?:\\?\$|[€£])?\s?([+-]?)")
+"""A sign before or after that of a currency, both optional: "-$5", "$-5"; it also matches nothing."""
 _SPACED = re.compile(r"^[+-]?\\?\$?[0-9]{1,3}(?:(?:\{,\}|\\[,;! ]|[_ \u202f\xa0])[0-9]{3})+(?![0-9]|\s?/)")
+"""Digits in groups of three, apart by a space, an underscore or LaTeX's comma: "12 345", "12_345", "12{,}345"."""
 _RAISED = re.compile("[0-9][\u207a\u207b\u00b9\u00b2\u00b3\u2070\u2074-\u2079]")
+"""A digit and a raised digit or sign, which is an exponent: "10⁵"."""
 _SKIPPED = re.compile(r"\s[0-9]|\*\*[0-9(]|\.\.|[.'\u2019\u2032][0-9]")
 """What makes another number of the number before it, and math-verify would skip: "12 13", "10**3", "5'11"."""
 _BEFORE = re.compile(r"[0-9)](?:\s?[*/^\u00d7\u00b7\u00b1\u2044\u2013]\s?|:)$")
+"""Beside formulas, what makes another number of the number after it: "3 *", "2^", "5:"."""
 _AFTER = re.compile(r"\s?\^|\s?[-+*/\u00d7\u00b7\u00b1\u2044\u2013]\s?[0-9(]|:[0-9]|\s?[\u00bc-\u00be\u2150-\u215f]")
-"""Beside formulas, what makes another number of the number after it, or before it."""
+"""Beside formulas, what makes another number of the number before it: "^", "* 3", ":5", " ½"."""
 _WORD = re.compile(r"\$?\s*(?:\\text\{)?\s*([^\W\d_]+)")
 """The word after a number, also after a formula's end."""
 _MAGNITUDE = re.compile(r"\s?[kmbt]n?\b", re.IGNORECASE)
 """After an amount of money: "$5M"."""
 _EXPONENT = re.compile(r"(?:\^\{?-?[0-9]\}?|[\u00b2\u00b3])$")
+"""The exponent of a unit: "cm^2", "m³"."""
 _TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\{([^{}]*)\}")
 _SHORT_UNITS = frozenset("cm mm km kg mg ml ft lb oz mi".split())  # noqa: SIM905
 _LETTERS = frozenset("mshgl")
@@ -58,10 +66,10 @@ def read_number(text: str) -> Fraction | None:
         raise UnreadableError(text)
     if len(text) > LONGEST:
         return None
-    text = _plain(text)
+    text = _normalized(text)
     sign = _SIGN.match(text)
     assert sign is not None  # it also matches nothing
-    digits = _MIXED.match(text, sign.end()) or _PLAIN.match(text, sign.end())
+    digits = _MIXED.match(text, sign.end()) or _DECIMAL_OR_FRACTION.match(text, sign.end())
     size = None if digits is None else _size(digits)
     if digits is None or size is None:
         return None
@@ -69,6 +77,7 @@ def read_number(text: str) -> Fraction | None:
     money = sign[0].strip(" +-") != ""
     if _SKIPPED.match(rest) or (money and _MAGNITUDE.match(rest)):
         raise UnreadableError(text)
+    _check_unit(rest)
     if not _is_unit(rest):
         # math-verify would read "1e-05 x" as another number.
         if re.search(r"\s|[eE]", digits[0]) and "\\" not in digits[0]:
@@ -77,7 +86,7 @@ def read_number(text: str) -> Fraction | None:
     return -size if "-" in sign.groups() else size
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     """The text without LaTeX's words and delimiters, without spaces in numbers, and with fractions spelled out."""
     text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
     text = text.replace("\N{FRACTION SLASH}", "/")
@@ -85,7 +94,7 @@ def _plain(text: str) -> str:
 
 
 def _size(digits: re.Match[str]) -> Fraction | None:
-    """The number that `_MIXED` or `_PLAIN` has matched, without a sign; None for a mixed number over 0.
+    """The number that `_MIXED` or `_DECIMAL_OR_FRACTION` has matched, without a sign; None for a mixed number over 0.
 
     Raises:
         UnreadableError: the number is over 0, or has a power beyond `LARGEST_POWER`.
@@ -99,21 +108,37 @@ def _size(digits: re.Match[str]) -> Fraction | None:
     return Fraction(decimal.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
 
 
-def _is_unit(text: str) -> bool:
-    words = [word.strip("()") for word in text.split()]
+def _check_unit(text: str) -> None:
+    """Refuse what stands after a number and makes another number of it, unless a connector such as "and" follows.
+
+    Raises:
+        UnreadableError: a word changes the number, or the number goes on, as in "6 ft 2 in" or "12_34".
+    """
+    words = _words(text)
     if not _CONNECTORS.isdisjoint(words):
-        return False
-    if any(changes_number(word.strip(".,")) for word in words):
+        return
+    if any(changes_number(word.strip(".,")) for word in words) or text.startswith("_"):
         raise UnreadableError(text)
-    if text and not text[0].isspace():  # "2x" is a product
-        if text[0] == "_":
-            raise UnreadableError(text)
-        return False
-    if not any(map(_names_unit, words)):
-        return not words
-    if not all(_names_unit(word) or word.isalpha() for word in words):  # such as "6 ft 2 in"
+    mixed = any(map(_names_unit, words)) and not all(_names_unit(word) or word.isalpha() for word in words)
+    if mixed and text[0].isspace():
         raise UnreadableError(text)
-    return not any(word.casefold() in _FUNCTIONS for word in words)
+
+
+def _is_unit(text: str) -> bool:
+    """True if what stands after a number, and passes `_check_unit`, is nothing or words of a unit."""
+    words = _words(text)
+    if not words:
+        return True
+    if not text[0].isspace():  # "2x" is a product
+        return False
+    if not _CONNECTORS.isdisjoint(words) or any(word.casefold() in _FUNCTIONS for word in words):
+        return False
+    return any(map(_names_unit, words))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text without parentheses around them."""
+    return [word.strip("()") for word in text.split()]
 
 
 def _names_unit(word: str) -> bool:
@@ -146,7 +171,7 @@ def whole_number(text: str, part: str) -> str:
     """
     taken = part.strip().rstrip(".")
     place = text.rfind(taken)
-    for pattern in (_MIXED, _PLAIN):
+    for pattern in (_MIXED, _DECIMAL_OR_FRACTION):
         for match in pattern.finditer(text):
             if match.start() <= place and place + len(taken) <= match.end():
                 if _goes_on(text, match):
