@@ -12,10 +12,11 @@ import lzma
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from driving_scenes.cache import remember, remembered, state
 from driving_scenes.damage import fault, faults
@@ -30,11 +31,32 @@ ADJACENT = 550_000
 """Most microseconds between two frames that the devkit's script for one stage compares."""
 PRIVATE_FRAMES = 5
 """Frames of a scene of the private test, which make two overlapping histories."""
-Entry: TypeAlias = dict[str, Any]
-"""A file's part of the index, as JSON: `state`, `folders` of its images, `error` or None, `places` (of its tokens, see
-`frames`), `times` (microseconds by token), `ends` (tokens of last frames), `town`, `images` (their number), `faults` by
-path, `broken` tokens, whose images have faults, and of synthetic scenes `log` and `after`, the token of the last frame
-before."""
+
+
+@dataclass
+class Entry:
+    """What the index knows of a file, a log or a synthetic scene."""
+
+    folders: list[str] = field(default_factory=list)  # of its images
+    error: str | None = None  # why the file can't be read
+    places: dict[str, int | list[int] | None] = field(default_factory=dict)  # first row or rows by token, see `frames`
+    times: dict[str, int] = field(default_factory=dict)  # microseconds by token
+    ends: list[str] = field(default_factory=list)  # tokens of scenes' last frames
+    town: str | None = None  # the name of its map
+    images: int = 0  # number of images that scenes need
+    faults: dict[str, str] = field(default_factory=dict)  # of images, by path
+    broken: list[str] = field(default_factory=list)  # tokens of scenes whose images have faults
+    log: str | None = None  # of a synthetic scene
+    after: str | None = None  # of a synthetic scene: the token of the last frame before it
+    state: str = ""  # of the file and its folders of images, as they were indexed
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Entry:
+        """The entry of a JSON object."""
+        return cls(**content)
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
 
 
 class SplitIndex:
@@ -72,22 +94,23 @@ class SplitIndex:
         before = dict(known)
 
         def indexed(path: Path, content: Callable[[Any, Entry], None]) -> Entry:
-            entry = known.get(str(path))
-            if fresh or entry is None or entry["state"] != state(path, *map(Path, entry["folders"])) or _mended(entry):
-                entry = known[str(path)] = self._entry(path, content)
+            entry = Entry.read(known[str(path)]) if str(path) in known else None
+            if fresh or entry is None or entry.state != state(path, *map(Path, entry.folders)) or _mended(entry):
+                entry = self._entry(path, content)
+                known[str(path)] = entry.as_json()
             return entry
 
         self.logs = logs
         paths = [self.logs_folder / f"{log}.pkl" for log in logs]
         self.entries = {path: indexed(path, self._index_log) for path in paths}
-        self._files = {token: path for path, entry in self.entries.items() for token in entry["places"]}
+        self._files = {token: path for path, entry in self.entries.items() for token in entry.places}
         if self.split.filter.get("include_synthetic_scenes"):
-            ends = {token for entry in self.entries.values() for token in entry["ends"]}
+            ends = {token for entry in self.entries.values() for token in entry.ends}
             for path in sorted(self.synthetic_folder.glob("*.pkl")):
                 entry = indexed(path, self._index_synthetic)
                 if self._belongs(entry, ends):
                     self.synthetic[path] = entry
-                    self._files |= dict.fromkeys(entry["places"], path)
+                    self._files |= dict.fromkeys(entry.places, path)
         if known != before:
             remember(self._name, known)
 
@@ -104,13 +127,13 @@ class SplitIndex:
         towns = {town for town in self._towns if self._map_fault(town)}
         left_out: set[str] = set()
         for entry in (*self.entries.values(), *self.synthetic.values()):
-            left_out.update(entry["places"] if entry["town"] in towns else entry["broken"])
+            left_out.update(entry.places if entry.town in towns else entry.broken)
         return sorted(self._files.keys() - left_out)[: self.split.filter.get("max_scenes")]
 
     def frames(self, token: str) -> list[dict[str, Any]] | None:
         """A scene's frames in its log; None for a synthetic scene with annotations, which the devkit reads itself."""
         path = self._files[token]
-        place = (self.entries.get(path) or self.synthetic[path])["places"][token]
+        place = (self.entries.get(path) or self.synthetic[path]).places[token]
         if place is None:
             return None
         log = _unpickled(path)
@@ -122,7 +145,7 @@ class SplitIndex:
         None for synthetic scenes and the private test, and where the log ends, pauses, or lacks the route or an image.
         """
         path = self._files[token]
-        place = self.entries[path]["places"][token] if path in self.entries else None
+        place = self.entries[path].places[token] if path in self.entries else None
         if not isinstance(place, int):
             return None
         frames: list[dict[str, Any]] = _unpickled(path)[place + 1 : place + 1 + self.history + self.future]
@@ -149,7 +172,7 @@ class SplitIndex:
         """Of `tokens`, the last before each in its log, if at most 0.55 s before: the devkit's pairs of one stage."""
         before = {}
         for entry in self.entries.values():
-            times = [(time, token) for token, time in entry["times"].items() if token in tokens]
+            times = [(time, token) for token, time in entry.times.items() if token in tokens]
             for (time, token), (next_time, next_token) in pairwise(sorted(times)):
                 if next_time - time <= ADJACENT:
                     before[next_token] = token
@@ -166,11 +189,11 @@ class SplitIndex:
     def inventory(self) -> list[Pieces]:
         """Pieces that the indexed logs need."""
         every = (*self.entries.items(), *self.synthetic.items())
-        images = tuple(f"{path}: {why}" for _, entry in every for path, why in entry["faults"].items())
+        images = tuple(f"{path}: {why}" for _, entry in every for path, why in entry.faults.items())
         pieces = [
             Pieces("logs", len(self.entries), _errors(self.entries)),
             self._tokens_found(),
-            Pieces("images", sum(entry["images"] for _, entry in every), images),
+            Pieces("images", sum(entry.images for _, entry in every), images),
             self._maps_found(),
         ]
         if self.folders.metric_cache is not None:
@@ -182,7 +205,7 @@ class SplitIndex:
 
     def _tokens_found(self) -> Pieces:
         """Tokens of logs that can't be read are unknown, unless the logs are all of the split."""
-        tokens = {token for entry in self.entries.values() for token in entry["places"]}
+        tokens = {token for entry in self.entries.values() for token in entry.places}
         whole = self.listed is not None and set(self.logs) == set(self.split.filter.get("log_names") or self.logs)
         lost = sorted((self.listed or set()) - tokens) if whole else []
         return Pieces("tokens", len(tokens) + len(lost), tuple(f"{self.logs_folder}: no token {name}" for name in lost))
@@ -202,13 +225,13 @@ class SplitIndex:
         named = {token for _, _, after in self.split.pairs for pair in after for token in pair}
         for key in ("synthetic_scene_tokens", "reactive_synthetic_initial_tokens"):
             named |= set(self.split.filter.get(key) or ())
-        present = {token for entry in self.synthetic.values() for token in entry["places"]}
+        present = {token for entry in self.synthetic.values() for token in entry.places}
         lost = tuple(f"{self.synthetic_folder}: no synthetic scene {token}" for token in sorted(named - present))
         return Pieces("synthetic scenes", len(named | present), lost)
 
     @property
     def _towns(self) -> set[str]:
-        return {entry["town"] for entry in (*self.entries.values(), *self.synthetic.values()) if entry["town"]}
+        return {entry.town for entry in (*self.entries.values(), *self.synthetic.values()) if entry.town}
 
     def _map_fault(self, town: str) -> str | None:
         maps = sorted((self.folders.maps / town).glob("*/map.gpkg"))
@@ -217,60 +240,62 @@ class SplitIndex:
     def _belongs(self, entry: Entry, ends: set[str]) -> bool:
         """As in the devkit: scenes of the listed tokens, else of the indexed logs."""
         named = self.split.filter.get("synthetic_scene_tokens")
-        if entry["error"] is not None or entry["log"] is None:
+        if entry.error is not None or entry.log is None:
             return True
-        chosen = entry["after"] in ends if named is None else not entry["places"].keys().isdisjoint(named)
-        return chosen and self.logs_folder / f"{entry['log']}.pkl" in self.entries
+        chosen = entry.after in ends if named is None else not entry.places.keys().isdisjoint(named)
+        return chosen and self.logs_folder / f"{entry.log}.pkl" in self.entries
 
     def _entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
-        entry: Entry = {"folders": [], "error": None, "places": {}, "times": {}, "ends": [], "town": None}
-        entry |= {"images": 0, "faults": {}, "broken": [], "log": None, "after": None, "state": state(path)}
+        entry = Entry()
         try:
             content(_unpickled.__wrapped__(path), entry)
         except FileNotFoundError:
-            entry["error"] = "missing"
+            entry.error = "missing"
         except Exception as error:  # damaged pickles raise errors of all kinds
-            entry |= {"places": {}, "error": f"corrupt ({type(error).__name__}: {first_line(error)})"}
-        entry["state"] = state(path, *map(Path, entry["folders"]))
+            entry.places, entry.error = {}, f"corrupt ({type(error).__name__}: {first_line(error)})"
+        entry.state = state(path, *map(Path, entry.folders))
         return entry
 
     def _index_log(self, log: list[dict[str, Any]], entry: Entry) -> None:
         if "anns" not in log[0]:
             return self._index_private(log, self.images, entry)
-        entry["town"] = log[0]["map_location"]
+        entry.town = log[0]["map_location"]
         length = self.history + self.future
+        shown = {}
         for start in range(0, len(log) - length + 1, self.split.filter.get("frame_interval") or length):
             now = log[start + self.history - 1]
             routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
             if routed and (self.listed is None or now["token"] in self.listed):
-                entry["places"][now["token"]] = start
-                entry["times"][now["token"]] = int(now["timestamp"])
-                entry["ends"].append(log[start + length - 1]["token"])
-        shown = {token: range(start, start + self.history) for token, start in entry["places"].items()}
-        self._index_images(log, self.images, shown, entry)
-        return None
+                entry.places[now["token"]] = start
+                entry.times[now["token"]] = int(now["timestamp"])
+                entry.ends.append(log[start + length - 1]["token"])
+                shown[now["token"]] = range(start, start + self.history)
+        return self._index_images(log, self.images, shown, entry)
 
     def _index_synthetic(self, scene: Any, entry: Entry) -> None:
         if isinstance(scene, list):
             return self._index_private(scene, self.synthetic_images, entry)
         about = scene["scene_metadata"]
-        entry |= {"places": {about["initial_token"]: None}, "town": about["map_name"], "log": about["log_name"]}
-        entry["after"] = about["corresponding_original_scene"]
-        shown = {about["initial_token"]: range(self.history)}
-        return self._index_images(scene["frames"], self.synthetic_images, shown, entry)
+        token = about["initial_token"]
+        entry.town, entry.log = about["map_name"], about["log_name"]
+        entry.after = about["corresponding_original_scene"]
+        entry.places[token] = None
+        return self._index_images(scene["frames"], self.synthetic_images, {token: range(self.history)}, entry)
 
     def _index_private(self, frames: list[dict[str, Any]], images: Path, entry: Entry) -> None:
         """Histories without annotations: of each scene's five frames, the first four and the last four."""
         scenes: dict[str, list[int]] = defaultdict(list)
         for number, frame in enumerate(frames):
             scenes[frame["scene_token"]].append(number)
+        places = {}
         for rows in scenes.values():
             rows.sort(key=lambda row: frames[row].get("frame_idx", row))
             for place in (rows[:-1], rows[1:]) if len(rows) == PRIVATE_FRAMES else ():
-                entry["places"][frames[place[self.history - 1]]["token"]] = place
+                places[frames[place[self.history - 1]]["token"]] = place
         wanted = (self.listed or set()) | set(self.split.filter.get("reactive_synthetic_initial_tokens") or ())
-        entry["places"] = {token: place for token, place in entry["places"].items() if not wanted or token in wanted}
-        self._index_images(frames, images, entry["places"], entry)
+        shown = {token: place for token, place in places.items() if not wanted or token in wanted}
+        entry.places.update(shown)
+        self._index_images(frames, images, shown, entry)
 
     def _index_images(
         self, frames: Sequence[dict[str, Any]], folder: Path, shown: Mapping[str, Sequence[int]], entry: Entry
@@ -281,9 +306,9 @@ class SplitIndex:
             for token, rows in shown.items()
         }
         images = {image for some in needed.values() for image in some}
-        entry["folders"] = sorted({str(Path(image).parent) for image in images})
-        entry["images"], entry["faults"] = len(images), faults(sorted(images))
-        entry["broken"] = [name for name, some in needed.items() if not entry["faults"].keys().isdisjoint(some)]
+        entry.folders = sorted({str(Path(image).parent) for image in images})
+        entry.images, entry.faults = len(images), faults(sorted(images))
+        entry.broken = [name for name, some in needed.items() if not entry.faults.keys().isdisjoint(some)]
 
 
 @lru_cache(LOGS_KEPT)
@@ -300,12 +325,12 @@ def read_cache(path: Path) -> Any:
 
 def _mended(entry: Entry) -> bool:
     """True if a damaged image has changed; a file that is written in place leaves its folder's time as it was."""
-    damaged = {path: why for path, why in entry["faults"].items() if why != "missing"}
+    damaged = {path: why for path, why in entry.faults.items() if why != "missing"}
     return bool(damaged) and faults(damaged) != damaged
 
 
 def _errors(entries: dict[Path, Entry]) -> tuple[str, ...]:
-    return tuple(f"{path}: {entry['error']}" for path, entry in entries.items() if entry["error"])
+    return tuple(f"{path}: {entry.error}" for path, entry in entries.items() if entry.error)
 
 
 def _image(folder: Path, frame: dict[str, Any], camera: str) -> str:

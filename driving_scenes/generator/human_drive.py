@@ -20,6 +20,24 @@ STEPS = 16
 DT = 0.25
 ACCELERATION, BRAKE, HARDEST, JERK = 1.4, 2.0, 3.5, 3.0
 """m/s², m/s², m/s², m/s³."""
+HEADWAY = 1.2
+"""Seconds that a driver keeps to the leader."""
+STANDING_GAP = 2.5
+"""Meters that a driver keeps to a standing leader."""
+SMALLEST_GAP = 0.3
+"""Meters; a driver brakes no harder for smaller gaps."""
+REACHED_IN = 0.5
+"""Seconds in which a driver would reach the speed that is allowed where the driver is then."""
+FREE_BRAKE = 1.5
+"""Hardest braking without a leader, as a multiple of `BRAKE`."""
+START_SHARE = (0.8, 0.97)
+"""Least and most of the allowed speed at t = 0, as shares."""
+START_GAP = 3.0
+"""Meters to a leader that braking from the speed at t = 0 leaves."""
+START_BRAKE = 0.8
+"""The braking that the speed at t = 0 may require, as a share of `BRAKE`."""
+STANDING = 0.5
+"""Speed at t = 0 in m/s below which the human stands."""
 CALM: Array = np.repeat([1.0, 0.6, 0.25], 3)
 """Each driver's share of the allowed speed."""
 FORESIGHT = np.tile([1, 6, 14], 3)
@@ -94,47 +112,62 @@ def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) 
 
 def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
     """Random speed and acceleration at t = 0 that let a driver brake behind the leaders."""
-    speed = site.speed * rng.uniform(0.8, 0.97)
+    speed = site.speed * rng.uniform(*START_SHARE)
     slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
     acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
     gap = others.near[:, 0] - site.s - FRONT_LENGTH
     ahead = np.isfinite(gap) & (gap > -FRONT_LENGTH)
-    room = np.maximum(gap[ahead] - 3.0, 0)
+    room = np.maximum(gap[ahead] - START_GAP, 0)
     slower = others.speed[ahead, :9].min(1).clip(0)  # in the next 2 s
-    reachable = np.sqrt(slower**2 + 2 * BRAKE * 0.8 * room)
+    reachable = np.sqrt(slower**2 + 2 * BRAKE * START_BRAKE * room)
     if len(reachable) and reachable.min() < speed:
         speed = float(reachable.min())
         acceleration = min(acceleration, float(-rng.uniform(0.3, 0.9) * BRAKE))
-    if speed < 0.5:
+    if speed < STANDING:
         return 0.0, 0.0
     return speed, min(acceleration, speed / 2)
 
 
 def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
-    """Distances and speeds ``[C, 17]`` of C drivers: Intelligent Driver Model, limited jerk."""
+    """Distances along the path and speeds ``[C, 17]`` of C drivers, whose jerk is limited."""
     drivers = np.arange(len(CALM))
     near, lead = _foreseen(others)
-    free = np.full((len(CALM), 1, STEPS + 1), np.inf)
-    near, lead = np.concatenate([near, free], 1), np.concatenate([lead, 0 / free], 1)
-    s, v, a = (np.full(len(CALM), value) for value in (place, *start))
-    places, speeds = [s], [v]
+    # One more leader, at infinity, for drivers without any.
+    none = np.full((len(CALM), 1, STEPS + 1), np.inf)
+    near, lead = np.concatenate([near, none], 1), np.concatenate([lead, np.zeros_like(none)], 1)
+    places = [np.full(len(CALM), place)]
+    speed, acceleration = (np.full(len(CALM), value) for value in start)
+    speeds = [speed]
     for step in range(STEPS):
-        target = CALM * np.interp(s + 0.5 * v, site.path.s, site.speeds)
-        wanted = ((target - v) / 0.5).clip(-1.5 * BRAKE, ACCELERATION)
-        gap = near[:, :, step] - (s + FRONT_LENGTH)[:, None]
-        gap[gap < -FRONT_LENGTH] = np.inf  # beside or behind
-        first = gap.argmin(1)
-        space = gap[drivers, first].clip(0.3)
-        closing = v - lead[drivers, first, step]
-        keep = 2.5 + (1.2 * v + v * closing / (2 * np.sqrt(ACCELERATION * BRAKE))).clip(0)
-        wanted = np.minimum(wanted, ACCELERATION * (1 - (keep / space) ** 2)).clip(-HARDEST)
-        a = a + (wanted - a).clip(-JERK * DT, JERK * DT)
-        faster = (v + a * DT).clip(0)
-        s, a = s + (v + faster) / 2 * DT, (faster - v) / DT
-        v = faster
-        places.append(s)
-        speeds.append(v)
+        target = CALM * np.interp(places[-1] + REACHED_IN * speed, site.path.s, site.speeds)
+        gaps = near[:, :, step] - (places[-1] + FRONT_LENGTH)[:, None]
+        gaps[gaps < -FRONT_LENGTH] = np.inf  # beside or behind
+        first = gaps.argmin(1)
+        closing = speed - lead[drivers, first, step]
+        wanted = _wanted(speed, gaps[drivers, first], closing, target)
+        acceleration = acceleration + (wanted - acceleration).clip(-JERK * DT, JERK * DT)
+        faster = (speed + acceleration * DT).clip(0)
+        places.append(places[-1] + (speed + faster) / 2 * DT)
+        acceleration = (faster - speed) / DT
+        speed = faster
+        speeds.append(speed)
     return np.stack(places, 1), np.stack(speeds, 1)
+
+
+def _wanted(speed: Array, gap: Array, closing: Array, target: Array) -> Array:
+    """Accelerations ``[C]`` of the Intelligent Driver Model, whose free drive is replaced by a steady change of speed.
+
+    Args:
+        speed: m/s.
+        gap: meters to the leader; inf without one.
+        closing: m/s by which the driver is faster than the leader.
+        target: m/s that the driver would drive without a leader.
+    """
+    alone = ((target - speed) / REACHED_IN).clip(-FREE_BRAKE * BRAKE, ACCELERATION)
+    keep = STANDING_GAP + (HEADWAY * speed + speed * closing / (2 * np.sqrt(ACCELERATION * BRAKE))).clip(0)
+    behind = ACCELERATION * (1 - (keep / gap.clip(SMALLEST_GAP)) ** 2)
+    wanted: Array = np.minimum(alone, behind).clip(-HARDEST)
+    return wanted
 
 
 def _foreseen(others: Obstacles) -> tuple[Array, Array]:

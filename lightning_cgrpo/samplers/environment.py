@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.policies.action_distributions import Categorical, Gaussian
+from lightning_cgrpo.policies.action_distributions import ActionDistribution, Categorical, Gaussian
 from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
@@ -88,15 +88,17 @@ class EnvironmentSampler(Sampler):
             here, there = getattr(world, name), getattr(policy, name, None)
             if here is not None and there is not None and here != there:
                 raise UserError(f"Expected policy.{name} to be {here}, as in {kind}, but got {there}.")
-        if world.action_size != acts.action_size:
-            wanted, got = (
-                "discrete actions" if size is None else f"actions of {size} numbers"
-                for size in (world.action_size, acts.action_size)
+        if world.action_size is None and acts.action_size is not None:
+            raise UserError(
+                f"Expected a policy with discrete actions, as in {kind}, but got actions of {acts.action_size} "
+                "numbers, try CategoricalMLP."
             )
-            hint = (
-                "CategoricalMLP" if world.action_size is None else f"GaussianMLP with action_size: {world.action_size}"
+        if world.action_size is not None and world.action_size != acts.action_size:
+            got = "discrete actions" if acts.action_size is None else f"actions of {acts.action_size} numbers"
+            raise UserError(
+                f"Expected a policy with actions of {world.action_size} numbers, as in {kind}, but got {got}, "
+                f"try GaussianMLP with action_size: {world.action_size}."
             )
-            raise UserError(f"Expected a policy with {wanted}, as in {kind}, but got {got}, try {hint}.")
         if isinstance(acts, Gaussian) and not (_close(world.low, acts.low) and _close(world.high, acts.high)):
             raise UserError(
                 f"Expected the policy's bounds to be those of {kind}, low {world.low} and high {world.high}, but got "
@@ -111,6 +113,16 @@ class EnvironmentSampler(Sampler):
         return play(policy, episodes, noise(*shape), expected if known else None)
 
 
+class _Step(NamedTuple):
+    """One step of n running episodes, or the steps of all episodes."""
+
+    place: Tensor  # [n] int64, indices into the B * G * T steps
+    states: Tensor  # [n] before the step
+    actions: Tensor  # [n] or [n, D]
+    outputs: Tensor  # [n, outputs] of the network
+    reached: Tensor  # [n] states after the step
+
+
 def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int | None = None) -> Rollouts:
     """Act until all episodes end or the draws in [0, 1), one per step and number of an action, are used up.
 
@@ -119,10 +131,9 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
         expected: outputs of the network; missing ones would be actions that are never taken, or widths shared.
     """
     actor, distribution = policy.actor(), policy.distribution
-    numbers = getattr(policy, "observation_size", None)  # of the shipped networks, for vectors alone
-    wanted = None if numbers is None else (numbers,)
-    shape, horizon = draws.shape[:3], draws.shape[2]
-    steps: list[tuple[Tensor, ...]] = []
+    observation_size = getattr(policy, "observation_size", None)  # of the shipped networks, for vectors alone
+    horizon = draws.shape[2]
+    steps: list[_Step] = []
     with torch.inference_mode():
         states = episodes.start.clone()
         rows = torch.arange(len(states), device=states.device) * horizon
@@ -137,26 +148,40 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
                 if len(rows) == 0 and step:
                     break
             observations = floating(episodes.observe(states.clone()))
-            if wanted not in (None, (got := tuple(observations.shape[1:]))):
-                raise UserError(
-                    f"Expected observations of shape {wanted}, as policy.observation_size says, but got {got}, try a "
-                    "NetworkPolicy with a network for this shape, or an environment with flat observations."
-                )
+            _check_observations(observations, observation_size)
             if memory is None:
                 outputs = actor(observations)
             else:
                 outputs, memory = actor(observations, memory)
-            if expected not in (None, outputs.shape[-1]):
-                raise UserError(f"Expected {expected} outputs of the policy's network, but got {outputs.shape[-1]}.")
+            _check_outputs(outputs, expected)
             actions = distribution.sample(outputs, coming[step])
             # Copies, because the world may work in place, on its arguments or on what it returned.
             reached = episodes.step(states.clone(), distribution.applied(actions).clone()).clone()
-            steps.append((rows + step, states, actions, outputs, reached))
+            steps.append(_Step(rows + step, states, actions, outputs, reached))
             states = reached
-    place, states, actions, outputs, reached = (torch.cat(column) for column in zip(*steps, strict=True))
-    real = (~episodes.ended(states.clone())).nonzero().squeeze(-1)
-    place, states, actions, reached = place[real], states[real], actions[real], reached[real]
-    log_probs = distribution.evaluate(outputs[real], actions).log_probs
+    return _rollouts(steps, episodes, distribution, draws.shape[:3])
+
+
+def _check_observations(observations: Tensor, size: int | None) -> None:
+    got = tuple(observations.shape[1:])
+    if size is not None and got != (size,):
+        raise UserError(
+            f"Expected observations of shape {(size,)}, as policy.observation_size says, but got {got}, try a "
+            "NetworkPolicy with a network for this shape, or an environment with flat observations."
+        )
+
+
+def _check_outputs(outputs: Tensor, expected: int | None) -> None:
+    if expected is not None and outputs.shape[-1] != expected:
+        raise UserError(f"Expected {expected} outputs of the policy's network, but got {outputs.shape[-1]}.")
+
+
+def _rollouts(steps: list[_Step], episodes: Episodes, distribution: ActionDistribution, shape: torch.Size) -> Rollouts:
+    """Rollouts of `shape` ``[B, G, T]``, without the steps after an episode's end."""
+    every = _Step(*(torch.cat(column) for column in zip(*steps, strict=True)))
+    real = (~episodes.ended(every.states.clone())).nonzero().squeeze(-1)
+    place, states, actions, outputs, reached = (column[real] for column in every)
+    log_probs = distribution.evaluate(outputs, actions).log_probs
     facts = episodes.report(states.clone(), distribution.applied(actions).clone(), reached)
 
     def laid_out(values: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""The order of decisions."""
+"""The order in which the vehicles of many rows decide, level by level.
+
+A unit is a vehicle that is simulated once, either in one row or for all rows of its scene together.
+A level is units that decide at the same time. Lower levels decide first, and higher levels see what they did.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,43 @@ class Level(NamedTuple):
     lane_piece: Pieces  # [k] pieces of the units' lanes
 
 
+class UnitLinks(NamedTuple):
+    """l pairs of a reader (a unit that keeps its distance) and an actor that it may meet, at m places.
+
+    A place is a piece of the reader's lane and a slot of the actor, see `Schedule`.
+    """
+
+    reader: Tensor  # [l] int64 units
+    other: Tensor  # [l] int64 actors
+    at: Tensor  # [m] int64, the link of each place
+    piece: Tensor  # [m] int64, the piece of the reader's lane
+    slot: Tensor  # [m] int64, the slot of the other actor
+
+    def joined(self, more: UnitLinks) -> UnitLinks:
+        """These links, then `more`."""
+        return UnitLinks(
+            reader=torch.cat([self.reader, more.reader]),
+            other=torch.cat([self.other, more.other]),
+            at=torch.cat([self.at, more.at + len(self.reader)]),
+            piece=torch.cat([self.piece, more.piece]),
+            slot=torch.cat([self.slot, more.slot]),
+        )
+
+
 class Schedule:
     """Order in which the vehicles of R rows decide, around the rows' egos.
 
     A vehicle that no ego may influence is one unit for all rows of its scene; any other vehicle is a unit per row.
     Actors are U units, then R egos. An actor occupies rectangles, its slots.
     A unit has a slot per piece of lane within reach, and a last slot for its box; an ego has only its box.
+
+    Args:
+        network: rails of the scenes.
+        states: of the egos, ``[R, 41, 11]``.
+        scene: of each row, ``[R]`` int64.
     """
 
-    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:  # [R, 41, 11] egos, [R] int64
+    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
         self.network = network
         self.states = states
         counts = network.counts[scene]
@@ -60,7 +92,12 @@ class Schedule:
         self.slot_actor, self.slot_number = expand(self.slots)  # [N] int64 of each slot
         self.first_slot = starts(self.slots)[:-1]
         self.box = self.first_slot + self.slots - 1  # [U + R] int64 slots of the actors' boxes
-        self.levels = self._levels(starts(counts)[:-1] - first_rail, scene, vehicle, piece)
+        self.lane_slots = (self.slot_number < self.slots[self.slot_actor] - 1).nonzero()[:, 0]  # slots but the boxes
+        self.height = network.level[self.rail]  # [U] int64, the number of each unit's level
+
+        links = self._vehicle_links(starts(counts)[:-1] - first_rail, scene).joined(self._ego_links(vehicle, piece))
+        heights = int(self.height.max()) + 1 if units else 0
+        self.levels = [self._level(height, links) for height in range(heights)]  # in order of decision
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
         """Pairs ``[n]`` int64: a vehicle that sees its row's ego, and a piece of its lane ahead, near this ego."""
@@ -102,10 +139,9 @@ class Schedule:
             influenced[links.reader[influenced[links.other]]] = True
         return influenced
 
-    def _levels(self, shift: Tensor, scene: Tensor, ego_vehicle: Tensor, ego_piece: Tensor) -> list[Level]:
-        """Levels in order of decision; a vehicle's number is its rail's plus its row's ``shift [R]``."""
+    def _vehicle_links(self, shift: Tensor, scene: Tensor) -> UnitLinks:
+        """Links between vehicles; a vehicle's number is its rail's plus its row's ``shift [R]``."""
         network = self.network
-        units = len(self.rail)
         links = network.links
         # A link for every row of its scene, but only one link between shared units.
         of_scene = torch.bincount(network.scene[links.reader], minlength=len(network.counts))
@@ -116,43 +152,43 @@ class Schedule:
         reader = reader[once]
         other = other[once]
         link = link[once]
-        # The places of each link: a piece of the reader's lane, and a slot of the other.
+        # The places of each link.
         places = torch.bincount(links.meeting, minlength=len(links.reader))
         at, place = expand(places[link], starts(places)[link])
-        piece = links.piece[place]
         slot = self.first_slot[other[at]] + links.slot[place]
-        # The links to egos, at the pieces near them.
-        sees, ego_link = ego_vehicle.unique(return_inverse=True)
-        at = torch.cat([at, ego_link + len(reader)])
-        piece = torch.cat([piece, ego_piece])
-        slot = torch.cat([slot, self.box[units + self.row[ego_vehicle]]])
-        reader = torch.cat([reader, self.unit[sees]])
-        other = torch.cat([other, units + self.row[sees]])
+        return UnitLinks(reader, other, at, links.piece[place], slot)
 
-        level = network.level[self.rail]
-        lane_slots = (self.slot_number < self.slots[self.slot_actor] - 1).nonzero()[:, 0]
-        position = torch.empty_like(level)
-        levels = []
-        for height in range(int(level.max()) + 1 if units else 0):
-            mine = (level == height).nonzero()[:, 0]
-            position[mine] = torch.arange(len(mine), device=mine.device)
-            of_level = level[reader] == height
-            renumbered = of_level.cumsum(0) - 1
-            kept = of_level[at]
-            lanes = lane_slots[level[self.slot_actor[lane_slots]] == height]
-            owner = self.slot_actor[lanes]
-            levels.append(
-                Level(
-                    units=mine,
-                    reader=position[reader[of_level]],
-                    other=other[of_level],
-                    link=renumbered[at[kept]],
-                    place=position[reader[at[kept]]],
-                    piece=network.pieces.take(piece[kept]),
-                    slot=slot[kept],
-                    lanes=lanes,
-                    lane_unit=position[owner],
-                    lane_piece=network.pieces.take(network.first_reached[self.rail[owner]] + self.slot_number[lanes]),
-                )
-            )
-        return levels
+    def _ego_links(self, vehicle: Tensor, piece: Tensor) -> UnitLinks:
+        """Links of vehicles to their rows' egos, at the pairs ``[n]`` of `_near_ego`."""
+        units = len(self.rail)
+        sees, at = vehicle.unique(return_inverse=True)
+        slot = self.box[units + self.row[vehicle]]
+        return UnitLinks(self.unit[sees], units + self.row[sees], at, piece, slot)
+
+    def _level(self, height: int, links: UnitLinks) -> Level:
+        """The level of this number, with its units' part of the links."""
+        network = self.network
+        units = (self.height == height).nonzero()[:, 0]
+        position = torch.empty_like(self.height)
+        position[units] = torch.arange(len(units), device=units.device)
+        # The links whose readers are of the level, numbered anew, and their places.
+        linked = self.height[links.reader] == height
+        number = linked.cumsum(0) - 1
+        placed = linked[links.at]
+        at = links.at[placed]
+        # The slots on the units' lanes.
+        lanes = self.lane_slots[self.height[self.slot_actor[self.lane_slots]] == height]
+        owner = self.slot_actor[lanes]
+        lane_piece = network.first_reached[self.rail[owner]] + self.slot_number[lanes]
+        return Level(
+            units=units,
+            reader=position[links.reader[linked]],
+            other=links.other[linked],
+            link=number[at],
+            place=position[links.reader[at]],
+            piece=network.pieces.take(links.piece[placed]),
+            slot=links.slot[placed],
+            lanes=lanes,
+            lane_unit=position[owner],
+            lane_piece=network.pieces.take(lane_piece),
+        )
