@@ -10,10 +10,8 @@ import hashlib
 import json
 import lzma
 import pickle
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,42 +19,12 @@ from typing import Any
 from driving_scenes.cache import remember, remembered, state
 from driving_scenes.damage import fault, faults
 from driving_scenes.devkit.convert import FUTURE
+from driving_scenes.devkit.indexing import Entry, Indexer, image_path, unpickled
 from driving_scenes.devkit.installation import Folders, OfficialSplit
-from driving_scenes.errors import first_line
 from driving_scenes.inventory import Pieces
 
-LOGS_KEPT = 4
-"""Unpickled logs in memory, because neighboring scenes are of one log."""
 ADJACENT = 550_000
 """Most microseconds between two frames that the devkit's script for one stage compares."""
-PRIVATE_FRAMES = 5
-"""Frames of a scene of the private test, which make two overlapping histories."""
-
-
-@dataclass
-class Entry:
-    """What the index knows of a file, a log or a synthetic scene."""
-
-    folders: list[str] = field(default_factory=list)  # of its images
-    error: str | None = None  # why the file can't be read
-    places: dict[str, int | list[int] | None] = field(default_factory=dict)  # first row or rows by token, see `frames`
-    times: dict[str, int] = field(default_factory=dict)  # microseconds by token
-    ends: list[str] = field(default_factory=list)  # tokens of scenes' last frames
-    town: str | None = None  # the name of its map
-    images: int = 0  # number of images that scenes need
-    faults: dict[str, str] = field(default_factory=dict)  # of images, by path
-    broken: list[str] = field(default_factory=list)  # tokens of scenes whose images have faults
-    log: str | None = None  # of a synthetic scene
-    after: str | None = None  # of a synthetic scene: the token of the last frame before it
-    state: str = ""  # of the file and its folders of images, as they were indexed
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Entry:
-        """The entry of a JSON object."""
-        return cls(**content)
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 class SplitIndex:
@@ -92,22 +60,32 @@ class SplitIndex:
         """
         known = remembered(self._name)
         before = dict(known)
+        indexer = Indexer(
+            filter=self.split.filter,
+            listed=self.listed,
+            history=self.history,
+            future=self.future,
+            images=self.images,
+            synthetic_images=self.synthetic_images,
+            cameras=self.cameras,
+            moments=self.moments,
+        )
 
-        def indexed(path: Path, content: Callable[[Any, Entry], None]) -> Entry:
+        def indexed(path: Path, read: Callable[[Path], Entry]) -> Entry:
             entry = Entry.read(known[str(path)]) if str(path) in known else None
             if fresh or entry is None or entry.state != state(path, *map(Path, entry.folders)) or _mended(entry):
-                entry = self._entry(path, content)
+                entry = read(path)
                 known[str(path)] = entry.as_json()
             return entry
 
         self.logs = logs
         paths = [self.logs_folder / f"{log}.pkl" for log in logs]
-        self.entries = {path: indexed(path, self._index_log) for path in paths}
+        self.entries = {path: indexed(path, indexer.log) for path in paths}
         self._files = {token: path for path, entry in self.entries.items() for token in entry.places}
         if self.split.filter.get("include_synthetic_scenes"):
             ends = {token for entry in self.entries.values() for token in entry.ends}
             for path in sorted(self.synthetic_folder.glob("*.pkl")):
-                entry = indexed(path, self._index_synthetic)
+                entry = indexed(path, indexer.synthetic)
                 if self._belongs(entry, ends):
                     self.synthetic[path] = entry
                     self._files |= dict.fromkeys(entry.places, path)
@@ -136,7 +114,7 @@ class SplitIndex:
         place = (self.entries.get(path) or self.synthetic[path]).places[token]
         if place is None:
             return None
-        log = _unpickled(path)
+        log = unpickled(path)
         return log[place : place + self.history + self.future] if isinstance(place, int) else [log[i] for i in place]
 
     def next_frames(self, token: str) -> list[dict[str, Any]] | None:
@@ -148,14 +126,14 @@ class SplitIndex:
         place = self.entries[path].places[token] if path in self.entries else None
         if not isinstance(place, int):
             return None
-        frames: list[dict[str, Any]] = _unpickled(path)[place + 1 : place + 1 + self.history + self.future]
+        frames: list[dict[str, Any]] = unpickled(path)[place + 1 : place + 1 + self.history + self.future]
         if len(frames) < self.history + FUTURE:
             return None
         before, now = frames[self.history - 2 : self.history]
         pauses = int(now["timestamp"]) - int(before["timestamp"]) > ADJACENT
         routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
         shown = frames[: self.history][-self.moments :]
-        images = [_image(self.images, frame, camera) for frame in shown for camera in self.cameras]
+        images = [image_path(self.images, frame, camera) for frame in shown for camera in self.cameras]
         return frames if routed and not pauses and not faults(images) else None
 
     def file(self, token: str) -> Path:
@@ -165,8 +143,9 @@ class SplitIndex:
     def image_paths(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, list[str]]:
         """Paths of each camera's images, the oldest first, in a scene's `frames` or those after it."""
         folder = self.images if self._files[token] in self.entries else self.synthetic_images
-        frames = _unpickled(self._files[token])["frames"] if frames is None else frames
-        return {camera: [_image(folder, frame, camera) for frame in frames[: self.history]] for camera in self.cameras}
+        frames = unpickled(self._files[token])["frames"] if frames is None else frames
+        seen = frames[: self.history]
+        return {camera: [image_path(folder, frame, camera) for frame in seen] for camera in self.cameras}
 
     def previous(self, tokens: Collection[str]) -> dict[str, str]:
         """Of `tokens`, the last before each in its log, if at most 0.55 s before: the devkit's pairs of one stage."""
@@ -245,77 +224,6 @@ class SplitIndex:
         chosen = entry.after in ends if named is None else not entry.places.keys().isdisjoint(named)
         return chosen and self.logs_folder / f"{entry.log}.pkl" in self.entries
 
-    def _entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
-        entry = Entry()
-        try:
-            content(_unpickled.__wrapped__(path), entry)
-        except FileNotFoundError:
-            entry.error = "missing"
-        except Exception as error:  # damaged pickles raise errors of all kinds
-            entry.places, entry.error = {}, f"corrupt ({type(error).__name__}: {first_line(error)})"
-        entry.state = state(path, *map(Path, entry.folders))
-        return entry
-
-    def _index_log(self, log: list[dict[str, Any]], entry: Entry) -> None:
-        if "anns" not in log[0]:
-            return self._index_private(log, self.images, entry)
-        entry.town = log[0]["map_location"]
-        length = self.history + self.future
-        shown = {}
-        for start in range(0, len(log) - length + 1, self.split.filter.get("frame_interval") or length):
-            now = log[start + self.history - 1]
-            routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
-            if routed and (self.listed is None or now["token"] in self.listed):
-                entry.places[now["token"]] = start
-                entry.times[now["token"]] = int(now["timestamp"])
-                entry.ends.append(log[start + length - 1]["token"])
-                shown[now["token"]] = range(start, start + self.history)
-        return self._index_images(log, self.images, shown, entry)
-
-    def _index_synthetic(self, scene: Any, entry: Entry) -> None:
-        if isinstance(scene, list):
-            return self._index_private(scene, self.synthetic_images, entry)
-        about = scene["scene_metadata"]
-        token = about["initial_token"]
-        entry.town, entry.log = about["map_name"], about["log_name"]
-        entry.after = about["corresponding_original_scene"]
-        entry.places[token] = None
-        return self._index_images(scene["frames"], self.synthetic_images, {token: range(self.history)}, entry)
-
-    def _index_private(self, frames: list[dict[str, Any]], images: Path, entry: Entry) -> None:
-        """Histories without annotations: of each scene's five frames, the first four and the last four."""
-        scenes: dict[str, list[int]] = defaultdict(list)
-        for number, frame in enumerate(frames):
-            scenes[frame["scene_token"]].append(number)
-        places = {}
-        for rows in scenes.values():
-            rows.sort(key=lambda row: frames[row].get("frame_idx", row))
-            for place in (rows[:-1], rows[1:]) if len(rows) == PRIVATE_FRAMES else ():
-                places[frames[place[self.history - 1]]["token"]] = place
-        wanted = (self.listed or set()) | set(self.split.filter.get("reactive_synthetic_initial_tokens") or ())
-        shown = {token: place for token, place in places.items() if not wanted or token in wanted}
-        entry.places.update(shown)
-        self._index_images(frames, images, shown, entry)
-
-    def _index_images(
-        self, frames: Sequence[dict[str, Any]], folder: Path, shown: Mapping[str, Sequence[int]], entry: Entry
-    ) -> None:
-        """Look at the images of each token's history."""
-        needed = {
-            token: [_image(folder, frames[row], name) for row in rows[-self.moments :] for name in self.cameras]
-            for token, rows in shown.items()
-        }
-        images = {image for some in needed.values() for image in some}
-        entry.folders = sorted({str(Path(image).parent) for image in images})
-        entry.images, entry.faults = len(images), faults(sorted(images))
-        entry.broken = [name for name, some in needed.items() if not entry.faults.keys().isdisjoint(some)]
-
-
-@lru_cache(LOGS_KEPT)
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        return pickle.load(file)
-
 
 def read_cache(path: Path) -> Any:
     """The devkit's `MetricCache` of a file."""
@@ -331,9 +239,3 @@ def _mended(entry: Entry) -> bool:
 
 def _errors(entries: dict[Path, Entry]) -> tuple[str, ...]:
     return tuple(f"{path}: {entry.error}" for path, entry in entries.items() if entry.error)
-
-
-def _image(folder: Path, frame: dict[str, Any], camera: str) -> str:
-    """The path of a frame's image; synthetic scenes write cameras in lower case."""
-    cameras = frame.get("cams") or frame["camera_dict"]
-    return str(folder / (cameras.get(camera) or cameras[camera.lower()])["data_path"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from driving_scenes.devkit import NavsimDevkit, index
+from driving_scenes.devkit import NavsimDevkit, indexing
 from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
@@ -141,7 +141,7 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read.append(Path(file.name).name)
         return load(file)
 
-    monkeypatch.setattr(index.pickle, "load", load)
+    monkeypatch.setattr(indexing.pickle, "load", load)
     form = PromptFormat(frames=1, cameras=(), system=False)
     for expected_reads in ([f"{log}.pkl" for log in LOGS], []):
         data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
@@ -246,10 +246,10 @@ def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.Monke
     for frame in paused[4:]:
         frame["timestamp"] += 500_000
     log.write_bytes(pickle.dumps(paused))
-    index._unpickled.cache_clear()
+    indexing.unpickled.cache_clear()
     assert source(test="sparse").next_frames("test")[0] is None
     write_log(fake, "test", "2021.c", CAMERAS)
-    index._unpickled.cache_clear()
+    indexing.unpickled.cache_clear()
     (fake / "data" / "sensor_blobs" / "test" / "2021.c" / "F0" / "4.jpg").unlink()
     sparse = source(test="sparse", cameras=CAMERAS, moments=1, partial=True)
     assert [scene.name for scene in sparse.scenes("test")] == ["2021.c-3", "2021.c-5"]
