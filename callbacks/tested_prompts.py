@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_cgrpo.core.distributed import gathered_on_first, rank_zero_warn
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
+from lightning_cgrpo.core.prompts.source import is_endless
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.run.manifest import Manifest
@@ -54,7 +55,7 @@ class TestedPrompts(Callback):
         source = data.source("test")
         numbers = dict.fromkeys(number for part in everywhere for number in part)
         shown = shown_by(numbers)
-        if getattr(source, "endless", False):
+        if is_endless(source):
             shown = shown_by(stream=data.stream(), until=len(source))
         at = datetime.now(UTC).isoformat(timespec="seconds")
         register = Register.of(self._project, Path(str(trainer.ckpt_path)).parent)

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, PromptSubset, is_endless
 from lightning_cgrpo.core.randomness import run_seed
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.datamodules.certification import Certification, LookPrompts, new_prompts
@@ -92,7 +92,7 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             return
         with UserCode(f"{type(self).__name__}.source"):
             source = self.source("test")
-        if not getattr(source, "endless", False) and len(source) < look.prompts:
+        if not is_endless(source) and len(source) < look.prompts:
             raise UserError(
                 f"Expected at least the {look.prompts:,} test prompts of the declared look, but got {len(source):,}, "
                 f"try model.objective.look.prompts={len(source)}, or more test prompts."
@@ -129,7 +129,7 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             UserError: there are too few.
         """
         source, used = self.source("test"), used or Used()
-        if getattr(source, "endless", False):
+        if is_endless(source):
             return new_prompts(source, count, used)
         return self._look_prompts.chosen(source, self.overlapping_sources(), count, used, self.seed)
 

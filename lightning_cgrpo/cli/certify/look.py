@@ -15,7 +15,7 @@ from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSource, is_endless
 from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.datamodules.certification import Certification
@@ -129,7 +129,7 @@ class _Look(CommandLine):
         """Refuse before weights are read what even a first look could not certify."""
         question = self.ledger.about["question"]
         first = Asked(question["prompts"], question["confidence"], 1, Used())
-        available = None if getattr(source, "endless", False) else len(source)
+        available = None if is_endless(source) else len(source)
         self._check_number(first, longest, available, len(source))
 
     def _check_number(self, asked: Asked, longest: int | None, available: int | None, default: int) -> None:
@@ -154,9 +154,8 @@ class _Look(CommandLine):
 
     def _dealing(self, data: GroupDataModule, asked: Asked, longest: int | None) -> _Dealing:
         """The prompts that answer the question."""
-        endless = getattr(data.source("test"), "endless", False)  # a user's own source may be any class
         prompts = data.certification(None, asked.used)
-        available = None if endless else len(prompts.source)
+        available = None if is_endless(data.source("test")) else len(prompts.source)
         self._check_number(asked, longest, available, len(prompts.source))
         if asked.prompts is not None:
             prompts = data.certification(asked.prompts, asked.used)

@@ -109,7 +109,7 @@ class PromptLoader:
         with UserCode(f"{type(self.source).__name__}.groups"):
             # A copy, because a callback may write into the batch, whose texts and images are the source's own.
             groups = copied(self.source.groups(index.clone()))
-        if groups.clusters is None and _independent(self.source):
+        if groups.clusters is None and is_endless(self.source):
             groups.clusters = [str(number) for number in groups.index.tolist()]
         return groups
 
@@ -173,7 +173,7 @@ class PairLoader(PromptLoader):
         return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2), clusters)
 
 
-def _independent(source: PromptSource) -> bool:
-    """True if each prompt is drawn independently of the others."""
+def is_endless(source: PromptSource) -> bool:
+    """True if each prompt is drawn independently of the others, and more can be drawn (`PromptSource.endless`)."""
     of = source.source if isinstance(source, PromptSubset) else source
     return getattr(of, "endless", False)  # a user's own source may be any class
