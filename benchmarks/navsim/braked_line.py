@@ -1,6 +1,6 @@
 """The rates of the starting driver if it braked everywhere: the line that a declaration has to tell from training.
 
-    python -m benchmarks.navsim.braked_line 2000    # scenes; four CPU minutes; prints a row per deceleration
+    python -m benchmarks.navsim.braked_line 2000    # scenes; a few minutes; prints a row per deceleration
 
 The scenes are those of a first look at the main job, so thresholds can be compared with its certificate.
 """
