@@ -24,8 +24,9 @@ Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
 NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 """Splits in keys of randomness."""
-STREAM_PROMPTS = 2
-"""Prompts that tell one endless source from another."""
+STREAM_PROMPTS = 2**30, 2**30 + 1
+"""Indices of the prompts that tell one endless source from another: beyond every number of test prompts, because
+scenes of a test are spaced by their number."""
 
 
 class GroupDataModule(Stated, LightningDataModule, ABC):
@@ -134,9 +135,9 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         return self._look_prompts.chosen(source, self.overlapping_sources(), count, used, self.seed)
 
     def stream(self) -> str:
-        """The fingerprint of an endless source of test prompts, by its first prompts."""
-        first = self.source("test").groups(torch.arange(STREAM_PROMPTS))
-        return "".join(f"{int(number):014x}" for number in identities(first).tolist())
+        """The fingerprint of an endless source of test prompts, whatever their number."""
+        prompts = self.source("test").groups(torch.tensor(STREAM_PROMPTS))
+        return "".join(f"{int(number):014x}" for number in identities(prompts).tolist())
 
     def overlapping_sources(self) -> Sequence[PromptSource]:
         """Training and validation prompts that may be test prompts, too; none where splits are disjoint."""

@@ -124,6 +124,8 @@ def test_looks_at_generated_scenes_never_repeat_a_scene():
     second = fewer.certification(4, Used(new_until=first.new_until))
     shown = [scene.name for look in (first, second) for batch in look.loader(4) for scene in batch.columns["scene"]]
     assert len({*tested, *shown}) == 5 + 3 + 4
+    other = NavsimDataModule(4, GeneratedScenes(1), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
+    assert data.stream() == fewer.stream() != other.stream()  # so the register knows scenes again
     finite = NavsimDataModule(4, GeneratedScenes(0, 5), SMALL, None, None, None, eval_prompts=4, seed=0)
     assert finite.certification(3).words == "3 of 5 test prompts"
 
