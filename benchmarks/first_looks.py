@@ -95,6 +95,7 @@ def run(name: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
         shutil.copytree((ROOT / job.config).parent, folder, ignore=shutil.ignore_patterns("runs", "__pycache__"))
     else:
         folder.mkdir(parents=True)
+    (folder / "looks.jsonl").touch()  # a register above the folder would have other looks
     begun = time.monotonic()
     if command("fit", *job.arguments(arm), f"--seed_everything={seed}", folder=folder):
         raise RuntimeError(f"fit failed, see {folder / 'output.txt'}")

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
     finished = [run for run in study.runs if results.finished(run)]
     if finished:
-        report(finished, results, out)
+        report(finished, [run for run in study.runs if run not in finished], results, out)
     print(f"{len(finished)} of {len(study.runs)} runs are finished{f', {len(failed)} failed' if failed else ''}.")
     for error in failed:
         print(error, file=sys.stderr)
@@ -108,9 +108,10 @@ def progress_line(runs: Sequence[Run], before: int, seconds: float) -> str:
     return f"{done:,} of {asked:,} updates, {seconds / 60:.0f} min{left}"
 
 
-def report(runs: Sequence[Run], results: Results, out: Path) -> None:
-    """Write finished runs' report, and save the runs that have logs here."""
+def report(runs: Sequence[Run], unfinished: Sequence[Run], results: Results, out: Path) -> None:
+    """Write finished runs' report, which names the others, and save the runs that have logs here."""
     from lightning_cgrpo.cli.report.command import write
+    from lightning_cgrpo.cli.report.tables import plain
     from lightning_cgrpo.cli.study.comparison import sections
 
     methods: dict[str, MethodRuns] = {}
@@ -121,7 +122,11 @@ def report(runs: Sequence[Run], results: Results, out: Path) -> None:
         saved = results.files.get(identity(run), file)
         if results.in_folder(run) or (saved != file and saved.parent == file.parent):
             save(read, file)
-    write(list(methods.values()), out, sections(list(methods.values())))
+    more = sections(list(methods.values()))
+    if unfinished:
+        missing = ", ".join(plain(run.name) for run in unfinished)
+        more = [f"## What is missing\n\nRuns that are not finished (`study --list` says why): {missing}.\n", *more]
+    write(list(methods.values()), out, more)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -60,6 +60,7 @@ def test_from_the_file_to_the_report(study, tmp_path, capsys):
     assert all(run.answers == 128 and 50 < run.peak_mb < 50_000 for run in saved.values())
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert "Differences to advantages, end of training" in page and "Differences to advantages, test" in page
+    assert "(`study --list` says why): bad,seed=0, bad,seed=1.\n" in page
     assert "| rewards | 2 | " in page and "| advantages | 2 | " in page.partition("## Cost")[2]
     main(["study", "mine.yaml", "--list"])
     assert (
