@@ -1,0 +1,65 @@
+"""Other costs of an answer that meets a constraint's condition (`given`) than the package's, for a study of the three.
+
+    python -m lightning_cgrpo study examples/constraints/given_study.yaml   # 40 minutes of CPU time
+
+The package's cost is the violation minus the batch's rate (`Constraint.component`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_cgrpo import ConstrainedGRPO
+from lightning_cgrpo.core.rollout import Signals
+from lightning_cgrpo.objective.objective import Components, Objective
+from lightning_cgrpo.objective.subsets import key
+
+
+class _OtherCost(Callback):
+    objective: type[Objective]
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, ConstrainedGRPO)
+        declared = pl_module.objective
+        arguments = {field.name: getattr(declared, field.name) for field in fields(declared) if field.init}
+        pl_module.objective = self.objective(**arguments)
+
+
+class OverTheThresholdObjective(Objective):
+    """The cost is the violation minus the threshold."""
+
+    def components(self, signals: Signals) -> Components:
+        components = super().components(signals)
+        values = components.values.clone()
+        for row, (name, constraint) in enumerate(self.compared.items(), start=len(self.rewards)):
+            if constraint.given is not None:
+                values[row] = constraint.component(signals[key(name, constraint)])
+        return replace(components, values=values)
+
+
+class AmongThemselvesObjective(Objective):
+    """Only a group's answers that meet the condition are compared."""
+
+    def components(self, signals: Signals) -> Components:
+        components = super().components(signals)
+        applicable = components.applicable.clone()
+        for row, (name, constraint) in enumerate(self.compared.items(), start=len(self.rewards)):
+            if constraint.given is not None:
+                meets = signals[key(name, constraint)].applicable
+                assert meets is not None
+                applicable[row] = meets
+        return replace(components, applicable=applicable)
+
+
+class OverTheThreshold(_OtherCost):
+    """Trains with `OverTheThresholdObjective`."""
+
+    objective = OverTheThresholdObjective
+
+
+class AmongThemselves(_OtherCost):
+    """Trains with `AmongThemselvesObjective`."""
+
+    objective = AmongThemselvesObjective
