@@ -2,7 +2,8 @@
 
     python -m benchmarks.navsim.braked_line 2000    # scenes; a few minutes; prints a row per deceleration
 
-The scenes are those of a first look at the main job, so thresholds can be compared with its certificate.
+The scenes are those of a first look at the main job. The last column is the chance that the look which
+configs/navsim.yaml declares certifies NC and progress, if the row's rates are the true ones.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import sys
 
 import numpy as np
 import torch
+from scipy.special import bdtr
 
 from benchmarks.navsim.answers import FORM, Driver
 from benchmarks.navsim.braking import as_training, braked
 from driving_scenes.generator import GeneratedScenes
+from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.objective.chance import DRAWS, Seen
+from lightning_cgrpo.objective.look import Look
+from lightning_cgrpo.settings.configuration import get
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from navsim_score.columns import SHORT
 
-DECELERATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+DECELERATIONS = (0.0, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6)
 """m/s²."""
 RATES = ("NC", "DAC", "DDC", "EP")
 
@@ -40,9 +46,30 @@ def main(scenes: int) -> None:
                 column = columns[SHORT[name]].flatten().double()
                 complies = column if name == "EP" else (column == 1).double()
                 values.setdefault((deceleration, name), []).extend(complies.tolist())
-    print("braked by, m/s²", *RATES, sep="\t")
+    print("braked by, m/s²", *RATES, "chance", sep="\t")
     for deceleration in DECELERATIONS:
-        print(deceleration, *(f"{np.nanmean(values[deceleration, name]):.4f}" for name in RATES), sep="\t")
+        columns = {name: np.array(values[deceleration, name]) for name in RATES}
+        means = (f"{np.nanmean(column):.4f}" for column in columns.values())
+        print(deceleration, *means, f"{chance(columns['NC'], columns['EP']):.2f}", sep="\t")
+
+
+def chance(complies: np.ndarray, progress: np.ndarray) -> float:
+    """The chance that the declared look certifies both thresholds at the means of scenes, ``[N]`` each."""
+    config, _ = read_arguments("fit", ["-c", "configs/navsim.yaml"])
+    declared = get(config, "model.init_args.objective")
+    look, constraints = Look.declared(declared["look"]), declared["constraints"]
+    assert look is not None
+    draw = np.random.default_rng(0)
+    # The exact test of a rate, and the betting test of a mean.
+    collisions = draw.binomial(look.prompts, 1 - np.nanmean(complies), DRAWS)
+    of_rate = bdtr(collisions.astype(float), look.prompts, 1 - constraints["NC"]["at_least"])
+    missed, allowed = 1 - np.nanmean(progress), 1 - constraints["progress"]["mean_at_least"]
+    seen = Seen(missed, allowed, False, 1.0, float("inf"), deviation=float(np.nanstd(progress)))
+    mean, spread = seen.capital(missed, look.prompts)
+    of_mean = np.exp(-np.maximum(mean + spread * draw.normal(size=DRAWS), 0))
+    # Holm's last two steps: DAC and DDC are far above their thresholds.
+    both = np.sort([of_rate, of_mean], axis=0) <= look.error / np.array([[2], [1]])
+    return float(both.all(0).mean())
 
 
 if __name__ == "__main__":
