@@ -28,7 +28,8 @@ class SafeCheckpoints(ModelCheckpoint):
 
     - A checkpoint gets its name once completely on the disk, after the loggers' buffers.
     - Unfinished files of killed runs are removed.
-    - A `dirpath` belongs to one run: another run's checkpoints there, or a run that still writes, are refused.
+    - A folder belongs to one run: another run's checkpoints there, or a run that still writes, are refused. Two runs
+      get one folder by `dirpath`, or if they start at once with one version of the logger.
     - ``ckpt_path="last"`` is the newest checkpoint of all versions; see `newest`.
 
     Args:
@@ -41,11 +42,9 @@ class SafeCheckpoints(ModelCheckpoint):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._began = 0.0
-        self._shared = False
         self._lock = FolderLock()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._shared = self.dirpath is not None  # without a dirpath, each run has a folder of its own
         with warnings.catch_warnings():
             # Resumed runs may write to the folder of their checkpoint.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
@@ -62,7 +61,7 @@ class SafeCheckpoints(ModelCheckpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        if self._shared and not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._check_free(trainer)
 
     def _check_free(self, trainer: Trainer) -> None:
@@ -77,8 +76,9 @@ class SafeCheckpoints(ModelCheckpoint):
         if taken:
             self._lock.release()
             raise UserError(
-                f"Expected dirpath to be a folder of this run alone, but got '{folder}' with {taken}, because both "
-                "would write last.ckpt, try another dirpath, or --ckpt_path=last to go on with a run that has ended."
+                f"Expected the folder of checkpoints to be this run's alone, but got '{folder}' with {taken}, because "
+                "both would write last.ckpt, try another dirpath or another trainer.logger.version, or "
+                "--ckpt_path=last to go on with a run that has ended."
             )
         if continues:  # otherwise Lightning writes last-v1.ckpt beside the last.ckpt that a resume takes
             self.last_model_path = str(folder / LAST)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo import Constraint, Look, Objective
 from lightning_cgrpo.__main__ import main
@@ -80,7 +81,7 @@ def test_a_folder_with_another_runs_checkpoints_is_refused(folder):
     for path in (None, "elsewhere/last.ckpt"):
         if path:
             kept(folder="elsewhere")
-        with pytest.raises(UserError, match=r"kept' with .*kept/last\.ckpt, .* another dirpath, or --ckpt_path=last"):
+        with pytest.raises(UserError, match=r"kept' with .*kept/last\.ckpt, .* another dirpath or .* --ckpt_path=last"):
             kept(2, ckpt_path=path)
     assert (folder / "kept/last.ckpt").read_bytes() == before
 
@@ -103,6 +104,24 @@ def test_two_running_fits_share_no_folder(folder):
     with pytest.raises(ChildProcessError):
         trained(first, Second(), max_steps=2)
     kept()  # the lock ends with its run
+
+
+def test_two_running_fits_share_no_version(folder):
+    """Both are told the version before the first has written anything."""
+
+    def logger():
+        return TensorBoardLogger(folder, "mine", version=3)
+
+    class Second(Callback):
+        def on_train_batch_start(self, *_):
+            with pytest.raises(
+                UserError, match=r"version_3/checkpoints' with a running fit .* trainer\.logger\.version"
+            ):
+                trained(Checkpoints(save_last=True), max_steps=1, logger=logger())
+            raise ChildProcessError
+
+    with pytest.raises(ChildProcessError):
+        trained(Checkpoints(save_last=True), Second(), max_steps=2, logger=logger())
 
 
 def test_a_lock_is_held_until_it_is_released(tmp_path):
