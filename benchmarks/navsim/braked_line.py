@@ -3,12 +3,14 @@
     python -m benchmarks.navsim.braked_line 2000    # scenes; a few minutes; prints a row per deceleration
 
 The scenes are those of a first look at the main job. The last column is the chance that the look which
-configs/navsim.yaml declares certifies NC and progress, if the row's rates are the true ones.
+configs/navsim.yaml declares certifies NC and progress, if the row's rates are the true ones. Further arguments are
+those of `fit`, such as --model.objective.constraints.NC.at_least=0.89.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,9 @@ DECELERATIONS = (0.0, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6)
 RATES = ("NC", "DAC", "DDC", "EP")
 
 
-def main(scenes: int) -> None:
+def main(scenes: int, *arguments: str) -> None:
+    config, _ = read_arguments("fit", ["-c", "configs/navsim.yaml", *arguments])
+    declared = get(config, "model.init_args.objective")
     data = NavsimDataModule(1, GeneratedScenes(1), FORM, 1, 1, test_prompts=1_000, eval_prompts=50)
     start = Driver("packaged:driver", 1, FORM)
     values: dict[tuple[float, str], list[float]] = {}
@@ -50,13 +54,11 @@ def main(scenes: int) -> None:
     for deceleration in DECELERATIONS:
         columns = {name: np.array(values[deceleration, name]) for name in RATES}
         means = (f"{np.nanmean(column):.4f}" for column in columns.values())
-        print(deceleration, *means, f"{chance(columns['NC'], columns['EP']):.2f}", sep="\t")
+        print(deceleration, *means, f"{chance(declared, columns['NC'], columns['EP']):.2f}", sep="\t")
 
 
-def chance(complies: np.ndarray, progress: np.ndarray) -> float:
-    """The chance that the declared look certifies both thresholds at the means of scenes, ``[N]`` each."""
-    config, _ = read_arguments("fit", ["-c", "configs/navsim.yaml"])
-    declared = get(config, "model.init_args.objective")
+def chance(declared: Any, complies: np.ndarray, progress: np.ndarray) -> float:
+    """The chance that the look of an objective certifies both thresholds at the means of scenes, ``[N]`` each."""
     look, constraints = Look.declared(declared["look"]), declared["constraints"]
     assert look is not None
     draw = np.random.default_rng(0)
@@ -73,4 +75,4 @@ def chance(complies: np.ndarray, progress: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])
