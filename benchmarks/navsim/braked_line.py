@@ -3,8 +3,7 @@
     python -m benchmarks.navsim.braked_line 2000    # scenes; a few minutes; prints a row per deceleration
 
 The scenes are those of a first look at the main job. The last column is the chance that the look which
-configs/navsim.yaml declares certifies NC and progress, if the row's rates are the true ones. Further arguments are
-those of `fit`, such as --model.objective.constraints.NC.at_least=0.89.
+configs/ablations/navsim/beyond_braking.yaml declares certifies NC and progress, if the row's rates are the true ones.
 """
 
 from __future__ import annotations
@@ -33,8 +32,11 @@ DECELERATIONS = (0.0, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6)
 RATES = ("NC", "DAC", "DDC", "EP")
 
 
-def main(scenes: int, *arguments: str) -> None:
-    config, _ = read_arguments("fit", ["-c", "configs/navsim.yaml", *arguments])
+CONFIGS = ("-c", "configs/navsim.yaml", "-c", "configs/ablations/navsim/beyond_braking.yaml")
+
+
+def main(scenes: int) -> None:
+    config, _ = read_arguments("fit", CONFIGS)
     declared = get(config, "model.init_args.objective")
     data = NavsimDataModule(1, GeneratedScenes(1), FORM, 1, 1, test_prompts=1_000, eval_prompts=50)
     start = Driver("packaged:driver", 1, FORM)
@@ -75,4 +77,4 @@ def chance(declared: Any, complies: np.ndarray, progress: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]))
