@@ -27,12 +27,10 @@ from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from navsim_score.columns import SHORT
 
+CONFIGS = ("-c", "configs/navsim.yaml", "-c", "configs/ablations/navsim/beyond_braking.yaml")
 DECELERATIONS = (0.0, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6)
 """m/s²."""
 RATES = ("NC", "DAC", "DDC", "EP")
-
-
-CONFIGS = ("-c", "configs/navsim.yaml", "-c", "configs/ablations/navsim/beyond_braking.yaml")
 
 
 def main(scenes: int) -> None:
