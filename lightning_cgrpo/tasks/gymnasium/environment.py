@@ -43,9 +43,9 @@ class Gymnasium(Environment, Renderer):
         infos: numbers in ``info`` to report as ``info.NAME``, 0 in steps without.
         processes: step every world in a forked process of its own.
         time_limit: seconds for a step of all worlds; needs `processes`, because Python cannot interrupt a world.
-        vector: steps worlds together: a `gymnasium.vector.VectorEnv`, or its import path, whose resets take a list of
-            seeds. It is called with the number of worlds (``num_envs``), `kwargs` and ``max_episode_steps``. Replays and
-            pictures come from the world `id`, so that a difference between both is told.
+        vector: a `gymnasium.vector.VectorEnv` that steps all worlds by one call, or its import path. It is made with
+            the number of worlds (``num_envs``), `kwargs` and ``max_episode_steps``; its resets take a list of seeds.
+            Replays and pictures come from the world `id`, so that a warning tells where both differ.
 
     Raises:
         UserError: the environment cannot be made, or its spaces are not supported.
@@ -81,7 +81,8 @@ class Gymnasium(Environment, Renderer):
         self._single_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
         if processes:
             self._single_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
-        self._worlds, self._resets, self._warned = self._single_worlds(), 0, False
+        self._worlds: Worlds = self._single_worlds()
+        self._resets, self._warned = 0, False
         self.vector = None if vector is None else imported(vector, "environment.vector")
         if self.vector is not None:
             self._worlds = WorldsTogether(self.make_vector, id, self.infos)

@@ -148,7 +148,9 @@ class GymnasiumEpisodes:
             row = rows[int(finite.reshape(len(rows), -1).all(1).argmin())]
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
 
-    def _numbers(self, rows: Sequence[int], name: str, values: Sequence[Any] | np.ndarray) -> Sequence[float] | np.ndarray:
+    def _numbers(
+        self, rows: Sequence[int], name: str, values: Sequence[Any] | np.ndarray
+    ) -> Sequence[float] | np.ndarray:
         if isinstance(values, np.ndarray) and values.dtype.kind == "f" and np.isfinite(values).all():
             return values
         try:

@@ -38,7 +38,8 @@ class WorldsTogether(Worlds):
                 f"{options[0]} and others, try environment.vector=null."
             )
         self.seeds, self._actions = seeds, None
-        worlds, count = self._vector, len(seeds)
+        worlds: Any = self._vector  # whose resets take more than the one seed of `VectorEnv`
+        count = len(seeds)
         observations, infos = self._called(lambda: worlds.reset(seed=list(seeds), options=copied(options[0])))
         # A copy, because the vector environment may write the next observations into the same array.
         nothing = np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
@@ -51,8 +52,13 @@ class WorldsTogether(Worlds):
         self._actions[rows] = actions
         worlds, chosen = self._vector, self._actions.copy()
         observations, rewards, terminated, truncated, infos = self._called(lambda: worlds.step(chosen))
-        moments = (np.asarray(values)[rows] for values in (observations, rewards, terminated, truncated))
-        return Moments(*moments, self._entries(infos, rows))
+        return Moments(
+            np.asarray(observations)[rows],
+            np.asarray(rewards)[rows],
+            np.asarray(terminated)[rows],
+            np.asarray(truncated)[rows],
+            self._entries(infos, rows),
+        )
 
     @property
     def _vector(self) -> Vector:
