@@ -1,5 +1,7 @@
 """Training passes with fused norms and rotations: transformers' numbers, in fewer kernels, counted on meta tensors."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -7,8 +9,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations import packed
-from lightning_cgrpo.policies.shared_prefix import attention, fewer_kernels
+from lightning_cgrpo.policies.shared_prefix import attention, cast_products, fewer_kernels
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
+from lightning_cgrpo.policies.shared_prefix.cast_products import cast_together
 from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.log_probs import _LinearLogProbs, chunk_rows
@@ -124,11 +127,13 @@ def kernels_of_a_pass(fewer, monkeypatch):
         patch.setattr(attention, "runs_flash", lambda query: True)
         patch.setattr(attention, "Flash", flash)
         patch.setattr(fewer_kernels, "rms_norm", norm)
+        patch.setattr(cast_products, "WIDER", {"meta"})
         patch.setattr(torch, "is_autocast_enabled", lambda kind=None: kind == "meta")
         patch.setattr(torch, "get_autocast_dtype", lambda kind: torch.bfloat16)
-        if fewer:
-            patch.setattr(policy, "hidden", replaced.used(training=True)(policy.hidden))
-        with MetaAutocast(), kernels:
+        with MetaAutocast(), kernels, ExitStack() as stack:
+            if fewer:
+                stack.enter_context(replaced.used(training=True))
+                stack.enter_context(cast_together(model, torch.bfloat16))
             states = policy.hidden(ids, layout.position_ids, PackedAttention(layout))[layout.predictors]
             factors = [factor.to(torch.bfloat16) for factor in (states, policy.output_weight)]
             actions = torch.zeros(len(states), dtype=torch.int64, device="meta")
