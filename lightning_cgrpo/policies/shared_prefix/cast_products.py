@@ -91,13 +91,14 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_states = torch.mm(rows, weight).view_as(states).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            of_weight = _product(rows.T, states.flatten(0, -2), ctx.dtypes[1])
+            of_weight = gradient_of_weight(rows.T, states.flatten(0, -2), ctx.dtypes[1])
         if ctx.needs_input_grad[2]:
             of_bias = rows.sum(0, dtype=ctx.dtypes[1])
         return of_states, of_weight, of_bias, None, None
 
 
-def _product(one: Tensor, other: Tensor, dtype: torch.dtype) -> Tensor:
+def gradient_of_weight(one: Tensor, other: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of matrices in half precision, in a wider dtype."""
     if one.device.type in WIDER:
         return torch.mm(one, other, out_dtype=dtype)
     return torch.mm(one, other).to(dtype)

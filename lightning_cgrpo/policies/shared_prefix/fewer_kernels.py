@@ -144,7 +144,7 @@ class _Rotation(torch.autograd.Function):
 
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x cos + (x₂, x₁) sin, computed in the factors' dtype and rounded once; in memory, the result lies as x does."""
+    """X cos + (x₂, x₁) sin, computed in the factors' dtype and rounded once; in memory, the result lies as x does."""
     made = torch.empty_like(states)
     part, half, factor, place = (tensor.chunk(2, -1) for tensor in (states * cos, states, sin, made))
     torch.addcmul(part[0], half[1], factor[0], out=place[0])

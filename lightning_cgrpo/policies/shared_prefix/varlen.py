@@ -154,4 +154,3 @@ class _Packed(torch.autograd.Function):
 
 def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends]:
     return Attends(spans.every, spans.every, True, scale), Attends(spans.of_prompt, spans.prompts, False, scale)
-
