@@ -21,7 +21,7 @@ from tests.policies.test_causal_lm import SHARED, build, gradients
 from tests.samplers.test_kernels import Kernels
 
 LAYERS, VOCABULARY = 28, 151_936
-MOST, MOST_OF_TRANSFORMERS = 2_400, 4_900
+MOST, MOST_OF_TRANSFORMERS = 2_400, 4_600
 
 
 @pytest.mark.parametrize("family", [*SHARED[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in SHARED[2:])])
