@@ -180,7 +180,8 @@ def test_a_run_keeps_the_memory_of_its_rollouts_in_checkpoints(fit, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("recomputes", "free", "told"), [(True, 2**40, True), (True, 2**31, False), (False, 2**40, False)]
+    ("recomputes", "free", "told"),
+    [(True, 2**40, True), (True, pass_memory.LOGITS + 2**24, False), (False, 2**40, False)],
 )
 def test_a_run_that_recomputes_without_need_is_told(fit, monkeypatch, recomputes, free, told):
     said = []
