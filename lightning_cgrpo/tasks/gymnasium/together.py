@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,7 +41,8 @@ class WorldsTogether(Worlds):
         self.seeds, self._actions = seeds, None
         worlds: Any = self._vector  # whose resets take more than the one seed of `VectorEnv`
         count = len(seeds)
-        observations, infos = self._called(lambda: worlds.reset(seed=list(seeds), options=copied(options[0])))
+        begin = partial(worlds.reset, seed=list(seeds), options=copied(options[0]))
+        observations, infos = self._called(begin, ", try a class whose reset takes a list of seeds")
         # A copy, because the vector environment may write the next observations into the same array.
         nothing = np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         return Moments(np.array(observations), *nothing, self._entries(infos, range(count)))
@@ -73,13 +75,13 @@ class WorldsTogether(Worlds):
             self._vectors[count] = worlds
         return self._vectors[count]
 
-    def _called(self, function: Callable[[], Any]) -> Any:
+    def _called(self, function: Callable[[], Any], remedy: str = "") -> Any:
         try:
             with UserCode(f"the vector environment of '{self.name}'"):
                 return function()
         except Exception as error:
             raise UserError(
-                f"Expected the vector environment of '{self.name}' to run, but it raised {described(error)}."
+                f"Expected the vector environment of '{self.name}' to run, but it raised {described(error)}{remedy}."
             ) from error
 
     def _entries(self, infos: dict[str, Any], rows: Sequence[int]) -> Sequence[dict[str, Any]]:

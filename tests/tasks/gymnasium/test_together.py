@@ -100,7 +100,7 @@ def a_last_observation_that_is_lost():
         (lambda: rollout(discrete(), Gymnasium(WALK, {"fault": "nan"}, vector=walks)), "reset with seed 5, .* finite"),
         (
             lambda: rollout(cart_poles(), Gymnasium("CartPole-v1", vector=CartPoleVectorEnv)),
-            "vector environment of 'CartPole-v1' to run, but it raised",
+            "environment of 'CartPole-v1' to run, but it raised .*, try a class whose reset takes a list of seeds",
         ),
     ],
 )
