@@ -11,8 +11,9 @@ least of two. A decoded step leaves out the reading of prompts. Operations are 2
 training 6, and 8 in the output layer, which reads answers alone and computes logits twice. Attention isn't counted.
 
 An environment's configuration trains for some updates. After each rollout, the limit is timed on the same episodes:
-the network's passes, one a step for all episodes that still run, and the steps of Gymnasium's worlds. A rollout adds
-resets, draws, actions, records and log-probabilities. Times are sums over all updates but the first.
+the network's passes, one a step for all episodes that still run, and the steps of Gymnasium's worlds. Worlds that step
+together (`environment.vector`) have a second limit with their own steps. A rollout adds resets, draws, actions, records
+and log-probabilities. Times are sums over all updates but the first.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.sampler import Noise
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.gymnasium import Gymnasium
+from lightning_cgrpo.tasks.gymnasium.together import Vector
 from lightning_cgrpo.tasks.gymnasium.worlds import World
 
 PROMPT, ANSWER, REPEATS, SHAPES = 64, 17, 2, ((1, 1), (2, 4))
@@ -64,6 +66,7 @@ class TimedRollouts:
         self.steps = 0
         self.rollouts = 0.0
         self.limit = 0.0
+        self.limit_together = 0.0  # of worlds that step together
         self._worlds: list[World] = []
 
     def rollout(
@@ -78,11 +81,14 @@ class TimedRollouts:
                 self._worlds.append(sampler.environment.make())
             for world, seed in zip(self._worlds, seeds, strict=True):
                 world.reset(seed=seed)
-        limit = self._played_again(policy.actor(), rollouts)
+        limit, together = self._played_again(policy.actor(), rollouts), 0.0
+        if isinstance(sampler.environment, Gymnasium) and sampler.environment.vector is not None:
+            together = _played_together(sampler.environment.make_vector(len(seeds)), seeds, policy.actor(), rollouts)
         self.updates += 1
         if self.updates > 1:  # the first one imports and allocates
             self.rollouts += spent
             self.limit += limit
+            self.limit_together += together
             self.steps += int(rollouts.mask.sum())
         return rollouts
 
@@ -107,6 +113,22 @@ class TimedRollouts:
         return time.process_time() - begun
 
 
+def _played_together(worlds: Vector, seeds: list[int], actor: Actor, rollouts: Rollouts) -> float:
+    """CPU seconds of the network's passes for running episodes, and of the steps of all worlds together."""
+    mask = rollouts.mask.flatten(0, 1)
+    observations = rollouts.inputs["observations"].flatten(0, 1)
+    actions = rollouts.info["action"].flatten(0, 1).numpy()
+    steps = range(int(rollouts.lengths.max()))
+    moments = [(observations[mask[:, step], step], actions[:, step].copy()) for step in steps]
+    worlds.reset(seed=seeds)
+    begun = time.process_time()
+    with torch.inference_mode():
+        for seen, chosen in moments:
+            actor(seen)
+            worlds.step(chosen)
+    return time.process_time() - begun
+
+
 def time_rollouts(configuration: str, updates: int) -> None:
     timed = TimedRollouts()
 
@@ -127,6 +149,9 @@ def time_rollouts(configuration: str, updates: int) -> None:
         f"{timed.steps:,} steps in {updates} updates, a step: {step * 1e6:.1f} µs, limit {limit * 1e6:.1f} µs, "
         f"{step / limit:.2f}"
     )
+    if timed.limit_together:
+        limit = timed.limit_together / timed.steps
+        print(f"with the steps of worlds together: limit {limit * 1e6:.1f} µs, {step / limit:.2f}")
 
 
 def time_model(directory: str, training: bool) -> None:

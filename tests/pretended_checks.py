@@ -16,6 +16,8 @@ from lightning_cgrpo.grpo.constrained_advantages import as_signals
 from lightning_cgrpo.modules import first_steps
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+from lightning_cgrpo.policies.computations import packed
+from lightning_cgrpo.policies.shared_prefix.cast_products import cast_together
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.run.place import find_checkpoint
@@ -191,6 +193,21 @@ def test_vision_families_train_and_generate(family, share_prompts, most, tmp_pat
     assert {parameter.grad.device for parameter in towers if parameter.grad is not None} == {DEVICE}
 
 
+def test_casts_together_are_those_of_the_cpu(machine):
+    found = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        layer, states = torch.nn.Linear(6, 4), torch.randn(3, 6)
+        layer, states = layer.to(device), states.to(device)
+        machine.waits.clear()
+        with cast_together(layer, torch.bfloat16):
+            made = layer(states)
+        made.float().square().sum().backward()
+        assert not machine.waits
+        found.append([made.detach().cpu(), layer.weight.grad.cpu(), layer.bias.grad.cpu()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 def test_a_graph_computes_at_its_replays(machine):
     state, made = torch.zeros(3, device=DEVICE), []
 
@@ -283,6 +300,7 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     monkeypatch.setattr(first_steps, "STEPS", 0)
     (folder / "configs").symlink_to(ROOT / "configs")
     expected = update(config, *options)
+    monkeypatch.setattr(packed, "FEWER_KERNELS", {"pretended"})
     with pretending() as machine:
         monkeypatch.setattr(Waits, "pretended", machine.waits)
         watch = "--trainer.callbacks=benchmarks.gpu.waits.Waits"

@@ -34,7 +34,7 @@ from lightning_cgrpo.core.errors import UserError, first_line, kind_of
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches, token_batches
 from lightning_cgrpo.modules.first_steps import FirstSteps, check_trained_dtypes
-from lightning_cgrpo.policies.pass_memory import fitting_tokens
+from lightning_cgrpo.policies.pass_memory import OCCUPYING, fitting_tokens
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
@@ -204,11 +204,19 @@ class ManualOptimization:
             return
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.fitting_tokens = fitting_tokens(self.policy, trained)
-        if self.fitting_tokens is not None:
-            rank_zero_info(
-                f"A training pass has at most {self.fitting_tokens:,} tokens, by the GPU's free memory, unless a "
-                "micro-batch is set. Checkpoints keep the number."
-            )
+        if self.fitting_tokens is None:
+            return
+        rank_zero_info(
+            f"A training pass has at most {self.fitting_tokens:,} tokens, by the GPU's free memory, unless a "
+            "micro-batch is set. Checkpoints keep the number."
+        )
+        if getattr(self.policy, "gradient_checkpointing", False):
+            tokens = fitting_tokens(self.policy, trained, recomputes=False)
+            if tokens is not None and tokens >= OCCUPYING:
+                rank_zero_info(
+                    f"Without gradient_checkpointing, a pass would have {tokens:,} tokens, and would compute no layer "
+                    "twice, try policy.gradient_checkpointing=false in a new run."
+                )
 
     def pieces(self, examples: Examples, rows: Tensor, size: int | None, tokens: int | None = None) -> list[Tensor]:
         """Rows of each pass: at most `size`, or of at most `tokens`, or of as many tokens as `choose_tokens` chose."""

@@ -32,7 +32,7 @@ from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.precision import cast_once, use_tf32
+from lightning_cgrpo.policies.precision import advise_bfloat16, cast_once, use_tf32
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.run.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -151,6 +151,8 @@ class RolloutModule(Stated, LightningModule):
         if self._trainer is not None:
             check_precision(self.trainer)
         self.policy.load()
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            advise_bfloat16(self.policy, self.trainer)
 
     def configure_optimizers(self) -> Any:
         return self.manual_optimization.configure()

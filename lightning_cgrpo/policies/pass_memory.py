@@ -25,9 +25,11 @@ ROLLOUT = 0.25
 """Share of the free memory for answers that are generated at once, which stays theirs during training."""
 LEAST_ROLLOUT = 2**28
 """Bytes that a rollout tries to take where training leaves nothing free."""
+OCCUPYING = 2**14
+"""Tokens of a pass that occupy a GPU, so that longer passes are hardly faster."""
 
 
-def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
+def fitting_tokens(policy: object, trained: Iterable[Tensor], recomputes: bool | None = None) -> int | None:
     """The power of two of a pass's tokens that fits on every process's GPU; None where nothing is known. Collective.
 
     Known are causal language models of matrices, without images, under bf16-mixed on a GPU, where attention takes
@@ -35,6 +37,7 @@ def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
 
     Args:
         trained: weights that get gradients and moments, also those of a critic.
+        recomputes: whether layers recompute their activations; by default as they do.
     """
     if not isinstance(policy, CausalLMPolicy) or policy.reads_images:
         return None
@@ -46,7 +49,7 @@ def fitting_tokens(policy: object, trained: Iterable[Tensor]) -> int | None:
         return None
     for_training = TRAINED * sum(_bytes(weight) for weight in trained)
     room = SHARE * (free - for_training - LOGITS)
-    tokens = max(int(room / bytes_per_token(policy)), 1)
+    tokens = max(int(room / bytes_per_token(policy, recomputes)), 1)
     fewest = min(gather_counts(tokens, device))
     return 1 << fewest.bit_length() - 1
 
@@ -65,8 +68,9 @@ def fitting_rollout(policy: CausalLMPolicy) -> int | None:
     return 1 << fewest.bit_length() - 1
 
 
-def bytes_per_token(policy: CausalLMPolicy) -> float:
-    """Bytes of activations that a training pass keeps for a token, under bf16-mixed."""
+def bytes_per_token(policy: CausalLMPolicy, recomputes: bool | None = None) -> float:
+    """Bytes of activations that a training pass keeps for a token, under bf16-mixed; `recomputes` as above."""
+    recomputes = policy.gradient_checkpointing if recomputes is None else recomputes
     output = policy.network.get_output_embeddings()
     features = 0
     for name, module in policy.network.named_modules():
@@ -76,7 +80,7 @@ def bytes_per_token(policy: CausalLMPolicy) -> float:
             features += sum(weight.shape)
     kept: float = FEATURE * features
     layers = len(policy.layers())
-    if policy.gradient_checkpointing and layers:
+    if recomputes and layers:
         states = 4 * policy.output_weight.shape[1] * (layers + EXTRA_INPUTS)  # float32
         kept = states + kept / layers  # the layer that is computed again
     # Packed rows compute logits in chunks; some models of padded rows compute all at once.

@@ -65,6 +65,7 @@ EFFECTS = {
     "trainer.num_sanity_val_steps": Effect.SHOWING,
     "trainer.profiler": Effect.SHOWING,
     "model.eval_group_size": Effect.EVALUATION,
+    "model.sampler.environment.vector": Effect.COMPUTATION,
     "data.eval_prompts": Effect.EVALUATION,
     "data.test_path": Effect.TEST,
     "data.test_prompts": Effect.TEST,

@@ -20,6 +20,7 @@ from lightning_cgrpo import (
 from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.modules import manual_optimization
 from lightning_cgrpo.policies import pass_memory
 from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.pass_memory import bytes_per_token, fitting_tokens
@@ -127,13 +128,13 @@ def fit(directory, tmp_path, monkeypatch):
     lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"}) for number in range(4)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
 
-    def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, **options):
+    def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, recomputes=False, **options):
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
         if checkpoint is None:  # a folder belongs to one run
             for left in tmp_path.glob("*.ckpt"):
                 left.unlink()
         module = kind(
-            policy=CausalLMPolicy(str(directory)),
+            policy=CausalLMPolicy(str(directory), gradient_checkpointing=recomputes),
             sampler=GenerationSampler(max_new_tokens=8),
             task=FunctionTask({"long": long}),
             objective=Objective("long"),
@@ -176,6 +177,18 @@ def test_a_run_keeps_the_memory_of_its_rollouts_in_checkpoints(fit, tmp_path, mo
     assert torch.load(tmp_path / "step=2.ckpt", weights_only=True)["rollout_bytes"] == kept
     monkeypatch.setattr(pass_memory, "free_bytes", lambda device: 0)
     assert pass_memory.fitting_rollout(SimpleNamespace(device="cpu", parameters=list)) == pass_memory.LEAST_ROLLOUT
+
+
+@pytest.mark.parametrize(
+    ("recomputes", "free", "told"),
+    [(True, 2**40, True), (True, pass_memory.LOGITS + 2**24, False), (False, 2**40, False)],
+)
+def test_a_run_that_recomputes_without_need_is_told(fit, monkeypatch, recomputes, free, told):
+    said = []
+    monkeypatch.setattr(manual_optimization, "rank_zero_info", said.append)
+    fit(1, free=free, recomputes=recomputes)
+    assert any("tokens, by the GPU's free memory" in line for line in said)
+    assert any("Without gradient_checkpointing, a pass would have" in line for line in said) == told
 
 
 def test_demonstrations_fit_too(fit):

@@ -1,6 +1,7 @@
 """Casts of weights under autocast: each once in a rollout, none for the reference, and never a stale one."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from lightning_cgrpo import CategoricalMLP, Constraint, GenerationSampler
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.policies import precision as module_of_precision
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.precision import automatic_precision, cast_once, keep_cast, use_tf32
+from lightning_cgrpo.policies.precision import advise_bfloat16, automatic_precision, cast_once, keep_cast, use_tf32
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.grids import grid_module
 from tests.quiet import quiet_trainer
@@ -72,6 +74,30 @@ def test_language_models_on_a_gpu_compute_in_bfloat16(policy, accelerator, gpu, 
     monkeypatch.setattr(CUDAAccelerator, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: half or including_emulation)
     assert automatic_precision(policy, accelerator) == chosen
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "large", "multiplies", "advised"),
+    [
+        (CPUAccelerator(), "32-true", True, True, True),
+        (CPUAccelerator(), "32-true", True, False, False),
+        (CPUAccelerator(), "32-true", False, True, False),
+        (CPUAccelerator(), "bf16-mixed", True, True, False),
+        (CUDAAccelerator(), "32-true", True, True, False),
+    ],
+)
+def test_large_models_are_advised_on_cpus_that_multiply_bfloat16(
+    accelerator, precision, large, multiplies, advised, policy, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(module_of_precision, "rank_zero_info", said.append)
+    monkeypatch.setattr(module_of_precision, "LARGE", 1000 if large else 10**9)
+    for name, answer in zip(module_of_precision.BFLOAT16, (False, multiplies), strict=True):
+        monkeypatch.setattr(torch.cpu, name, lambda answer=answer: answer)
+    trainer = SimpleNamespace(accelerator=accelerator, precision=precision)
+    advise_bfloat16(policy, trainer)
+    advise_bfloat16(CategoricalMLP(500, 20), trainer)  # no language model
+    assert len(said) == advised
 
 
 @pytest.fixture

@@ -60,9 +60,26 @@ class Kernels(TorchDispatchMode):
         self.norms.__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._foreach_copy_.default:
+            self.count += launches(args[0])
+            return func(*args, **(kwargs or {}))
         views = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
         self.count += not views and func._schema.name not in NO_KERNEL
         return func(*args, **(kwargs or {}))
+
+
+def launches(copies):
+    """Kernels of a copy into several tensors: PyTorch's take 64 tensors, or 320 pieces of 65,536 numbers."""
+    kernels = tensors = pieces = 0
+    for made in copies:
+        tensors += 1
+        for _ in range(-(-made.numel() // 65_536)):
+            pieces += 1
+            if pieces == 320:
+                kernels, pieces, tensors = kernels + 1, 0, 1
+        if tensors == 64:
+            kernels, pieces, tensors = kernels + 1, 0, 0
+    return kernels + bool(pieces)
 
 
 def each_step(generate):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -14,11 +15,12 @@ from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, Sha
 from lightning_cgrpo.policies.padded_prompts import without_text
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
+from lightning_cgrpo.policies.shared_prefix.cast_products import cast_together
 from lightning_cgrpo.policies.shared_prefix.fewer_kernels import FewerKernels
 from lightning_cgrpo.policies.shared_prefix.layout import Layout, unpadded
 
 FEWER_KERNELS = {"cuda"}
-"""Kinds of devices whose training passes replace norms and rotations; a CPU gains nothing."""
+"""Kinds of devices whose training passes replace norms, rotations and casts; a CPU gains nothing."""
 
 
 class PackedPrompts(Computation):
@@ -63,9 +65,7 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
     images = without_text(prompts)
     positions = policy.prompt_positions(prompt_tokens, lengths, images)
     layout = Layout.of(lengths, answer_lengths, group, positions, device)
-    # A layer that recomputes its activations does so after the context, and would save other tensors.
-    fewer = device.type in FEWER_KERNELS and not policy.gradient_checkpointing
-    with FewerKernels(policy.network).used(training=True) if fewer else nullcontext():
+    with _fewer_kernels(policy, device.type):
         states = policy.hidden(ids, layout.position_ids, PackedAttention(layout), images)
 
     # The layout predicts all tokens of a text; the world's tokens are left out.
@@ -74,3 +74,16 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
     if not bool(is_own.all()):
         predictors = predictors[is_own.nonzero()[:, 0].to(device, non_blocking=True)]
     return states[predictors], places[own].to(device, non_blocking=True)
+
+
+@contextmanager
+def _fewer_kernels(policy: LanguageModel, kind: str) -> Iterator[None]:
+    """Context of a pass on a kind of device, in which the network launches fewer kernels."""
+    # A layer that recomputes its activations does so after the context, and would save other tensors.
+    if kind not in FEWER_KERNELS or policy.gradient_checkpointing:
+        yield
+        return
+    casts = torch.is_autocast_enabled(kind)
+    together = cast_together(policy.network, torch.get_autocast_dtype(kind)) if casts else nullcontext()
+    with FewerKernels(policy.network).used(training=True), together:
+        yield

@@ -134,18 +134,22 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, cos: Tensor, signed: Tensor, swapped: Tensor) -> Tensor:
         ctx.save_for_backward(cos, swapped)
-        return (states * cos).addcmul_(_swapped(states), signed).to(states.dtype)
+        return _rotated(states, cos, signed)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         cos, swapped = ctx.saved_tensors
-        return (gradient * cos).addcmul_(_swapped(gradient), swapped).to(gradient.dtype), None, None, None
+        return _rotated(gradient, cos, swapped), None, None, None
 
 
-def _swapped(states: Tensor) -> Tensor:
-    """The second half of the last dimension, then the first."""
-    return states.roll(states.shape[-1] // 2, -1)
+def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """X cos + (x₂, x₁) sin, computed in the factors' dtype and rounded once; in memory, the result lies as x does."""
+    made = torch.empty_like(states)
+    part, half, factor, place = (tensor.chunk(2, -1) for tensor in (states * cos, states, sin, made))
+    torch.addcmul(part[0], half[1], factor[0], out=place[0])
+    torch.addcmul(part[1], half[0], factor[1], out=place[1])
+    return made
 
 
 def _matrices(cos: Tensor, sin: Tensor) -> Tensor:

@@ -114,8 +114,8 @@ class Layout:
             predictors=there(torch.where(step == 0, ends[group][answer], starts[answer] + step - 1)),
             prompt_mask=None if mask is None else there(mask),
             spans=PackedSpans(
+                every=Spans.of(torch.cat([prompt_lengths, fed]), device),
                 prompts=Spans.of(prompt_lengths, device),
-                answers=Spans.of(fed, device),
                 of_prompt=Spans.of(fed.new_zeros(prompts).index_add(0, group, fed), device),
                 prompt_tokens=total,
             ),

@@ -46,13 +46,15 @@ def linear_log_probs(
         reference: hidden states ``[M, D]`` and weight ``[V, D]`` of the reference, which gets no gradient.
     """
     device = hidden.device.type
-    factors = [hidden, weight, *([] if reference is None else reference)]
+    others = [] if reference is None else [part.detach() for part in reference]
+    factor = weight.detach()
     if torch.is_autocast_enabled(device):
-        factors = [factor.to(torch.get_autocast_dtype(device)) for factor in factors]
+        hidden, factor, *others = (part.to(torch.get_autocast_dtype(device)) for part in (hidden, factor, *others))
     with torch.autocast(device, enabled=False):
         size = rows or chunk_rows(len(weight), device)
-        hidden, weight, *others = factors
-        values: tuple[Tensor, ...] = _LinearLogProbs.apply(hidden, weight, actions, 1 / temperature, size, *others)
+        values: tuple[Tensor, ...] = _LinearLogProbs.apply(
+            hidden, weight, factor, actions, 1 / temperature, size, *others
+        )
     return values
 
 
@@ -60,82 +62,102 @@ class _LinearLogProbs(torch.autograd.Function):
     """Derivatives of log p_a, the entropy H and D = KL(p || q), for z = logits / temperature, p = softmax(z), action a.
 
     d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)        d D / dz_j = p_j (log p_j/q_j - D)
+
+    The weight gets its gradient in its own dtype; products read `factor`, the weight in autocast's dtype.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, actions: Tensor, scale: float, size: int, *reference: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        factor: Tensor,
+        actions: Tensor,
+        scale: float,
+        size: int,
+        *reference: Tensor,
     ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        log_probs, entropy, norm, kl, reference_norm = hidden.new_empty(5, len(hidden), dtype=dtype).unbind()
+        # Sums of each token over the vocabulary; what follows from them is computed for all chunks at once.
+        of_action, top, total, dot = hidden.new_empty(4, len(hidden), dtype=dtype).unbind()
+        other_top, other_total, other_dot = hidden.new_empty(3, len(hidden) * bool(reference), dtype=dtype).unbind()
         single = len(hidden) <= size
         probs = None
         for start in range(0, len(hidden), size):
             rows = slice(start, start + size)
-            z = _logits(hidden[rows], weight, scale, dtype)
-            of_action = z.gather(1, actions[rows, None])[:, 0]
-            top = z.amax(1, keepdim=True)
-            z.sub_(top)
+            z = _logits(hidden[rows], factor, scale, dtype)
+            torch.gather(z, 1, actions[rows, None], out=of_action[rows, None])
+            torch.amax(z, 1, out=top[rows])
+            z.sub_(top[rows, None])
             probs = z.exp()
-            total = probs.sum(1)
-            norm[rows] = total.log() + top[:, 0]
-            # H = log sum_j exp(z_j) - sum_j p_j z_j, with z relative to the largest.
-            entropy[rows] = total.log() - torch.linalg.vecdot(probs, z) / total
-            log_probs[rows] = of_action - norm[rows]
+            torch.sum(probs, 1, out=total[rows])
+            torch.linalg.vecdot(probs, z, out=dot[rows])
             if reference:
                 other = _logits(reference[0][rows], reference[1], scale, dtype)
-                top = other.amax(1, keepdim=True)
-                rest = other.sub_(top).exp().sum(1).log()
-                reference_norm[rows] = rest + top[:, 0]
+                torch.amax(other, 1, out=other_top[rows])
+                other.sub_(other_top[rows, None])
                 # Both relative to their largest, so that equal policies have a KL of exactly 0.
-                kl[rows] = torch.linalg.vecdot(probs, z.sub_(other)) / total - (total.log() - rest)
+                torch.linalg.vecdot(probs, z.sub_(other), out=other_dot[rows])
+                torch.sum(other.exp_(), 1, out=other_total[rows])
             if single:
                 probs.div_(total[:, None])
+        log_total = total.log()
+        norm = log_total + top
+        # H = log sum_j exp(z_j) - sum_j p_j z_j, with z relative to the largest.
+        entropy = log_total - dot / total
+        values = [of_action - norm, entropy]
+        kl = other_norm = None
+        if reference:
+            log_other = other_total.log()
+            other_norm = log_other + other_top
+            kl = other_dot / total - (log_total - log_other)
+            values.append(kl)
         kept = probs if single else None
-        ctx.save_for_backward(hidden, weight, actions, norm, entropy, kept, kl, reference_norm, *reference)
-        ctx.scale, ctx.size = scale, size
+        ctx.save_for_backward(hidden, factor, actions, norm, entropy, kept, kl, other_norm, *reference)
+        ctx.scale, ctx.size, ctx.weight_dtype = scale, size, weight.dtype
         ctx.set_materialize_grads(False)
-        return (log_probs, entropy, kl) if reference else (log_probs, entropy)
+        return tuple(values)
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None, of_kl: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, actions, norm, entropy, kept, kl, reference_norm, *reference = ctx.saved_tensors
+        hidden, factor, actions, norm, entropy, kept, kl, other_norm, *reference = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        of_weight = torch.zeros_like(weight, dtype=norm.dtype) if ctx.needs_input_grad[1] else None
+        of_weight = torch.zeros_like(factor, dtype=norm.dtype) if ctx.needs_input_grad[1] else None
+        # The factor of each token's -p_j.
+        mass = torch.zeros_like(norm) if of_log_probs is None else of_log_probs
+        if of_entropy is not None:
+            mass = mass + entropy * of_entropy
         for start in range(0, len(hidden), ctx.size):
             rows = slice(start, start + ctx.size)
             if kept is None:
-                probs = _logits(hidden[rows], weight, ctx.scale, norm.dtype).sub_(norm[rows, None]).exp_()
+                probs = _logits(hidden[rows], factor, ctx.scale, norm.dtype).sub_(norm[rows, None]).exp_()
             else:
                 probs = kept
-            mass = torch.zeros_like(norm[rows])
-            if of_log_probs is not None:
-                mass = mass + of_log_probs[rows]
             if of_entropy is not None:
-                mass = mass + entropy[rows] * of_entropy[rows]
                 gradient = torch.special.entr(probs).mul_(of_entropy[rows, None])
-                gradient.addcmul_(probs, mass[:, None], value=-1)
+                gradient.addcmul_(probs, mass[rows, None], value=-1)
             else:
-                gradient = probs * -mass[:, None]
+                gradient = probs * -mass[rows, None]
             if of_kl is not None:
-                log_q = _logits(reference[0][rows], reference[1], ctx.scale, norm.dtype).sub_(
-                    reference_norm[rows, None]
-                )
+                assert kl is not None and other_norm is not None
+                log_q = _logits(reference[0][rows], reference[1], ctx.scale, norm.dtype).sub_(other_norm[rows, None])
                 # entr(p) = -p log p is 0 where p underflows.
                 divergence = torch.special.entr(probs).addcmul_(probs, log_q.add_(kl[rows, None]))
                 gradient.addcmul_(divergence, of_kl[rows, None], value=-1)
             if of_log_probs is not None:
                 gradient.scatter_add_(1, actions[rows, None], of_log_probs[rows, None])
-            gradient = gradient.mul_(ctx.scale).to(hidden.dtype)
+            if ctx.scale != 1:
+                gradient.mul_(ctx.scale)
+            gradient = gradient.to(hidden.dtype)
             if of_hidden is not None:
-                of_hidden[rows] = product(gradient, weight.T)
+                of_hidden[rows] = product(gradient, factor.T)
             if of_weight is not None:
                 of_weight.addmm_(gradient.T.to(norm.dtype), hidden[rows].to(norm.dtype))
-        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
-        return of_hidden, of_weight, None, None, None, *(None for _ in reference)
+        of_weight = None if of_weight is None else of_weight.to(ctx.weight_dtype)
+        return of_hidden, of_weight, None, None, None, None, *(None for _ in reference)
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

@@ -94,8 +94,8 @@ def runs_flash(query: Tensor) -> bool:
 class PackedSpans:
     """Sequences of a packed row: n prompts, then N answers in the order of their prompts."""
 
+    every: Spans  # prompts and answers
     prompts: Spans
-    answers: Spans
     of_prompt: Spans  # a prompt's answers, as one sequence
     prompt_tokens: int
 
@@ -112,63 +112,45 @@ def packed_attention(
 
 
 class _Packed(torch.autograd.Function):
-    """An answer's two parts are merged and differentiated as in `cascade.shared_attention`.
+    """Every sequence attends to itself in one call of the kernel, and answers to their prompts in another.
 
-    Below, q, k and v are of the prompts; `own_q`, `own_k` and `own_v` are of the answers.
+    An answer's two parts are merged and differentiated as in `cascade.shared_attention`. Results are written in place
+    into those of the first call, because a short pass waits for the launches of kernels.
     """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: PackedSpans, scale: float, kernel: Kernel
     ) -> Tensor:
-        parts = _parts(spans, scale)
-        of_prompts, of_answers, across = parts
-        q, own_q = _cut(query, spans)
-        k, own_k = _cut(key, spans)
-        v, own_v = _cut(value, spans)
-        to_prompt, prompt_norm = kernel.forward(q, k, v, of_prompts)
-        own, own_norm = kernel.forward(own_q, own_k, own_v, of_answers)
-        shared, shared_norm = kernel.forward(own_q, k, v, across)
-        norm = torch.logaddexp(own_norm, shared_norm)
-
-        def share(part: Tensor) -> Tensor:  # [H, S] -> [S, H, 1]
-            return (part - norm).exp().T[..., None]
-
-        merged = own * share(own_norm) + shared * share(shared_norm)
-        attended = torch.cat([to_prompt, merged.to(query.dtype)])
-        ctx.save_for_backward(query, key, value, attended, prompt_norm, norm)
-        ctx.spans, ctx.parts, ctx.kernel = spans, parts, kernel
+        cut = spans.prompt_tokens
+        own, across = _parts(spans, scale)
+        attended, norm = kernel.forward(query, key, value, own)  # [S, H, D], [H, S]
+        shared, shared_norm = kernel.forward(query[cut:], key[:cut], value[:cut], across)
+        # exp(own norm) / (exp(own norm) + exp(shared norm)) of each answer's token
+        own_share = (norm[:, cut:] - shared_norm).sigmoid_().T[..., None]  # [S', H, 1]
+        answers = attended[cut:]
+        torch.addcmul(answers * own_share, shared, 1 - own_share, out=answers)
+        answer_norm = torch.logaddexp(norm[:, cut:], shared_norm)
+        norm[:, cut:] = answer_norm
+        ctx.save_for_backward(query, key, value, attended, norm, answer_norm)
+        ctx.cut, ctx.parts, ctx.kernel = cut, (own, across), kernel
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, attended, prompt_norm, norm = ctx.saved_tensors
-        of_prompts, of_answers, across = ctx.parts
-        g, own_g = _cut(gradient.contiguous(), ctx.spans)
-        q, own_q = _cut(query, ctx.spans)
-        k, own_k = _cut(key, ctx.spans)
-        v, own_v = _cut(value, ctx.spans)
-        to_prompt, merged = _cut(attended, ctx.spans)
-        of_q, of_k, of_v = ctx.kernel.backward(g, q, k, v, to_prompt, prompt_norm, of_prompts)
-        own = ctx.kernel.backward(own_g, own_q, own_k, own_v, merged, norm, of_answers)
-        shared = ctx.kernel.backward(own_g, own_q, k, v, merged, norm, across)
-        own_of_q, own_of_k, own_of_v = own
-        shared_of_q, shared_of_k, shared_of_v = shared
-        of_query = torch.cat([of_q, own_of_q + shared_of_q])
-        of_key = torch.cat([of_k + shared_of_k, own_of_k])
-        of_value = torch.cat([of_v + shared_of_v, own_of_v])
+        query, key, value, attended, norm, answer_norm = ctx.saved_tensors
+        (own, across), cut = ctx.parts, ctx.cut
+        gradient = gradient.contiguous()
+        of_query, of_key, of_value = ctx.kernel.backward(gradient, query, key, value, attended, norm, own)
+        shared_of_query, shared_of_key, shared_of_value = ctx.kernel.backward(
+            gradient[cut:], query[cut:], key[:cut], value[:cut], attended[cut:], answer_norm, across
+        )
+        of_query[cut:].add_(shared_of_query)
+        of_key[:cut].add_(shared_of_key)
+        of_value[:cut].add_(shared_of_value)
         return of_query, of_key, of_value, None, None, None
 
 
-def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends, Attends]:
-    return (
-        Attends(spans.prompts, spans.prompts, True, scale),
-        Attends(spans.answers, spans.answers, True, scale),
-        Attends(spans.of_prompt, spans.prompts, False, scale),
-    )
-
-
-def _cut(tensor: Tensor, spans: PackedSpans) -> tuple[Tensor, Tensor]:
-    """The prompts' part and the answers' part of a packed row."""
-    return tensor[: spans.prompt_tokens], tensor[spans.prompt_tokens :]
+def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends]:
+    return Attends(spans.every, spans.every, True, scale), Attends(spans.of_prompt, spans.prompts, False, scale)

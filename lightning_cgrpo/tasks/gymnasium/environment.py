@@ -19,6 +19,7 @@ from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
 from lightning_cgrpo.tasks.gymnasium.render import film_strips
 from lightning_cgrpo.tasks.gymnasium.replay import difference
+from lightning_cgrpo.tasks.gymnasium.together import Vector, WorldsTogether
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
 
@@ -42,6 +43,9 @@ class Gymnasium(Environment, Renderer):
         infos: numbers in ``info`` to report as ``info.NAME``, 0 in steps without.
         processes: step every world in a forked process of its own.
         time_limit: seconds for a step of all worlds; needs `processes`, because Python cannot interrupt a world.
+        vector: a `gymnasium.vector.VectorEnv` that steps all worlds by one call, or its import path. It is made with
+            the number of worlds (``num_envs``), `kwargs` and ``max_episode_steps``; its resets take a list of seeds.
+            Replays and pictures come from the world `id`, so that a warning tells where both differ.
 
     Raises:
         UserError: the environment cannot be made, or its spaces are not supported.
@@ -56,9 +60,11 @@ class Gymnasium(Environment, Renderer):
         infos: Sequence[str] | None = (),
         processes: bool = False,
         time_limit: float | None = None,
+        vector: str | Callable[..., Vector] | None = None,
     ) -> None:
         expect(max_steps is None or max_steps >= 1, "max_steps", "at least 1", max_steps)
         expect(time_limit is None or processes, "time_limit", "None unless `processes` is true", time_limit)
+        expect(vector is None or not processes, "vector", "None if `processes` is true", vector)
         self.id, self.kwargs, self.infos = id, dict(kwargs or {}), tuple(infos or ())
         if max_steps is not None:
             self.kwargs["max_episode_steps"] = max_steps
@@ -72,10 +78,14 @@ class Gymnasium(Environment, Renderer):
         self.actions, self.action_size, self.low, self.high = actions.count, actions.size, actions.low, actions.high
         self._recording = Recording(space, actions, self.infos, limit)
         world.close()
-        self._new_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
+        self._single_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
         if processes:
-            self._new_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
-        self._worlds, self._resets, self._warned = self._new_worlds(), 0, False
+            self._single_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
+        self._worlds: Worlds = self._single_worlds()
+        self._resets, self._warned = 0, False
+        self.vector = None if vector is None else imported(vector, "environment.vector")
+        if self.vector is not None:
+            self._worlds = WorldsTogether(self.make_vector, id, self.infos)
 
     def make(self, **kwargs: Any) -> World:
         """A new world with all wrappers; arguments replace those of `kwargs`."""
@@ -99,6 +109,12 @@ class Gymnasium(Environment, Renderer):
             ) from error
         return world
 
+    def make_vector(self, count: int) -> Vector:
+        """`count` worlds that step together; needs `vector`."""
+        assert self.vector is not None
+        made: Vector = self.vector(num_envs=count, **copied({**self.kwargs, "max_episode_steps": self.max_steps}))
+        return made
+
     def reset(self, prompts: PromptGroups, group_size: int) -> GymnasiumEpisodes:
         seeds = prompts.column("seed", "Gymnasium").tolist()
         options = prompts.columns.get("options", [None] * len(seeds))
@@ -115,7 +131,7 @@ class Gymnasium(Environment, Renderer):
         )
         starts = episodes.observe(episodes.start).unflatten(0, (len(seeds), group_size))
         if not bool((starts == starts[:, :1]).all()):
-            self._warn("start differently", "that were reset with the same seed ")
+            self._warn(f"Worlds '{self.id}' that were reset with the same seed start differently.")
         return episodes
 
     def _check(self, episodes: GymnasiumEpisodes) -> None:
@@ -128,7 +144,7 @@ class Gymnasium(Environment, Renderer):
             )
         if self._warned:
             return
-        spare, device = self._new_worlds(), episodes.start.device
+        spare, device = self._single_worlds(), episodes.start.device
 
         def play(row: int) -> GymnasiumEpisodes:
             seed, options = episodes.seeds[row], episodes.options[row]
@@ -138,16 +154,19 @@ class Gymnasium(Environment, Renderer):
         spare.close()
         if differs is None:
             return
-        self._warn(f"differ in the {differs}", "that replay an episode from its seed ")
+        if self.vector is None:
+            self._warn(f"Worlds '{self.id}' that replay an episode from its seed differ in the {differs}.")
+        else:
+            self._warn(f"Worlds '{self.id}' that step together differ from a single world in the {differs}.")
 
-    def _warn(self, what: str, when: str) -> None:
+    def _warn(self, found: str) -> None:
         if self._warned:
             return
         self._warned = True
         warnings.warn(
-            f"Worlds '{self.id}' {when}{what}. Groups compare answers under different conditions, and a resumed run "
-            "does not equal an uninterrupted run. Try a world that draws all randomness from self.np_random, and "
-            "clears its state in reset, as its wrappers should.",
+            f"{found} Groups compare answers under different conditions, and a resumed run does not equal an "
+            "uninterrupted run. Try a world that draws all randomness from self.np_random, and clears its state in "
+            "reset, as its wrappers should.",
             stacklevel=3,
         )
 

@@ -134,18 +134,25 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
         return {name: values[moments][:length] for name, values in named.items()}
 
-    def _observed(self, rows: Sequence[int], states: np.ndarray, observations: Sequence[np.ndarray]) -> None:
+    def _observed(
+        self, rows: Sequence[int], states: np.ndarray, observations: Sequence[np.ndarray] | np.ndarray
+    ) -> None:
         written, shape = self._written["observation"], self._recording.space.shape
-        for row, observation in zip(rows, observations, strict=True):
-            if observation.shape != shape:
-                raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
+        if not isinstance(observations, np.ndarray) or observations.shape != (len(rows), *shape):
+            for row, observation in zip(rows, observations, strict=True):
+                if observation.shape != shape:
+                    raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
         written[states] = observations
         finite = np.isfinite(written[states])
         if not finite.all():
             row = rows[int(finite.reshape(len(rows), -1).all(1).argmin())]
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
 
-    def _numbers(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> list[float]:
+    def _numbers(
+        self, rows: Sequence[int], name: str, values: Sequence[Any] | np.ndarray
+    ) -> Sequence[float] | np.ndarray:
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f" and np.isfinite(values).all():
+            return values
         try:
             numbers = list(map(float, values))
         except (TypeError, ValueError, OverflowError):  # an integer beyond all floats

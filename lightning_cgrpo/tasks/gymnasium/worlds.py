@@ -31,10 +31,10 @@ class Moments(NamedTuple):
         infos: the entries that are recorded, as the worlds give them.
     """
 
-    observations: Sequence[np.ndarray]
-    rewards: Sequence[Any]
-    terminated: Sequence[bool]
-    truncated: Sequence[bool]
+    observations: Sequence[np.ndarray] | np.ndarray
+    rewards: Sequence[Any] | np.ndarray
+    terminated: Sequence[bool] | np.ndarray
+    truncated: Sequence[bool] | np.ndarray
     infos: Sequence[dict[str, Any]]
 
 
@@ -48,24 +48,18 @@ class Worlds(ABC):
         infos: entries of ``info`` to keep.
     """
 
-    make: Callable[[], World]
+    make: Callable[..., Any]
     name: str
     infos: Sequence[str] = ()
     seeds: Sequence[int] = field(default=(), init=False)
 
+    @abstractmethod
     def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Moments:
-        """Start a world for each of M seeds."""
-        self.seeds = seeds
-        starts = [(seed, copied(chosen)) for seed, chosen in zip(seeds, options, strict=True)]
-        return Moments(*zip(*self._called(range(len(seeds)), reset_world, starts), strict=True))
-
-    def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
-        """Step the worlds `rows`, at least one and none ended, by actions ``[len(rows), ...]``."""
-        return Moments(*zip(*self._called(rows, step_world, [(action,) for action in actions]), strict=True))
+        """Start a world for each of M seeds, at least one."""
 
     @abstractmethod
-    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
-        """Call a function of a world and arguments for each of the `rows`; world m exists from its first call."""
+    def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
+        """Step the worlds `rows`, at least one and none ended, by actions ``[len(rows), ...]``."""
 
     @abstractmethod
     def close(self) -> None:
@@ -73,6 +67,22 @@ class Worlds(ABC):
 
     def fault(self, what: str, row: int) -> UserError:
         return UserError(f"Expected the world '{self.name}', reset with seed {self.seeds[row]}, to {what}.")
+
+
+class WorldsOneByOne(Worlds):
+    """Worlds that are called each by itself."""
+
+    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Moments:
+        self.seeds = seeds
+        starts = [(seed, copied(chosen)) for seed, chosen in zip(seeds, options, strict=True)]
+        return Moments(*zip(*self._called(range(len(seeds)), reset_world, starts), strict=True))
+
+    def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
+        return Moments(*zip(*self._called(rows, step_world, [(action,) for action in actions]), strict=True))
+
+    @abstractmethod
+    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+        """Call a function of a world and arguments for each of the `rows`; world m exists from its first call."""
 
     def raised(self, error: str, row: int) -> UserError:
         return self.fault(f"run, but it raised {error}", row)
@@ -95,7 +105,7 @@ def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(eq=False)
-class WorldsHere(Worlds):
+class WorldsHere(WorldsOneByOne):
     """Worlds in this process, called in turn."""
 
     _worlds: list[World] = field(default_factory=list, init=False)
@@ -118,7 +128,7 @@ class WorldsHere(Worlds):
 
 
 @dataclass(eq=False)
-class WorldsApart(Worlds):
+class WorldsApart(WorldsOneByOne):
     """A forked process for every world, because worlds of many packages can't be pickled. Values pass unchanged.
 
     Args:

@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
 class Walk(gymnasium.Env):
@@ -58,6 +60,16 @@ class Walk(gymnasium.Env):
 
 gymnasium.register("Walk-v0", Walk, max_episode_steps=6)
 gymnasium.register("Endless-v0", Walk)
+
+
+def walks(num_envs, autoreset_mode=AutoresetMode.NEXT_STEP, **kwargs):
+    """Walks as a vector environment of Gymnasium's, whose resets take a list of seeds."""
+    return SyncVectorEnv([partial(gymnasium.make, "Walk-v0", **kwargs)] * num_envs, autoreset_mode=autoreset_mode)
+
+
+def other_walks(num_envs, **kwargs):
+    """Walks that pay differently from the single world."""
+    return gymnasium.wrappers.vector.TransformReward(walks(num_envs, **kwargs), lambda rewards: rewards + 1)
 
 
 class Odd(gymnasium.Env):

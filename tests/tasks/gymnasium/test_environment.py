@@ -109,10 +109,10 @@ def test_a_process_that_dies_is_named():
     assert set(multiprocessing.active_children()) <= before
 
 
-def quietly(environment, groups=None):
+def quietly(environment, groups=None, policy=None):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return rollout(discrete(), environment, groups)
+        return rollout(policy or discrete(), environment, groups)
 
 
 @pytest.mark.parametrize("processes", [False, True])

@@ -36,7 +36,8 @@ def test_overlays_start(world, folder):
 
 RUNS = {
     **{world: " ".join([f"-c configs/{world}.yaml", *SHORT.get(world, [])]) for world in WORLDS},
-    "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true",
+    "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true "
+    "--model.sampler.environment.vector=null",
     "returns_to_go": "-c configs/cartpole.yaml --model.estimator=ReturnsToGo --model.objective.reward=reward "
     "--model.policy.normalize=true",
     "critic": "-c configs/pendulum.yaml -c configs/ablations/pendulum/ppo_lagrangian.yaml "
