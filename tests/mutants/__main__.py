@@ -80,7 +80,7 @@ class Run:
         )
         tests = sorted(self.tests[mutant.file], key=lambda test: -killers[test])
         wrong = [name for name in self.kept.facts if self._is_wrong(name)]
-        with self.trials.changed(mutant.file, mutant.source(ROOT)):
+        with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
             outcome = self.trials.run(tests, without=wrong)
         by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
         return self.kept.add(
@@ -89,19 +89,21 @@ class Run:
 
     def _digest(self, mutant: Mutant, by: str) -> str:
         """Of all that decides: the file, and the tests that passed or the one that failed."""
-        tests = [_file(by)] if by else self.tests[mutant.file]
-        return digest_of([ROOT / mutant.file, *(ROOT / test for test in tests)])
+        return self._content(mutant.file, *([_file(by)] if by else self.tests[mutant.file]))
+
+    def _content(self, *files: str) -> str:
+        return digest_of(self.trials.copy / file for file in files)
 
     def _control(self) -> set[str]:
         """The tests that fail without a change, of those that killed a mutant and are not known to pass."""
         killers = {fact["by"] for fact in self.found.values() if fact["by"]}
-        unknown = sorted(name for name in killers if not self.kept.find(name, digest_of([ROOT / _file(name)])))
+        unknown = sorted(name for name in killers if not self.kept.find(name, self._content(_file(name))))
         if not unknown:
             return set()
         outcome = self.trials.run(unknown, to_the_end=True)
         for name in unknown:
             result = "fails without a change" if name in outcome.failed else "passes without a change"
-            self.kept.add(name, digest_of([ROOT / _file(name)]), result=result, by="")
+            self.kept.add(name, self._content(_file(name)), result=result, by="")
         print(f"The control: {len(unknown)} tests, of which fail: {', '.join(outcome.failed) or 'none'}", flush=True)
         return set(outcome.failed)
 

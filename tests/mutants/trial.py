@@ -156,14 +156,14 @@ class Trials:
             self._run(tests, without, _Watch(to_the_end), tells)
         os.close(tells)
         deadline = time.monotonic() + LONGEST * (10 if to_the_end else 1)
-        done = status = 0
+        done = 0
         while not done and time.monotonic() < deadline:
             time.sleep(0.02)
-            done, status, used = os.wait4(child, os.WNOHANG)
+            done, _, used = os.wait4(child, os.WNOHANG)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # and the processes that it started
         if not done:
-            _, status, used = os.wait4(child, 0)
+            _, _, used = os.wait4(child, 0)
         with open(told, "rb") as pipe:
             text = pipe.read()
         outcome = Outcome(**json.loads(text)) if text else Outcome("crash" if done else "time-out")
