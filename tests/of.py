@@ -105,10 +105,11 @@ def _defining(module: str, name: str) -> str:
 
 
 @cache
-def _exported(package: str) -> dict[str, str]:
-    """Modules by the names that a package's ``__init__`` imports from them, or lists."""
-    file = ROOT / package.replace(".", "/") / "__init__.py"
-    if not file.is_file():
+def _exported(module: str) -> dict[str, str]:
+    """Modules by the names that a module imports from them, or lists."""
+    path = ROOT / module.replace(".", "/")
+    file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    if file is None:
         return {}
     exported = {}
     for node in ast.walk(ast.parse(file.read_bytes())):

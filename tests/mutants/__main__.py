@@ -3,7 +3,7 @@
 - All rooms of the packages are changed (`files`), by the changes of `changes.py`.
 - A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names. They run in a
   fork, on a copy of the repository (`trial.py`), until one fails. Test files come first that killed another mutant of
-  the file. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
+  the file, then those of its room. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
 - A mutant is killed by an assertion, an exception or a crash of the process. A time-out alone is no kill.
 - The control: each test that killed a mutant passes on the unchanged copy. A test that fails there is left out, and
   its mutants run again.
@@ -78,7 +78,8 @@ class Run:
         killers = Counter(
             _file(fact["by"]) for name, fact in self.kept.facts.items() if name.startswith(f"{mutant.file} ")
         )
-        tests = sorted(self.tests[mutant.file], key=lambda test: -killers[test])
+        room = room_of(mutant.file)
+        tests = sorted(self.tests[mutant.file], key=lambda test: (-killers[test], room not in Path(test).parts))
         wrong = [name for name in self.kept.facts if self._is_wrong(name)]
         with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
             outcome = self.trials.run(tests, without=wrong)

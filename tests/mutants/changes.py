@@ -74,7 +74,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     found = []
     seen: Counter[str] = Counter()
-    for place in _places(ast.parse(source)):
+    for place in _outside(ast.parse(source).body, ""):
         for old, new in _changes(place):
             start = starts[old.lineno - 1] + old.col_offset
             end = starts[old.end_lineno - 1] + old.end_col_offset
@@ -86,10 +86,6 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
             text = _text(new) if isinstance(new, ast.stmt) else f"({_text(new)})"
             found.append(Mutant(file, name + number, old.lineno, start, end, text))
     return found
-
-
-def _places(tree: ast.Module) -> Iterator[_Place]:
-    yield from _outside(tree.body, "")
 
 
 def _outside(statements: list[ast.stmt], prefix: str) -> Iterator[_Place]:
