@@ -152,8 +152,11 @@ class Trials:
         told, tells = os.pipe()
         child = os.fork()
         if child == 0:
-            os.close(told)
-            self._run(tests, without, _Watch(to_the_end), tells)
+            try:
+                outcome = self._run(tests, without, _Watch(to_the_end))
+                os.write(tells, json.dumps(asdict(outcome)).encode())
+            finally:
+                os._exit(0)
         os.close(tells)
         deadline = time.monotonic() + LONGEST * (10 if to_the_end else 1)
         done = 0
@@ -170,9 +173,11 @@ class Trials:
         outcome.seconds = used.ru_utime + used.ru_stime
         return outcome
 
-    def _run(self, tests: Sequence[str], without: Sequence[str], watch: _Watch, tells: int) -> None:
-        """The fork's part."""
+    def _run(self, tests: Sequence[str], without: Sequence[str], watch: _Watch) -> Outcome:
+        """The fork's part, which prints nothing."""
         os.setpgid(0, 0)
+        for output in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         os.chdir(self.copy)
         os.environ["PYTHONPATH"] = str(self.copy)
         # The copy's packages and tests in the place of the repository's, also for processes that tests start.
@@ -187,5 +192,4 @@ class Trials:
             pytest.main([*options, *part], plugins=[watch])
             if watch.is_done():
                 break
-        os.write(tells, json.dumps(asdict(watch.outcome)).encode())
-        os._exit(0)
+        return watch.outcome
