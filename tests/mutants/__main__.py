@@ -1,9 +1,9 @@
 """Change the packages in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
 - All rooms of the packages are changed (`files`), by the changes of `changes.py`.
-- A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names. They run in a
-  fork, on a copy of the repository (`trial.py`), until one fails. Test files come first that killed another mutant of
-  the file, then those of its room. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
+- A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names, the nearest first.
+  They run in a fork, on a copy of the repository (`trial.py`), until one fails. Test files come first that killed
+  another mutant of the file. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
 - A mutant is killed by an assertion, an exception or a crash of the process. A time-out alone is no kill.
 - The control: each test that killed a mutant passes on the unchanged copy. A test that fails there is left out, and
   its mutants run again.
@@ -29,7 +29,7 @@ from typing import Any
 from tests.mutants.changes import Mutant, mutants_of
 from tests.mutants.kept import Kept, digest_of
 from tests.mutants.trial import Trials, import_libraries
-from tests.of import PACKAGES, ROOT, tests_of
+from tests.of import PACKAGES, ROOT, waves_of_tests
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
@@ -72,27 +72,25 @@ class Run:
         fact = self.kept.facts.get(mutant.name)
         if fact is None or self._is_wrong(fact["by"]):
             return None
-        return self.kept.find(mutant.name, self._digest(mutant, fact["by"]))
+        return self.kept.find(mutant.name, self._content(mutant.file, *fact["ran"]))
 
     def _try(self, mutant: Mutant) -> dict[str, Any]:
-        killers = Counter(
-            _file(fact["by"]) for name, fact in self.kept.facts.items() if name.startswith(f"{mutant.file} ")
-        )
-        room = room_of(mutant.file)
-        tests = sorted(self.tests[mutant.file], key=lambda test: (-killers[test], room not in Path(test).parts))
+        facts = [fact for name, fact in self.kept.facts.items() if name.startswith(f"{mutant.file} ")]
+        killers = Counter(_file(fact["by"]) for fact in facts)
+        tests = sorted(self.tests[mutant.file], key=lambda test: -killers[test])
         wrong = [name for name in self.kept.facts if self._is_wrong(name)]
         with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
             outcome = self.trials.run(tests, without=wrong)
         by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
+        ran = [_file(by)] if by else outcome.ran
         return self.kept.add(
-            mutant.name, self._digest(mutant, by), result=outcome.result, by=by, seconds=outcome.seconds
+            mutant.name,
+            self._content(mutant.file, *ran),
+            **{"result": outcome.result, "by": by, "ran": ran, "seconds": outcome.seconds},
         )
 
-    def _digest(self, mutant: Mutant, by: str) -> str:
-        """Of all that decides: the file, and the tests that passed or the one that failed."""
-        return self._content(mutant.file, *([_file(by)] if by else self.tests[mutant.file]))
-
     def _content(self, *files: str) -> str:
+        """A digest of all that decides."""
         return digest_of(self.trials.copy / file for file in files)
 
     def _control(self) -> set[str]:
@@ -134,9 +132,11 @@ def chosen(seed: str, count: int, only: str = "") -> list[Mutant]:
 
 
 def _tests(file: str) -> list[str]:
-    """The file itself for the examples of its docstrings, and its test files."""
-    examples = [file] if ">>> " in (ROOT / file).read_text(encoding="utf-8") else []
-    return examples + [str(test) for test in tests_of(Path(file))]
+    """The file itself for the examples of its docstrings, and its test files, of each wave those of its room first."""
+    found = [file] if ">>> " in (ROOT / file).read_text(encoding="utf-8") else []
+    for wave in waves_of_tests(Path(file)):
+        found += [str(test) for test in sorted(wave, key=lambda test: room_of(file) not in test.parts)]
+    return found
 
 
 def _file(test: str) -> str:

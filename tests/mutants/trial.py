@@ -36,11 +36,13 @@ class Outcome:
     Args:
         result: "survived" if all passed; "time-out" if all others passed; else "assertion", "exception" or "crash".
         failed: the tests that failed, by their pytest names.
+        ran: the files and tests that were given to pytest.
         seconds: CPU seconds of the fork.
     """
 
     result: str = "survived"
     failed: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -189,6 +191,7 @@ class Trials:
         watch.begin()
         for part in [list(tests)] if watch.to_the_end else [[test] for test in tests]:
             # Tests of one file may share what takes long, so a file is run at once.
+            watch.outcome.ran += part
             pytest.main([*options, *part], plugins=[watch])
             if watch.is_done():
                 break
