@@ -1,7 +1,7 @@
 """Change the packages in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
 - All rooms of the packages are changed (`files`), by the changes of `changes.py`.
-- A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names, the nearest first.
+- A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names, nearest first.
   They run in a fork, on a copy of the repository (`trial.py`), until one fails. Test files come first that killed
   another mutant of the file. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
 - A mutant is killed by an assertion, an exception or a crash of the process. A time-out alone is no kill.
@@ -83,11 +83,8 @@ class Run:
             outcome = self.trials.run(tests, without=wrong)
         by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
         ran = [_file(by)] if by else outcome.ran
-        return self.kept.add(
-            mutant.name,
-            self._content(mutant.file, *ran),
-            **{"result": outcome.result, "by": by, "ran": ran, "seconds": outcome.seconds},
-        )
+        digest = self._content(mutant.file, *ran)
+        return self.kept.add(mutant.name, digest, result=outcome.result, by=by, ran=ran, seconds=outcome.seconds)
 
     def _content(self, *files: str) -> str:
         """A digest of all that decides."""
