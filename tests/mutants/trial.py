@@ -21,7 +21,7 @@ LIBRARIES = (
     *("numpy", "scipy.stats", "scipy.optimize", "shapely", "gymnasium", "matplotlib.pyplot", "matplotlib.tri"),
 )
 """Imported once; one that is not installed is left out."""
-ENOUGH = 20.0
+ENOUGH = 12.0
 """CPU seconds after which no further test begins."""
 TOO_LONG = 10.0
 """CPU seconds after which a test is late, if its loops have no end; fast tests take one."""
