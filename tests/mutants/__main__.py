@@ -29,7 +29,7 @@ from typing import Any
 from tests.mutants.changes import Mutant, mutants_of
 from tests.mutants.kept import Kept, digest_of
 from tests.mutants.trial import Trials, import_libraries
-from tests.of import PACKAGES, ROOT, waves_of_tests
+from tests.of import PACKAGES, ROOT, tests_of, waves_of_tests
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
@@ -72,7 +72,7 @@ class Run:
         fact = self.kept.facts.get(mutant.name)
         if fact is None or self._is_wrong(fact["by"]):
             return None
-        return self.kept.find(mutant.name, self._content(mutant.file, *fact["ran"]))
+        return self.kept.find(mutant.name, self._digest(mutant, fact["by"], fact["ran"]))
 
     def _try(self, mutant: Mutant) -> dict[str, Any]:
         facts = [fact for name, fact in self.kept.facts.items() if name.startswith(f"{mutant.file} ")]
@@ -82,12 +82,17 @@ class Run:
         with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
             outcome = self.trials.run(tests, without=wrong)
         by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
-        ran = [_file(by)] if by else outcome.ran
-        digest = self._content(mutant.file, *ran)
-        return self.kept.add(mutant.name, digest, result=outcome.result, by=by, ran=ran, seconds=outcome.seconds)
+        digest = self._digest(mutant, by, outcome.ran)
+        return self.kept.add(
+            mutant.name, digest, result=outcome.result, by=by, ran=outcome.ran, seconds=outcome.seconds
+        )
+
+    def _digest(self, mutant: Mutant, by: str, ran: list[str]) -> str:
+        """Of all that decides: the file, and the test that failed, or else those that ran and the nearest."""
+        nearest = {str(test) for test in tests_of(Path(mutant.file))}
+        return self._content(mutant.file, *([_file(by)] if by else sorted({*ran, *nearest})))
 
     def _content(self, *files: str) -> str:
-        """A digest of all that decides."""
         return digest_of(self.trials.copy / file for file in files)
 
     def _control(self) -> set[str]:

@@ -21,8 +21,8 @@ NAMES |= {other: name for name, other in NAMES.items()} | {"sum": "mean", "mean"
 SKIPPED_NODES = (ast.Raise, ast.Assert, ast.JoinedStr)
 SKIPPED_FIELDS = ("annotation", "returns", "decorator_list")
 TOLD = ("warn", "rank_zero_info", "rank_zero_warn", "print", "info", "warning", "debug", "cast")
-# Keywords that assert, that only a GPU shows, or that are texts for people.
-UNSEEN = "strict", "device", "non_blocking", "prog", "description", "help", "metavar"
+# Keywords that assert, that only a GPU or another encoding of files shows, or that are texts for people.
+UNSEEN = "strict", "device", "non_blocking", "encoding", "prog", "description", "help", "metavar"
 
 
 @dataclass(frozen=True)
