@@ -60,7 +60,14 @@ def test_all_tests_of_the_control_run(trials):
     assert (without.result, without.failed) == ("assertion", ["test_part.py::test_of_three"])
 
 
+def test_changes_of_one_size_are_told_apart(trials):
+    for number in (3, 4, 2):
+        with trials.changed("part.py", PART.replace("2", str(number)).encode()):
+            outcome = trials.run(["test_part.py"])
+        assert outcome.result == ("survived" if number == 2 else "assertion")
+
+
 def test_no_test_begins_when_the_time_is_over(trials, monkeypatch):
-    monkeypatch.setattr(trial, "ENOUGH", -1.0)
+    monkeypatch.setattr(trial, "SHARE", -1.0)
     with trials.changed("part.py", PART.replace("2 * value", "2.5 + 1 / (value * 0)").encode()):
         assert len(trials.run(["test_part.py"]).failed) == 1  # at least one runs

@@ -1,5 +1,6 @@
 """Tests on a copy of the repository, in forks of a process that has imported all libraries."""
 
+import compileall
 import contextlib
 import importlib
 import json
@@ -21,8 +22,10 @@ LIBRARIES = (
     *("numpy", "scipy.stats", "scipy.optimize", "shapely", "gymnasium", "matplotlib.pyplot", "matplotlib.tri"),
 )
 """Imported once; one that is not installed is left out."""
-ENOUGH = 12.0
+ENOUGH = 20.0
 """CPU seconds after which no further test begins."""
+SHARE = 5.0
+"""CPU seconds after which no further test of a file begins, so that one slow file leaves time for others."""
 TOO_LONG = 10.0
 """CPU seconds after which a test is late, if its loops have no end; fast tests take one."""
 LONGEST = 300.0
@@ -61,14 +64,12 @@ class _Watch:
         self.to_the_end = to_the_end
         self.outcome = Outcome()
 
-    def is_done(self) -> bool:
-        if self.to_the_end:
-            return False
-        return self.outcome.result not in ("survived", "time-out") or sum(os.times()[:4]) > self.began + ENOUGH
+    def is_done(self, limit: float) -> bool:
+        """A test has killed the mutant, or the CPU seconds are over."""
+        return self.outcome.result not in ("survived", "time-out") or _used() > limit
 
-    def begin(self) -> None:
-        self.began = sum(os.times()[:4])
-        signal.signal(signal.SIGPROF, _raise)
+    def pytest_sessionstart(self) -> None:
+        self.began = _used()
 
     def pytest_collection(self) -> None:
         # The same examples each time, and no search for a smaller example.
@@ -96,13 +97,18 @@ class _Watch:
             self._fails(item.nodeid, "time-out" if late else "assertion" if asserted or shown else "exception")
         if call.when == "teardown":
             signal.setitimer(signal.ITIMER_PROF, 0)
-            item.session.shouldstop = self.is_done()
+            item.session.shouldstop = not self.to_the_end and self.is_done(self.began + SHARE)
         return report
 
     def _fails(self, name: str, result: str) -> None:
         self.outcome.failed.append(name)
         if self.outcome.result in ("survived", "time-out"):
             self.outcome.result = result
+
+
+def _used() -> float:
+    """CPU seconds of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def _raise(*_: object) -> None:
@@ -126,22 +132,24 @@ class Trials:
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
         self.copy = folder / "repository"
-        unneeded = shutil.ignore_patterns(".git", ".*_cache", "__pycache__", ".venv", "runs")
+        unneeded = shutil.ignore_patterns(".git", ".*_cache", ".venv", "runs")
         shutil.copytree(root, self.copy, symlinks=True, ignore=unneeded)
         (folder / "shared").symlink_to(root.parent / "shared")
+        compileall.compile_dir(self.copy, quiet=2)
 
     @contextlib.contextmanager
     def changed(self, file: str, source: bytes) -> Iterator[None]:
         """The copy with another source of a file."""
         path = self.copy / file
-        original = path.read_bytes()
+        original, times = path.read_bytes(), path.stat()
         path.write_bytes(source)
-        # Python knows compiled code by a file's size and second.
+        # Python knows compiled code by a file's size and second, and forks write none.
         os.utime(path, (0, 0))
         try:
             yield
         finally:
             path.write_bytes(original)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def run(self, tests: Sequence[str], without: Sequence[str] = (), to_the_end: bool = False) -> Outcome:
         """Run tests in a fork, until one fails or the time is over.
@@ -181,18 +189,20 @@ class Trials:
         for output in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         os.chdir(self.copy)
-        os.environ["PYTHONPATH"] = str(self.copy)
+        os.environ |= {"PYTHONPATH": str(self.copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.dont_write_bytecode = True
         # The copy's packages and tests in the place of the repository's, also for processes that tests start.
         sys.path.insert(0, str(self.copy))
         for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
             del sys.modules[name]
         options = [f"-p no:{plugin}" for plugin in ("cacheprovider", "terminal", "faulthandler")]
         options += ["-n", "0", f"--basetemp={self.folder}/tests", *(f"--deselect={name}" for name in without)]
-        watch.begin()
+        signal.signal(signal.SIGPROF, _raise)
+        limit = _used() + ENOUGH
         for part in [list(tests)] if watch.to_the_end else [[test] for test in tests]:
             # Tests of one file may share what takes long, so a file is run at once.
             watch.outcome.ran += part
             pytest.main([*options, *part], plugins=[watch])
-            if watch.is_done():
+            if watch.is_done(limit):
                 break
         return watch.outcome
