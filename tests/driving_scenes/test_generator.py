@@ -141,6 +141,26 @@ def test_kinds_of_scenes_and_agents(scenes: list[Scene]) -> None:
     assert any(scene.map.carparks.ids for scene in scenes)
 
 
+# Smallest and largest length and width in meters.
+SIZES = {
+    "vehicle": ((4.0, 12.5), (1.75, 2.55)),
+    "pedestrian": ((0.4, 0.9), (0.5, 0.9)),
+    "bicycle": ((1.6, 1.9), (0.5, 0.8)),
+    "traffic_cone": ((0.3, 0.5), (0.3, 0.5)),
+    "barrier": ((1.5, 2.5), (0.3, 0.6)),
+    "czone_sign": ((0.5, 0.8), (0.5, 1.0)),
+    "generic_object": ((0.4, 1.2), (0.4, 0.9)),
+}
+
+
+def test_agents_have_the_sizes_of_their_types(scenes: list[Scene]) -> None:
+    assert SIZES.keys() == set(AGENT_TYPES)
+    for number, name in enumerate(AGENT_TYPES):
+        found = torch.cat([scene.agents.sizes[scene.agents.types == number, :2] for scene in scenes])
+        for (low, high), column in zip(SIZES[name], found.T, strict=True):
+            assert ((low - 1e-6 <= column) & (column <= high + 1e-6)).all(), name
+
+
 def test_the_human_drives_well(scenes: list[Scene]) -> None:
     humans = [scene.human for scene in scenes[:20] if scene.human is not None]
     scores = Scorer(scenes[:20], human_filter=False)(torch.stack(humans), torch.arange(20))
