@@ -40,6 +40,49 @@ def test_a_scene_depends_on_its_numbers_alone(scenes: list[Scene]) -> None:
     assert not same(GeneratedScenes(seed=6).scenes("train")[2].ego, scenes[2].ego)
 
 
+# Of the scenes of `scenes`, sums of absolute values. Results that name a seed hold for these scenes alone.
+SUMS = {
+    "sizes": 5303.355295,
+    "states": 8881168.313,
+    "seen": 8751,
+    "past poses": 248417.183,
+    "past speeds": 1978.203733,
+    "human": 7646.367763,
+    "lanes": 43588615.19,
+    "speed limits": 10399.347,
+    "roadblocks": 31294289.58,
+    "intersections": 2806452.896,
+    "carparks": 2572101.477,
+    "red": 826,
+    "green": 902,
+}
+
+
+def test_the_scenes_of_a_seed_are_those_of_the_committed_results(scenes: list[Scene]) -> None:
+    """A change that is meant to change scenes writes new sums, and the results again."""
+    found = dict.fromkeys(SUMS, 0.0)
+    for scene in scenes:
+        assert scene.human is not None
+        parts = {
+            "sizes": scene.agents.sizes,
+            "states": scene.agents.states,
+            "seen": scene.agents.seen,
+            "past poses": scene.ego.poses,
+            "past speeds": scene.ego.velocities,
+            "human": scene.human,
+            "lanes": scene.map.lanes.polygons.xy,
+            "speed limits": scene.map.lanes.speed_limit.nan_to_num(),
+            "roadblocks": scene.map.roadblocks.polygons.xy,
+            "intersections": scene.map.intersections.polygons.xy,
+            "carparks": scene.map.carparks.polygons.xy,
+            "red": scene.lights.red,
+            "green": scene.lights.green,
+        }
+        for name, part in parts.items():
+            found[name] += float(part.double().abs().sum())
+    assert found == pytest.approx(SUMS, rel=1e-6)
+
+
 def test_splits_share_nothing() -> None:
     source = GeneratedScenes(seed=0, count=8)
     splits: tuple[Split, ...] = ("train", "val", "test")
