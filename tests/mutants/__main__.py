@@ -45,10 +45,11 @@ KILLED = "assertion", "exception", "crash"
 class Run:
     """Mutants of a seed, and what was found of them."""
 
-    def __init__(self, trials: Trials, kept: Kept, mutants: list[Mutant]) -> None:
+    def __init__(self, trials: Trials, kept: Kept, mutants: list[Mutant], first: list[str]) -> None:
         self.trials = trials
         self.kept = kept
         self.mutants = mutants
+        self.first = first
         self.equivalent = {
             name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names
         }
@@ -80,7 +81,7 @@ class Run:
         tests = sorted(self.tests[mutant.file], key=lambda test: -killers[test])
         wrong = [name for name in self.kept.facts if self._is_wrong(name)]
         with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
-            outcome = self.trials.run(tests, without=wrong)
+            outcome = self.trials.run([*self.first, *tests], without=wrong)
         by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
         digest = self._digest(mutant, by, outcome.ran)
         return self.kept.add(
@@ -90,7 +91,8 @@ class Run:
     def _digest(self, mutant: Mutant, by: str, ran: list[str]) -> str:
         """Of all that decides: the file, and the test that failed, or else those that ran and the nearest."""
         nearest = {str(test) for test in tests_of(Path(mutant.file))}
-        return self._content(mutant.file, *([_file(by)] if by else sorted({*ran, *nearest})))
+        deciding = [_file(by)] if by else sorted({_file(test) for test in ran} | nearest)
+        return self._content(mutant.file, *deciding)
 
     def _content(self, *files: str) -> str:
         return digest_of(self.trials.copy / file for file in files)
@@ -182,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seed", default=_commit(), help="by default the commit")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
+    parser.add_argument("--first", nargs="*", default=[], help="tests to run first, as those written for a survivor")
     parser.add_argument("--fresh", action="store_true", help="begin again")
     arguments = parser.parse_args()
     if arguments.fresh:
@@ -190,7 +193,7 @@ def main() -> None:
     mutants = chosen(arguments.seed, arguments.count, arguments.only)
     import_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(Trials(ROOT, Path(folder)), Kept(KEPT), mutants)
+        run = Run(Trials(ROOT, Path(folder)), Kept(KEPT), mutants, arguments.first)
         run.all()
     written = score(arguments.seed, run.found)
     print(f"Killed: {written['killed']}, in {written['cpu_minutes']} CPU minutes")
