@@ -71,7 +71,7 @@ class Run:
         if mutant.name in self.equivalent:
             return {"result": "equivalent", "by": "", "seconds": 0.0}
         fact = self.kept.facts.get(mutant.name)
-        if fact is None or self._is_wrong(fact["by"]):
+        if fact is None or self._is_wrong(fact["by"]) or not (fact["by"] or {*self.first} <= {*fact["ran"]}):
             return None
         return self.kept.find(mutant.name, self._digest(mutant, fact["by"], fact["ran"]))
 
