@@ -132,7 +132,7 @@ class Trials:
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
         self.copy = folder / "repository"
-        unneeded = shutil.ignore_patterns(".git", ".*_cache", ".venv", "runs")
+        unneeded = shutil.ignore_patterns(".git", ".*_cache", ".venv")
         shutil.copytree(root, self.copy, symlinks=True, ignore=unneeded)
         (folder / "shared").symlink_to(root.parent / "shared")
         compileall.compile_dir(self.copy, quiet=2)
