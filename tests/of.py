@@ -29,20 +29,26 @@ def tests_of(file: Path) -> list[Path]:
     Raises:
         SystemExit: the file is none of the packages'.
     """
+    return next(waves_of_tests(file), [])
+
+
+def waves_of_tests(file: Path) -> Iterator[list[Path]]:
+    """The nearest tests of a file, then the tests of the files that import it, and so on."""
     module = module_of(file)
     if module not in _graph().modules:
         raise SystemExit(f"Expected a file of {', '.join(PACKAGES)}, but got '{file}'.")
     importers = _importers()
+    given: set[Path] = set()
     seen, wave = {module}, [module]
     while wave:
-        found = {test for name in wave for test in importers.get(name, ())}
+        found = {test for name in wave for test in importers.get(name, ())} - given
         if found:
             names = {f"test_{name.rpartition('.')[2]}" for name in seen}
-            return sorted(found, key=lambda test: (test.stem != f"test_{file.stem}", test.stem not in names, str(test)))
+            yield sorted(found, key=lambda test: (test.stem != f"test_{file.stem}", test.stem not in names, str(test)))
+            given |= found
         above = {name for below in wave for name in _above(below)}
         wave = sorted(above - seen)
         seen |= above
-    return []
 
 
 def module_of(file: Path) -> str:
@@ -105,10 +111,11 @@ def _defining(module: str, name: str) -> str:
 
 
 @cache
-def _exported(package: str) -> dict[str, str]:
-    """Modules by the names that a package's ``__init__`` imports from them, or lists."""
-    file = ROOT / package.replace(".", "/") / "__init__.py"
-    if not file.is_file():
+def _exported(module: str) -> dict[str, str]:
+    """Modules by the names that a module imports from them, or lists."""
+    path = ROOT / module.replace(".", "/")
+    file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    if file is None:
         return {}
     exported = {}
     for node in ast.walk(ast.parse(file.read_bytes())):

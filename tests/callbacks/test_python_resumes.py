@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import (
@@ -72,6 +73,20 @@ def there(home, monkeypatch):
 def told(capsys):
     printed = capsys.readouterr()
     return re.findall(r"^from update 2: (.*)$", printed.out + printed.err, re.MULTILINE)
+
+
+class LearningRates(Callback):
+    def __init__(self):
+        self.rates = []
+
+    def on_train_batch_end(self, trainer, *_):
+        self.rates += [group["lr"] for group in trainer.optimizers[0].param_groups]
+
+
+def test_without_a_schedule_a_resume_has_its_own_learning_rate():
+    used = LearningRates()
+    fit(LAST, updates=3, lr=2e-3, callbacks=[used])
+    assert used.rates == [2e-3]
 
 
 def test_an_unchanged_resume_tells_its_length_alone(capsys):

@@ -24,8 +24,10 @@ from driving_scenes.cameras.camera import (
     Polygons,
 )
 from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
+from driving_scenes.cameras.ground import layers
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Lights
+from driving_scenes.scene_file import scene_from_json, scene_to_json
 from tests.driving_scenes.scenes import agent, crossing, moved, straight_road
 
 TALL, WIDE = 128, 256
@@ -156,6 +158,19 @@ def test_it_doesnt_matter_where_a_scene_is():
     scene = crossing([agent("a", 12.0, 3.0, speed=4.0)])
     far = images(moved(scene, 4e5, -2e5, 2.1)).astype(int)
     assert (np.abs(far - images(scene)).max(-1) > 60).mean() < 0.01  # by rounding, some borders of pixels
+
+
+def test_a_border_keeps_its_width_where_it_bends():
+    """Its corners lie across the mean direction of the steps before and after, however short these are."""
+    content = scene_to_json(straight_road())
+    outline = [[0, -2], [10, -2], [10.3, -2.4], [20, -2.4], [20, 2], [0, 2]]
+    content["map"]["lanes"][0] |= {"polygon": outline, "centerline": [[0, 0], [20, 0]]}
+    *_, (right, color) = layers(scene_from_json(content, "bend").map, np.zeros(2))
+    assert color == BORDER
+    ahead = np.array([[1, 0], np.array([1.6, -0.8]) / math.hypot(1.6, 0.8)])
+    aside = 0.1 * np.stack([-ahead[:, 1], ahead[:, 0]], -1)
+    np.testing.assert_allclose(right[0, :2], np.array(outline[:2]) + aside, atol=1e-6)
+    np.testing.assert_allclose(right[0, :-3:-1], np.array(outline[:2]) - aside, atol=1e-6)
 
 
 def test_a_hole_of_a_road_is_grass():

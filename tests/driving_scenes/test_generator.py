@@ -40,6 +40,49 @@ def test_a_scene_depends_on_its_numbers_alone(scenes: list[Scene]) -> None:
     assert not same(GeneratedScenes(seed=6).scenes("train")[2].ego, scenes[2].ego)
 
 
+# Of the scenes of `scenes`, sums of absolute values. Results that name a seed hold for these scenes alone.
+SUMS = {
+    "sizes": 5303.355295,
+    "states": 8881168.313,
+    "seen": 8751,
+    "past poses": 248417.183,
+    "past speeds": 1978.203733,
+    "human": 7646.367763,
+    "lanes": 43588615.19,
+    "speed limits": 10399.347,
+    "roadblocks": 31294289.58,
+    "intersections": 2806452.896,
+    "carparks": 2572101.477,
+    "red": 826,
+    "green": 902,
+}
+
+
+def test_the_scenes_of_a_seed_are_those_of_the_committed_results(scenes: list[Scene]) -> None:
+    """A change that is meant to change scenes writes new sums, and the results again."""
+    found = dict.fromkeys(SUMS, 0.0)
+    for scene in scenes:
+        assert scene.human is not None
+        parts = {
+            "sizes": scene.agents.sizes,
+            "states": scene.agents.states,
+            "seen": scene.agents.seen,
+            "past poses": scene.ego.poses,
+            "past speeds": scene.ego.velocities,
+            "human": scene.human,
+            "lanes": scene.map.lanes.polygons.xy,
+            "speed limits": scene.map.lanes.speed_limit.nan_to_num(),
+            "roadblocks": scene.map.roadblocks.polygons.xy,
+            "intersections": scene.map.intersections.polygons.xy,
+            "carparks": scene.map.carparks.polygons.xy,
+            "red": scene.lights.red,
+            "green": scene.lights.green,
+        }
+        for name, part in parts.items():
+            found[name] += float(part.double().abs().sum())
+    assert found == pytest.approx(SUMS, rel=1e-6)
+
+
 def test_splits_share_nothing() -> None:
     source = GeneratedScenes(seed=0, count=8)
     splits: tuple[Split, ...] = ("train", "val", "test")
@@ -139,6 +182,26 @@ def test_kinds_of_scenes_and_agents(scenes: list[Scene]) -> None:
         assert torch.equal(scene.lights.red, ~scene.lights.green & scene.map.lanes.connector)
     assert any(not scene.map.intersections.ids for scene in scenes)
     assert any(scene.map.carparks.ids for scene in scenes)
+
+
+# Smallest and largest length and width in meters.
+SIZES = {
+    "vehicle": ((4.0, 12.5), (1.75, 2.55)),
+    "pedestrian": ((0.4, 0.9), (0.5, 0.9)),
+    "bicycle": ((1.6, 1.9), (0.5, 0.8)),
+    "traffic_cone": ((0.3, 0.5), (0.3, 0.5)),
+    "barrier": ((1.5, 2.5), (0.3, 0.6)),
+    "czone_sign": ((0.5, 0.8), (0.5, 1.0)),
+    "generic_object": ((0.4, 1.2), (0.4, 0.9)),
+}
+
+
+def test_agents_have_the_sizes_of_their_types(scenes: list[Scene]) -> None:
+    assert SIZES.keys() == set(AGENT_TYPES)
+    for number, name in enumerate(AGENT_TYPES):
+        found = torch.cat([scene.agents.sizes[scene.agents.types == number, :2] for scene in scenes])
+        for (low, high), column in zip(SIZES[name], found.T, strict=True):
+            assert ((low - 1e-6 <= column) & (column <= high + 1e-6)).all(), name
 
 
 def test_the_human_drives_well(scenes: list[Scene]) -> None:

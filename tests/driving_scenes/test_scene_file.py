@@ -182,6 +182,15 @@ def test_errors_name_the_field(path: tuple[Any, ...], value: Any, message: str) 
         read(changed(*path, value=value))
 
 
+def test_histories_of_ten_seconds_are_the_longest() -> None:
+    def history(earliest: float) -> dict[str, Any]:
+        return content() | {"ego": [content()["ego"][-1] | {"t": t} for t in (earliest, 0.0)]}
+
+    assert read(history(-10.0)).ego.times.tolist() == [-10.0, 0.0]
+    with pytest.raises(SceneError, match="times from -10 on"):
+        read(history(-10.1))
+
+
 def test_files_that_are_no_json(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="No such file"):
         read_scene(tmp_path / "none.scene.json")

@@ -79,6 +79,21 @@ class Broken(GridworldTask):
         return signals
 
 
+class Logging(GridworldTask):
+    """Logs the numbers of its calls."""
+
+    calls = 0
+
+    def logged(self):
+        self.calls += 1
+        return {"calls": [self.calls, self.calls + 1.0]}
+
+
+def test_a_tasks_metrics_are_logged_by_update():
+    metrics, _ = train(make(Logging()))
+    assert [update["functions/calls"] for update in metrics.values()] == [1.5, 2.5, 3.5]
+
+
 def test_values_that_are_not_finite_are_faults_and_left_out():
     """They are counted and said; the rest is, bit for bit, as if the entries did not apply, duals included."""
     with pytest.warns(UserWarning, match=r"not finite and are left out: \{'goal': 6, 'lava': 6\}"):

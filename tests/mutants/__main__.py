@@ -1,272 +1,204 @@
-"""Change the core in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
+"""Change the packages in one place at a time, and see whether a test fails: ``python -m tests.mutants``.
 
-- The core is `core.CORE`, and its tests are the fast tests of `TESTS`. One process collects them.
-- A first fork for each of --processes runs the tests as they are, and records each test's lines and CPU seconds.
-- A mutant is a fork that gets the changed code of one function, and runs the tests of its lines until one fails.
-  Files come first that killed another mutant of the file, then those of the same room, then the quickest, up to
-  `ENOUGH` seconds.
-- `KEPT` has what was found: a test is recorded again, and a mutant runs again, only if its code or its tests' files
-  have changed. So an interrupted run goes on where it was. --fresh forgets all.
+- All rooms of the packages are changed (`files`), by the changes of `changes.py`.
+- A mutant's tests are the examples in its file's docstrings and the fast tests that `tests.of` names, nearest first.
+  They run in a fork, on a copy of the repository (`trial.py`), until one fails. Test files come first that killed
+  another mutant of the file. A mutant that no test kills within `trial.ENOUGH` CPU seconds has survived.
+- A mutant is killed by an assertion, an exception or a crash of the process. A time-out alone is no kill.
+- The control: each test that killed a mutant passes on the unchanged copy. A test that fails there is left out, and
+  its mutants run again.
+- `KEPT` has what was found: a mutant runs again only if its file or its tests have changed, so an interrupted run goes
+  on where it was. --fresh forgets all.
 - The mutants of a seed are those whose names have the smallest hashes, so other code can change without changing them.
-- `score.json` has the score by file, and the survivors. `equivalent.json` names mutants that change no behavior, by
+  The seed is the commit's by default.
+- `score.json` has the score by room, and the survivors. `equivalent.json` names mutants that change no behavior, by
   reason; they are not run.
 """
 
 import argparse
-import functools
-import gc
+import fnmatch
 import hashlib
 import json
 import os
-import signal
-import sys
+import subprocess
 import tempfile
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from types import FrameType, FunctionType
 from typing import Any
 
-import hypothesis
-import pytest
-
-from tests.mutants.changes import Mutant, code_of, mutants_of
-from tests.mutants.core import ROOMS, cached_functions, core_files, forget, functions_of_core, import_quietly
-from tests.mutants.forks import Forks
-from tests.mutants.kept import ROOT, Kept, digest_of
+from tests.mutants.changes import Mutant, mutants_of
+from tests.mutants.kept import Kept, digest_of
+from tests.mutants.trial import Trials, import_libraries
+from tests.of import PACKAGES, ROOT, tests_of, waves_of_tests
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".pytest_cache" / "mutants.jsonl"
-TESTS = (
-    *(f"tests/{room}" for room in (*ROOMS, "callbacks", "checkpoints", "core", "datamodules", "navsim_score", "tasks")),
-    *(f"tests/test_{name}.py" for name in ("against_loops", "bounds", "reference_update", "theorems")),
-    *(f"tests/test_{name}.py" for name in ("own_parts", "plain_example", "seeds", "trl")),
-    *(f"lightning_cgrpo/{room}" for room in ("core", *ROOMS)),
-    "navsim_score",
+WITHOUT = (
+    *("*/shared_prefix/varlen.py", "*/vllm/nccl_push.py", "*/vllm/ipc_push.py"),  # need a GPU
+    "lightning_cgrpo/verl.py",  # needs verl, which excludes this package's transformers
+    *("*/report/figures/*", "*/policies/tiny/*"),  # looks of figures; models of tests
+    *("*/importable/*", "*/configs/*"),  # links to examples and configurations
 )
-ENOUGH = 30.0
+KILLED = "assertion", "exception", "crash"
 
 
-class Mutants:
-    """A pytest plugin that runs mutants in the place of tests."""
+class Run:
+    """Mutants of a seed, and what was found of them."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
-        self.kept = Kept(KEPT)
-        self.results: dict[Mutant, dict[str, Any]] = {}
-        self.failed = ""
-        """How a test failed, since this was emptied."""
-        self.lines: dict[str, set[int]] = {}
-        """Lines of the core that ran, by file, since this was emptied."""
-        self.in_setup: dict[str, set[int]] = {}
-        """Those that ran before the test itself, as for a fixture that other tests share."""
+    def __init__(self, trials: Trials, kept: Kept, mutants: list[Mutant], first: list[str]) -> None:
+        self.trials = trials
+        self.kept = kept
+        self.mutants = mutants
+        self.first = first
+        self.equivalent = {
+            name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names
+        }
+        self.tests = {mutant.file: _tests(mutant.file) for mutant in mutants}
+        self.found: dict[Mutant, dict[str, Any]] = {}
 
-    def pytest_collection(self) -> None:
-        # The same examples each time, and no search for a smaller example.
-        phases = hypothesis.Phase.explicit, hypothesis.Phase.generate
-        hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None, phases=phases)
-        hypothesis.settings.load_profile("mutants")
+    def all(self) -> None:
+        """Every mutant, until each test that killed one has passed without a change."""
+        wrong = {"before the first round"}
+        while wrong:
+            for number, mutant in enumerate(self.mutants, 1):
+                fact = self._known(mutant) or self._try(mutant)
+                print(f"{number:4} {fact['result']:10} {fact['seconds']:5.1f} s  {_text(mutant)}", flush=True)
+                self.found[mutant] = fact
+            wrong = self._control()
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed += report.longreprtext
-        if report.when == "setup":
-            self.in_setup, self.lines = self.lines, {}
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        gc.unfreeze()  # what tests/conftest.py froze would not be found
-        self.caches = cached_functions()
-        recorded = self._recorded(session.items)
-        functions = functions_of_core()
-        gc.freeze()  # a collection in a fork would copy the memory
-        known = {name for names in json.loads((HERE / "equivalent.json").read_text()).values() for name in names}
-        forks = Forks(self.arguments.processes)
-        for mutant in self._chosen():
-            if mutant.name in known:
-                self._keep(mutant, "", result="equivalent", by=None, seconds=0.0)
-                continue
-            tests = _tests(mutant, session.items, recorded, self._killers(mutant.file))
-            if (fact := self._known_of(mutant, tests)) is not None:
-                self.results[mutant] = fact
-                continue
-            if not tests:
-                self._end(mutant, tests, "", 0.0)
-                continue
-            few, seconds = _enough(tests, recorded)
-            code = code_of(mutant, ROOT)
-            changed = functions[mutant.file, mutant.function, mutant.first_line]
-            free = {function.__code__.co_freevars for function in changed}
-            assert free == {code.co_freevars}, mutant.text
-            forks.start(
-                functools.partial(self._run, changed, code, few, recorded),
-                120 + 20 * seconds,
-                functools.partial(self._end, mutant, tests),
-            )
-        forks.end()
-        _write(self.results, self.arguments)
-        return True
-
-    def _chosen(self) -> list[Mutant]:
-        found = [mutant for file in core_files() for mutant, _ in mutants_of(ROOT, file)]
-        found.sort(key=lambda mutant: hashlib.sha256(f"{self.arguments.seed} {mutant.name}".encode()).digest())
-        return [mutant for mutant in found[: self.arguments.count] if self.arguments.only in mutant.name]
-
-    def _known_of(self, mutant: Mutant, tests: list[pytest.Item]) -> dict[str, Any] | None:
-        """What a run has found, if neither the function nor the files have changed of the tests that found it."""
+    def _known(self, mutant: Mutant) -> dict[str, Any] | None:
+        """What an earlier run has found, if the file and the tests are the same that found it."""
+        if mutant.name in self.equivalent:
+            return {"result": "equivalent", "by": "", "seconds": 0.0}
         fact = self.kept.facts.get(mutant.name)
-        if fact is None:
+        if fact is None or self._is_wrong(fact["by"]) or not (fact["by"] or {*self.first} <= {*fact["ran"]}):
             return None
-        return self.kept.find(mutant.name, _digest(mutant, tests, fact["by"]))
+        return self.kept.find(mutant.name, self._digest(mutant, fact["by"], fact["ran"]))
 
-    def _killers(self, file: str) -> set[str]:
-        """Test files that killed a mutant of a file."""
-        facts = [fact for name, fact in self.kept.facts.items() if name.startswith(f"{file} ") and fact.get("by")]
-        return {str(ROOT / fact["by"].partition("::")[0]) for fact in facts}
+    def _try(self, mutant: Mutant) -> dict[str, Any]:
+        facts = [fact for name, fact in self.kept.facts.items() if name.startswith(f"{mutant.file} ")]
+        killers = Counter(_file(fact["by"]) for fact in facts)
+        tests = sorted(self.tests[mutant.file], key=lambda test: -killers[test])
+        wrong = [name for name in self.kept.facts if self._is_wrong(name)]
+        with self.trials.changed(mutant.file, mutant.source(self.trials.copy)):
+            outcome = self.trials.run([*self.first, *tests], without=wrong)
+        by = outcome.failed[-1] if outcome.result in KILLED and outcome.failed else ""
+        digest = self._digest(mutant, by, outcome.ran)
+        return self.kept.add(
+            mutant.name, digest, result=outcome.result, by=by, ran=outcome.ran, seconds=outcome.seconds
+        )
 
-    def _end(self, mutant: Mutant, tests: list[pytest.Item], by: str | None, seconds: float) -> None:
-        """Keep what was found: the name of the test that failed, "" for none, None for a crash."""
-        result = "survived" if by == "" else "killed"
-        self._keep(mutant, _digest(mutant, tests, by), result=result, by=by, seconds=seconds)
+    def _digest(self, mutant: Mutant, by: str, ran: list[str]) -> str:
+        """Of all that decides: the file, and the test that failed, or else those that ran and the nearest."""
+        nearest = {str(test) for test in tests_of(Path(mutant.file))}
+        deciding = [_file(by)] if by else sorted({_file(test) for test in ran} | nearest)
+        return self._content(mutant.file, *deciding)
 
-    def _keep(self, mutant: Mutant, digest: str, **found: Any) -> None:
-        self.kept.add(mutant.name, digest, **found)
-        self.results[mutant] = fact = self.kept.facts[mutant.name]
-        print(f"{len(self.results):4} {fact['result']:10} {fact['seconds']:5.1f} s  {mutant.text}", flush=True)
+    def _content(self, *files: str) -> str:
+        return digest_of(self.trials.copy / file for file in files)
 
-    def _run(self, functions: list[FunctionType], code: Any, tests: list[pytest.Item], recorded: dict[str, Any]) -> str:
-        """Run tests with the changed functions until one fails; its name, or "" if none does."""
-        for function in functions:
-            function.__code__ = code
-        forget(self.caches)
-        self.failed = ""
-        for item, following in zip(tests, [*tests[1:], None], strict=True):
-            # CPU seconds: the signal ends the fork, if a loop has no end.
-            signal.setitimer(signal.ITIMER_PROF, 5 + 5 * recorded[item.nodeid]["seconds"])
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if self.failed:
-                return item.nodeid
-        return ""
+    def _control(self) -> set[str]:
+        """The tests that fail without a change, of those that killed a mutant and are not known to pass."""
+        killers = {fact["by"] for fact in self.found.values() if fact["by"]}
+        unknown = sorted(name for name in killers if not self.kept.find(name, self._content(_file(name))))
+        if not unknown:
+            return set()
+        outcome = self.trials.run(unknown, to_the_end=True)
+        for name in unknown:
+            result = "fails without a change" if name in outcome.failed else "passes without a change"
+            self.kept.add(name, self._content(_file(name)), result=result, by="")
+        print(f"The control: {len(unknown)} tests, of which fail: {', '.join(outcome.failed) or 'none'}", flush=True)
+        return set(outcome.failed)
 
-    # ------------------------------------------------------------------ which test runs which line
-
-    def _recorded(self, items: list[pytest.Item]) -> dict[str, Any]:
-        """Seconds and lines of tests by name; the modules that the tests import are imported."""
-        missing = [item for item in items if self._record_of(item) is None]
-        forks = Forks(self.arguments.processes)
-        for number in range(self.arguments.processes if missing else 0):
-            part = [item for item in missing if len(str(item.path)) % self.arguments.processes == number]
-            forks.start(functools.partial(self._record, part), 7200, lambda passed, seconds: None)
-        forks.end()
-        self.kept.read()
-        for name in {name for fact in self.kept.facts.values() for name in fact.get("modules", ())}:
-            import_quietly(name)
-        return {item.nodeid: fact for item in items if (fact := self._record_of(item)) is not None}
-
-    def _record_of(self, item: pytest.Item) -> dict[str, Any] | None:
-        fact = self.kept.facts.get(item.nodeid, {"lines": (), "in_setup": ()})
-        return self.kept.find(item.nodeid, digest_of([item.path, *fact["lines"], *fact["in_setup"]]))
-
-    def _record(self, items: list[pytest.Item]) -> str:
-        files = {str(ROOT / file): file for file in core_files()}
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            file = files.get(frame.f_code.co_filename)
-            if file is None:
-                return None
-            self.lines.setdefault(file, set()).add(frame.f_lineno)
-            return trace
-
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            forget(self.caches)
-            self.failed, self.lines = "", {}
-            began = time.process_time()
-            sys.settrace(trace)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            sys.settrace(None)
-            if self.failed:
-                print(f"Fails without a change, so it is left out: {item.nodeid}\n{self.failed}", flush=True)
-                self.lines, self.in_setup = {}, {}
-            lines, in_setup = ({file: sorted(of) for file, of in part.items()} for part in (self.lines, self.in_setup))
-            digest = digest_of([item.path, *lines, *in_setup])
-            self.kept.add(item.nodeid, digest, seconds=time.process_time() - began, lines=lines, in_setup=in_setup)
-        modules = [name for name in sys.modules if not name.startswith("tests")]
-        self.kept.add(f"modules of {items[0].nodeid if items else None}", "", modules=modules)
-        return ""
+    def _is_wrong(self, test: str) -> bool:
+        return self.kept.facts.get(test, {}).get("result") == "fails without a change"
 
 
-def _digest(mutant: Mutant, tests: list[pytest.Item], by: str | None) -> str:
-    """Of all that decides what is found: all tests, or the test that fails."""
-    deciding = [item for item in tests if not by or item.nodeid == by]
-    names = sorted(item.nodeid for item in deciding)
-    return digest_of([item.path for item in deciding], mutant.source, *names)
+def files() -> list[str]:
+    """All files of the packages, in all rooms; callbacks and data modules by their links."""
+    found = []
+    for package in PACKAGES:
+        for folder, _, names in os.walk(ROOT / package, followlinks=True):
+            found += [str(Path(folder, name).relative_to(ROOT)) for name in names if name.endswith(".py")]
+    return [file for file in sorted(found) if not any(fnmatch.fnmatch(file, without) for without in WITHOUT)]
 
 
-def _tests(mutant: Mutant, items: list[pytest.Item], recorded: dict[str, Any], killers: set[str]) -> list[pytest.Item]:
-    """Tests that run the changed lines, file by file, because the tests of a file may share what takes long."""
-    recorded_items = [item for item in items if item.nodeid in recorded]
-    shared = {item.path for item in recorded_items if _runs(mutant, recorded[item.nodeid]["in_setup"])}
-    files: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in recorded_items:
-        if item.path in shared or _runs(mutant, recorded[item.nodeid]["lines"]):
-            files[str(item.path)].append(item)
-    room = Path(mutant.file).parent.name
-    seconds = {file: sum(recorded[item.nodeid]["seconds"] for item in own) for file, own in files.items()}
-    order = sorted(files, key=lambda file: (file not in killers, room not in Path(file).parts, seconds[file]))
-    return [item for file in order for item in files[file]]
+def room_of(file: str) -> str:
+    """``grpo`` of lightning_cgrpo/grpo/losses.py, and a package's name of its other files."""
+    package, *rooms, _ = file.split("/")
+    return rooms[0] if package == "lightning_cgrpo" and rooms else package
 
 
-def _enough(tests: list[pytest.Item], recorded: dict[str, Any]) -> tuple[list[pytest.Item], float]:
-    """The first tests of `ENOUGH` seconds, and at least one, and their seconds."""
-    chosen: list[pytest.Item] = []
-    total = 0.0
-    for item in tests:
-        seconds = recorded[item.nodeid]["seconds"]
-        if total + seconds < ENOUGH or not chosen:
-            chosen.append(item)
-            total += seconds
-    return chosen, total
+def chosen(seed: str, count: int, only: str = "") -> list[Mutant]:
+    found = [mutant for file in files() for mutant in mutants_of(ROOT, file) if only in mutant.name]
+    found.sort(key=lambda mutant: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest())
+    return found[:count]
 
 
-def _runs(mutant: Mutant, lines: dict[str, list[int]]) -> bool:
-    return not set(mutant.lines).isdisjoint(lines.get(mutant.file, ()))
+def _tests(file: str) -> list[str]:
+    """The file itself for the examples of its docstrings, and its test files, of each wave those of its room first."""
+    found = [file] if ">>> " in (ROOT / file).read_text(encoding="utf-8") else []
+    for wave in waves_of_tests(Path(file)):
+        found += [str(test) for test in sorted(wave, key=lambda test: room_of(file) not in test.parts)]
+    return found
 
 
-def _write(results: dict[Mutant, dict[str, Any]], arguments: argparse.Namespace) -> None:
-    total = Counter(fact["result"] for fact in results.values())
-    changing = total["killed"] + total["survived"]
-    score = f"{total['killed']} of {changing}, {total['killed'] / max(changing, 1):.1%}"
-    minutes = round(sum(fact["seconds"] for fact in results.values()) / 60, 1)
-    print(f"Killed: {score}, in {minutes} CPU minutes")
-    files: dict[str, Counter[str]] = defaultdict(Counter)
-    for mutant, fact in sorted(results.items(), key=lambda pair: pair[0].file):
-        files[mutant.file][fact["result"]] += 1
-    written = {
-        "seed": arguments.seed,
-        "killed": score,
-        "equivalent": total["equivalent"],
-        "cpu_minutes": minutes,
-        "survivors": [mutant.text for mutant, fact in results.items() if fact["result"] == "survived"],
-        "files": {file: dict(counts) for file, counts in files.items()},
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _text(mutant: Mutant) -> str:
+    return f"{mutant.name}  (line {mutant.line})"
+
+
+def score(seed: str, found: dict[Mutant, dict[str, Any]]) -> dict[str, Any]:
+    """What is committed of a run."""
+    total = Counter(fact["result"] for fact in found.values())
+    rooms: dict[str, Counter[str]] = defaultdict(Counter)
+    for mutant, fact in sorted(found.items(), key=lambda pair: pair[0].file):
+        rooms[room_of(mutant.file)][fact["result"]] += 1
+    return {
+        "seed": seed,
+        "killed": _share(total),
+        "results": dict(total),
+        "cpu_minutes": round(sum(fact["seconds"] for fact in found.values()) / 60, 1),
+        "rooms": {room: {"killed": _share(counts), **counts} for room, counts in rooms.items()},
+        "survivors": [_text(mutant) for mutant, fact in found.items() if fact["result"] == "survived"],
+        "late": [_text(mutant) for mutant, fact in found.items() if fact["result"] == "time-out"],
     }
-    if not arguments.only:
-        (HERE / "score.json").write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _share(counts: Counter[str]) -> str:
+    killed = sum(counts[result] for result in KILLED)
+    changing = counts.total() - counts["equivalent"]
+    return f"{killed} of {changing}, {killed / max(changing, 1):.1%}"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=57)
+    parser.add_argument("--seed", default=_commit(), help="by default the commit")
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose names hold this text; no score is written")
+    parser.add_argument("--first", nargs="*", default=[], help="tests to run first, as those written for a survivor")
     parser.add_argument("--fresh", action="store_true", help="begin again")
     arguments = parser.parse_args()
-    os.chdir(ROOT)
     if arguments.fresh:
         KEPT.unlink(missing_ok=True)
+    print(f"To go on after an interrupt: python -m tests.mutants --seed {arguments.seed} --count {arguments.count}")
+    mutants = chosen(arguments.seed, arguments.count, arguments.only)
+    import_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        options = [f"-p no:{plugin}" for plugin in ("cacheprovider", "terminal", "faulthandler")]
-        options += ["-n", "0", f"--basetemp={folder}/tests"]
-        sys.exit(pytest.main([*options, *TESTS], plugins=[Mutants(arguments)]))
+        run = Run(Trials(ROOT, Path(folder)), Kept(KEPT), mutants, arguments.first)
+        run.all()
+    written = score(arguments.seed, run.found)
+    print(f"Killed: {written['killed']}, in {written['cpu_minutes']} CPU minutes")
+    if not arguments.only:
+        (HERE / "score.json").write_text(json.dumps(written, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""The changes: what a slip of the pen does to an expression or a statement inside a function."""
+"""The changes of a file: slips of the pen, and the changes that an expert would fear.
+
+An expert would fear a guard that is gone (``if ...: raise``), an early return that is gone, a mask that is left out.
+Outside of functions, only numbers and switches change: constants, fields of classes, and defaults of arguments.
+"""
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 
 PAIRS = (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)
 COMPARISONS = dict(PAIRS) | {second: first for first, second in PAIRS}
@@ -13,114 +17,152 @@ OPERATIONS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: as
 OPERATIONS |= {ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
 NAMES = {"min": "max", "any": "all", "amin": "amax", "argmin": "argmax", "floor": "ceil", "minimum": "maximum"}
 NAMES |= {other: name for name, other in NAMES.items()} | {"sum": "mean", "mean": "sum"}
-# Texts for people, and types, are no behavior.
-SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef, ast.arguments)
-# Assertions, and what a GPU alone shows.
-UNSEEN = "strict", "device", "non_blocking"
+# Texts for people, assertions and types are no behavior.
+SKIPPED_NODES = (ast.Raise, ast.Assert, ast.JoinedStr)
+SKIPPED_FIELDS = ("annotation", "returns", "decorator_list")
 TOLD = ("warn", "rank_zero_info", "rank_zero_warn", "print", "info", "warning", "debug", "cast")
+# Keywords that assert, that only a GPU or another encoding of files shows, or that are texts for people.
+UNSEEN = "strict", "device", "non_blocking", "encoding", "prog", "description", "help", "metavar"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a function's code.
+    """One change of a file.
 
     Args:
-        file: the path in the repository.
-        function: name with its classes, and `first_line`, where Python says that it begins.
-        lines: of the changed statement; a test that runs none of them can't see the change.
-        change: source before and after.
-        number: of equal changes in a function, the first is 0.
-        source: of the function, without the change.
+        file: path in the repository.
+        name: file, function or constant, and the source before and after, which is unique.
+        line: of the change.
+        start: first byte of the source before, and `end`, the byte after the last.
+        new: source after.
     """
 
     file: str
-    function: str
-    first_line: int
-    lines: range
-    change: str
-    number: int
-    source: str
+    name: str
+    line: int
+    start: int
+    end: int
+    new: str
 
-    @property
-    def name(self) -> str:
-        return f"{self.file} {self.function}: {self.change}" + f" ({self.number + 1})" * (self.number > 0)
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}  (line {self.lines.start})"
+    def source(self, root: Path) -> bytes:
+        """The changed file; comments and all other lines stay, so lines keep their numbers up to the change."""
+        old = (root / self.file).read_bytes()
+        return old[: self.start] + self.new.encode() + old[self.end :]
 
 
-def mutants_of(root: Path, file: str) -> Iterator[tuple[Mutant, ast.Module]]:
-    """All mutants of a file, each with the changed source, which is changed back before the next."""
-    tree = ast.parse((root / file).read_text())
-    for name, function in _functions(tree, ""):
-        first_line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        seen: dict[str, int] = {}
-        source = ast.unparse(function)
-        for parent, field, index, lines in _places(function, range(0)):
-            old = getattr(parent, field) if index is None else getattr(parent, field)[index]
-            for new in _changed(old):
-                change = f"{_text(old)}  ->  {_text(new)}"
-                number = seen[change] = seen.get(change, -1) + 1
-                _put(parent, field, index, ast.fix_missing_locations(ast.copy_location(new, old)))
-                yield Mutant(file, name, first_line, lines, change, number, source), tree
-                _put(parent, field, index, old)
+@dataclass(frozen=True)
+class _Place:
+    """A node that may change.
+
+    Args:
+        owner: name of the function with its classes, with the argument for a default; else of the constant.
+        in_function: the node is in the body of a function.
+        is_last: the node is the last statement of a function.
+    """
+
+    node: ast.AST
+    owner: str
+    in_function: bool
+    is_last: bool = False
 
 
-def code_of(mutant: Mutant, root: Path) -> CodeType:
-    """The changed function, compiled."""
-    tree = next(tree for other, tree in mutants_of(root, mutant.file) if other == mutant)
-    waiting = [compile(tree, str(root / mutant.file), "exec", dont_inherit=True)]
-    while waiting:
-        code = waiting.pop()
-        if (code.co_qualname, code.co_firstlineno) == (mutant.function, mutant.first_line):
-            return code
-        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    raise AssertionError(mutant.name)
+def mutants_of(root: Path, file: str) -> list[Mutant]:
+    """All mutants of a file, in the order of the source."""
+    source = (root / file).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    seen: Counter[str] = Counter()
+    for place in _outside(ast.parse(source).body, ""):
+        for old, new in _changes(place):
+            start = starts[old.lineno - 1] + old.col_offset
+            end = starts[old.end_lineno - 1] + old.end_col_offset
+            if source[start:].startswith(b"elif"):
+                continue  # a condition in the middle can't be left out
+            name = f"{file} {place.owner}: {_text(old)}  ->  {_text(new)}"
+            seen[name] += 1
+            number = f" ({seen[name]})" * (seen[name] > 1)
+            text = _text(new) if isinstance(new, ast.stmt) else f"({_text(new)})"
+            found.append(Mutant(file, name + number, old.lineno, start, end, text))
+    return found
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for child in getattr(node, "body", []):
-        if isinstance(child, ast.FunctionDef):
-            yield prefix + child.name, child
-        elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+def _outside(statements: list[ast.stmt], prefix: str) -> Iterator[_Place]:
+    """Places in a module or a class."""
+    for statement in statements:
+        if isinstance(statement, ast.ClassDef):
+            yield from _outside(statement.body, f"{prefix}{statement.name}.")
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = prefix + statement.name
+            for argument, default in _defaults(statement.args):
+                yield from _inside(default, f"{name}({argument})", in_function=False)
+            for inner in statement.body:
+                yield from _inside(inner, name, in_function=True, is_last=inner is statement.body[-1])
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            yield from _inside(statement.value, prefix + ast.unparse(target), in_function=False)
 
 
-def _places(parent: ast.AST, lines: range) -> Iterator[tuple[ast.AST, str, int | None, range]]:
-    """Every place of a node in the body of `parent`, with the lines of its statement."""
-    for field, value in ast.iter_fields(parent):
-        if field in ("annotation", "returns", "decorator_list") or getattr(parent, "arg", None) in UNSEEN:
+def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    given = positional[len(positional) - len(arguments.defaults) :]
+    defaults = [*zip(given, arguments.defaults, strict=True)]
+    defaults += [pair for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if pair[1] is not None]
+    for argument, default in defaults:
+        yield argument.arg, default
+
+
+def _inside(node: ast.AST, owner: str, in_function: bool, is_last: bool = False) -> Iterator[_Place]:
+    """A node and those in it."""
+    if isinstance(node, SKIPPED_NODES) or _is_for_people(node):
+        return
+    if isinstance(node, ast.keyword) and node.arg in UNSEEN:
+        return
+    yield _Place(node, owner, in_function, is_last)
+    for field, value in ast.iter_fields(node):
+        if field in SKIPPED_FIELDS:
             continue
-        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or _for_people(child):
-                continue
-            inside = _lines(child) if isinstance(child, ast.stmt) else lines
-            yield parent, field, index, inside
-            yield from _places(child, inside)
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _inside(child, owner, in_function)
 
 
-def _lines(statement: ast.stmt) -> range:
-    """The lines of a statement, without those of its body."""
-    body = getattr(statement, "body", None)
-    end = body[0].lineno if body else (statement.end_lineno or statement.lineno) + 1
-    return range(statement.lineno, max(end, statement.lineno + 1))
-
-
-def _for_people(node: ast.AST) -> bool:
+def _is_for_people(node: ast.AST) -> bool:
     """Docstrings and messages."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     call = node.value if isinstance(node, ast.Expr) else node
-    return isinstance(call, ast.Call) and _name(call).lstrip("_") in TOLD
+    return isinstance(call, ast.Call) and _called(call).lstrip("_") in TOLD
 
 
-def _name(call: ast.Call) -> str:
+def _called(call: ast.Call) -> str:
     return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
-def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """The node with each of its changes."""
+def _changes(place: _Place) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Pairs of a node and another in its place."""
+    node = place.node
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+        yield node, ast.Constant(_other_number(node.value))
+    if not place.in_function:
+        return
+    for new in (*_other_expressions(node), *_without_masks(node)):
+        yield node, new
+    if isinstance(node, ast.If | ast.While) and not _is_negated_elsewhere(node.test):
+        yield node.test, ast.UnaryOp(ast.Not(), node.test)
+    for new in _other_statements(node, place.is_last):
+        yield node, new
+
+
+def _other_number(value: bool | int | float) -> bool | int | float:
+    if isinstance(value, bool):
+        return not value
+    return value + (1 if isinstance(value, int) else max(1.0, abs(value)))
+
+
+def _other_expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Another comparison, operation or function; the other branch; a call without each of its keywords."""
     new = copy.deepcopy(node)
     match new:
         case ast.Compare(ops=[operator]):
@@ -134,40 +176,49 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
             yield new
         case ast.UnaryOp():
             yield new.operand
-        case ast.Constant(value=bool() as value):
-            yield ast.Constant(not value)
-        case ast.Constant(value=int() | float() as value):
-            yield ast.Constant(value + 1)
         case ast.IfExp():
             yield ast.IfExp(new.test, new.orelse, new.body)
+        case ast.Call():
+            for index, keyword in enumerate(new.keywords):
+                if keyword.arg is not None and keyword.arg not in UNSEEN:
+                    fewer = copy.deepcopy(new)
+                    del fewer.keywords[index]
+                    yield fewer
+            if _called(new) in NAMES:
+                setattr(new.func, "attr" if isinstance(new.func, ast.Attribute) else "id", NAMES[_called(new)])
+                yield new
+
+
+def _without_masks(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.Call(args=[_, chosen, _]) if _called(node) == "where":
+            yield chosen
+        case ast.Call(func=ast.Attribute(value=values)) if _called(node).startswith("masked_fill"):
+            yield values
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            yield left
+            yield right
+
+
+def _is_negated_elsewhere(test: ast.AST) -> bool:
+    """``a != b`` is ``not a == b``, and `a` is ``not not a``."""
+    opposed = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
+    return isinstance(test, ast.UnaryOp) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], opposed))
+
+
+def _other_statements(node: ast.AST, is_last: bool) -> Iterator[ast.AST]:
+    """Without a call, a sum, a guard or an early return; the other way out of a loop."""
+    match node:
         case ast.Break():
             yield ast.Continue()
         case ast.Continue():
             yield ast.Break()
-        case ast.Call():
-            yield from _changed_calls(new)
-    if isinstance(node, ast.If | ast.While):
-        negated = copy.deepcopy(node)
-        negated.test = ast.UnaryOp(ast.Not(), negated.test)
-        yield negated
-    if isinstance(node, ast.AugAssign):
-        yield ast.Pass()
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        # A method that calls super has a free variable, which the new code needs too.
-        yield ast.Expr(ast.Name("__class__", ast.Load())) if "super()" in ast.unparse(node) else ast.Pass()
-
-
-def _changed_calls(call: ast.Call) -> Iterator[ast.Call]:
-    """Another function of the same arguments, and the call without each of its keywords."""
-    if _name(call) in NAMES:
-        other = copy.deepcopy(call)
-        setattr(other.func, "attr" if isinstance(other.func, ast.Attribute) else "id", NAMES[_name(call)])
-        yield other
-    for index, keyword in enumerate(call.keywords):
-        if keyword.arg is not None and keyword.arg not in UNSEEN:
-            fewer = copy.deepcopy(call)
-            del fewer.keywords[index]
-            yield fewer
+        case ast.AugAssign() | ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+        case ast.If(orelse=[], body=[*_, ast.Raise() | ast.Continue()]):
+            yield ast.Pass()
+        case ast.Return() if not is_last:
+            yield ast.Pass()
 
 
 def _is_text(node: ast.BinOp | ast.AugAssign) -> bool:
@@ -177,13 +228,6 @@ def _is_text(node: ast.BinOp | ast.AugAssign) -> bool:
 
 def _text(node: ast.AST) -> str:
     """Source in a line; of a condition, its test."""
-    if isinstance(node, ast.If | ast.While):
-        return f"{type(node).__name__.lower()} {ast.unparse(node.test)}"
+    if isinstance(node, ast.If):
+        return f"if {ast.unparse(node.test)}"
     return " ".join(ast.unparse(node).split())
-
-
-def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
-    if index is None:
-        setattr(parent, field, node)
-    else:
-        getattr(parent, field)[index] = node

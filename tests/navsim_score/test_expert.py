@@ -197,6 +197,9 @@ def test_path_between_its_points():
     np.testing.assert_allclose(path.project(np.array([[1.0, -0.5], [9.0, 1.0]])), [1.0, 4.0])
     np.testing.assert_allclose(path.shifted(1.0).points, [[0, 1], [3, 1], [2, 0], [2, 4]], atol=1e-12)
     np.testing.assert_allclose(path.corridor(0.0, 3.0, 1.0).bounds, (-1.0, -1.0, 4.0, 1.0))
+    # From the path's first point between both distances; without two such points, from the distances themselves.
+    np.testing.assert_allclose(path.corridor(0.5, 7.0, 1.0).bounds, (2.0, -1.0, 4.0, 5.0))
+    np.testing.assert_allclose(path.corridor(0.5, 2.5, 1.0).bounds, (-0.5, -1.0, 3.5, 1.0))
 
 
 # Forecast

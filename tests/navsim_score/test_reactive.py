@@ -180,6 +180,14 @@ def test_limit_of_the_lane_before_stays():
     assert [rail.target_speed for rail in rails] == [10.0, 9.0]
 
 
+def test_connectors_carry_vehicles_inside_of_intersections_alone():
+    scene = merge([agent("a", 15.0, 5.0, math.pi / 2, 5.0)])
+    assert len(find_rails(scene).rails) == 1
+    content = scene_to_json(scene)
+    content["map"]["intersections"] = []
+    assert find_rails(scene_from_json(content, "no junction")).rails == ()
+
+
 def test_tokens_in_tokens_are_overlooked():
     def gap(front: str) -> float:
         others = [agent("lead 1", 20.0, LEFT, speed=8.0), agent(front, 50.0, LEFT)]
