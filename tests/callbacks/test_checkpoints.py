@@ -114,9 +114,7 @@ def test_two_running_fits_share_no_version(folder):
 
     class Second(Callback):
         def on_train_batch_start(self, *_):
-            with pytest.raises(
-                UserError, match=r"version_3/checkpoints' with a running fit .*\.logger\.version"
-            ):
+            with pytest.raises(UserError, match=r"version_3/checkpoints' with a running fit .*\.logger\.version"):
                 trained(Checkpoints(save_last=True), max_steps=1, logger=logger())
             raise ChildProcessError
 
