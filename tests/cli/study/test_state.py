@@ -173,5 +173,7 @@ def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_pat
     # The report's own runs come first: another study may have trained the variant with an older default.
     assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
     assert identity_of(configuration(run))["method"] == read_record(tmp_path / "late/runs/other_seed0.json").method
-    report([make(variant="renamed")], there, tmp_path / "late")  # Another variant may now take the file of `other`.
+    # Another variant may now take the file of `other`.
+    report([make(variant="renamed")], [make(updates=20)], there, tmp_path / "late")
+    assert "(`study --list` says why): " in (tmp_path / "late/report.md").read_text()
     assert len({(tmp_path / "late/runs" / f"{name}_seed0.json").read_bytes() for name in ("other", "renamed")}) == 1
