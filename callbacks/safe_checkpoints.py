@@ -42,9 +42,12 @@ class SafeCheckpoints(ModelCheckpoint):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._began = 0.0
+        self._exclusive = False
         self._lock = FolderLock()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # Without a dirpath and a logger, runs follow each other in one folder.
+        self._exclusive = self.dirpath is not None or bool(trainer.loggers)
         with warnings.catch_warnings():
             # Resumed runs may write to the folder of their checkpoint.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
@@ -61,7 +64,7 @@ class SafeCheckpoints(ModelCheckpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        if not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if self._exclusive and not is_remote(self.dirpath) and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._check_free(trainer)
 
     def _check_free(self, trainer: Trainer) -> None:
