@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,14 +167,23 @@ def chance_of(look: Look, constraints: Mapping[str, Constraint], evaluation: Eva
     whole: dict[int, float] = {}
     for factor in (1, *MORE):
         prompts = factor * look.prompts
-        draw = np.random.default_rng(0)
-        p_values = np.stack([_p_values(of, prompts, draw) for of in known.values()])  # [K, DRAWS]
-        # Holm's steps, of which all must reject.
-        levels = look.error / np.arange(len(known), 0, -1)[:, None]
-        whole[prompts] = float((np.sort(p_values, axis=0) <= levels).all(0).mean())
+        p_values = drawn_p_values([*known.values()], prompts)
+        whole[prompts] = share_certified(p_values, look)
         if factor == 1:
             each = dict(zip(known, (p_values <= look.level(len(known))).mean(1).tolist(), strict=True))
     return Chance(whole.pop(look.prompts), each, whole)
+
+
+def drawn_p_values(known: Sequence[Seen | None], prompts: int) -> Array:
+    """p-values ``[K, DRAWS]`` of looks at this many prompts; the draws are the same for equal arguments."""
+    draw = np.random.default_rng(0)
+    return np.stack([_p_values(of, prompts, draw) for of in known])
+
+
+def share_certified(p_values: Array, look: Look) -> float:
+    """The share of draws ``[K, DRAWS]`` in which all of Holm's steps reject."""
+    levels = look.error / np.arange(len(p_values), 0, -1)[:, None]
+    return float((np.sort(p_values, axis=0) <= levels).all(0).mean())
 
 
 def _p_values(of: Seen | None, prompts: int, draw: np.random.Generator) -> Array:
