@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.__main__ import LIMITS, main
-from benchmarks.gpu.part import PARTS
+from benchmarks.gpu.parts import PARTS
 from tests.forked import run_module
 
 
@@ -56,4 +56,4 @@ def test_a_part_is_an_interpreter_with_a_time_limit(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarks.gpu.__main__.TINY_LIMIT", 12)
     assert main(["--tiny", "--only", "waits", "--out", str(out)]) == 1
     cut = json.loads(out.read_text())["waits"]
-    assert cut["error"] == "no result after 12 s" and any("in main" in line for line in cut["last lines"])
+    assert cut["error"] == "no result after 12 s" and any('File "' in line for line in cut["last lines"])
