@@ -9,6 +9,10 @@ start braked in every scene, an oracle that brakes only scenes in which the star
 scores them, and trained policies (`export`), which are averaged by scene. The deceleration is the least with which the
 braked start has the NC of the trained policies on 400 validation scenes, or without any, the NC that the committed runs
 had on their validation prompts, a third of which are follow-ups.
+
+Each driver's row has an AUC: the chance that it drives less far than the start by more in a scene in which a plan of
+the start collides than in one in which none does. Braking everywhere has more than 0.5, because plans stop at a speed
+of 0.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from benchmarks.navsim.answers import FORM, MOVING_FORM, Driver
@@ -224,12 +229,21 @@ class Measured:
         used = complies & (human > MOVING)
         return float((driven[used] / human[used]).mean())
 
+    def auc(self, name: str) -> float:
+        """The chance that a scene with a collision of the start has more of the driver's braking than one without."""
+        collides = torch.tensor(self.training[START]["NC"]).view(-1, ANSWERS).lt(1).any(1)
+        start, driven = (torch.stack(self.lengths[each]).nanmean(1) for each in (START, name))
+        less = start - driven
+        pairs = int(collides.sum()) * int((~collides).sum())
+        return float(mannwhitneyu(less[collides], less[~collides], nan_policy="omit").statistic) / pairs
+
     def row(self, name: str, table: Table) -> dict[str, Any]:
         result = summary([*self.first[name], *self.after.get(name, [])], EPDMS, Reactive()).as_json()
         result["stage_one"]["EC"] = fmean(table["EC"])
         result["EPDMS with EC"] = fmean(table["EPDMS with EC"])
         result["as training scores"] = {each: fmean(rates) for each, rates in self.training[name].items()}
         result["distance to human's where the start complies"] = self.distance(name)
+        result["AUC of braking for the start's collisions"] = self.auc(name)
         return result
 
 
@@ -255,9 +269,9 @@ def compared(tables: Mapping[str, Table]) -> dict[str, dict[str, str]]:
     return lines
 
 
-def measure(drivers: Drivers, count: int) -> Iterator[Measured]:
-    """The first stage, then also the second."""
-    source = GeneratedScenes(seed=1, follow_ups=2)
+def measure(drivers: Drivers, count: int, seed: int) -> Iterator[Measured]:
+    """The first stage, then also the second, of the generator's scenes of a seed."""
+    source = GeneratedScenes(seed=seed, follow_ups=2)
     places = evenly_spaced(len(source.scenes("test")), SCENES)[:count]
     found = Measured()
     for prompts in prompts_of(Scenes(places, source.scenes("test").__getitem__), drivers.form):
@@ -287,6 +301,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="JSON file")
     parser.add_argument("trained", nargs="*", help="directories of trained policies")
     parser.add_argument("--scenes", type=int, default=SCENES, help="the first of the test scenes; default: all")
+    parser.add_argument("--seed", type=int, default=1, help="of the generator; default: %(default)s, the training's")
     parser.add_argument("--start", default="packaged:driver", help="a directory; default: %(default)s")
     parser.add_argument("--frames", type=int, choices=[1, 2], default=1, help="that the drivers see")
     options = parser.parse_args()
@@ -294,7 +309,7 @@ def main() -> None:
     drivers = Drivers(options.start, options.trained, FORM if options.frames == 1 else MOVING_FORM)
     drivers.choose()
     print(f"Braking by {drivers.deceleration:g} m/s².", flush=True)
-    for found in measure(drivers, options.scenes):
+    for found in measure(drivers, options.scenes, options.seed):
         result = {"deceleration": drivers.deceleration, **report(found)}
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(json.dumps(result["differences"], indent=1), flush=True)
