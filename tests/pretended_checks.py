@@ -142,7 +142,7 @@ def test_shipped_models_are_loaded_and_share_prompts(make, machine):
     "make",
     [
         FromScratch,
-        pytest.param(VisionFromScratch, marks=pytest.mark.slow),
+        VisionFromScratch,
         lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2)),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_graph_computes_at_its_replays(machine):
         Graph.captured(lambda: state.sum().item())
 
 
-@pytest.mark.parametrize("penalty", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("penalty", [1.0, 2.0])
 def test_one_graph_generates_all_rollouts_and_the_host_waits_at_looks_alone(penalty, tmp_path, monkeypatch):
     """Weights change in place between rollouts."""
     make_tiny_model(tmp_path, hidden_size=32, layers=1, context_length=256)
@@ -288,10 +288,10 @@ ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended
         ("gridworld", GRPO, 42),  # of these 20 by steps of the environment
         # A rollout of 60 tokens looks 8 times; three passes wait once each.
         ("gsm8k", [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"], 34),
-        pytest.param("gsm8k_sft", ["--callbacks.save=null"], None, marks=pytest.mark.slow),
+        ("gsm8k_sft", ["--callbacks.save=null"], None),
         # Each pass with images also reads their grids.
-        pytest.param("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], 43, marks=pytest.mark.slow),
-        pytest.param("navsim_sft", [*SCENES, "--callbacks.save=null"], None, marks=pytest.mark.slow),
+        ("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], 43),
+        ("navsim_sft", [*SCENES, "--callbacks.save=null"], None),
     ],
 )
 def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, most, folder, monkeypatch):
@@ -312,7 +312,6 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     assert most is None or 0 < Waits.lines.total() <= most, Waits.lines.most_common()
 
 
-@pytest.mark.slow
 def test_an_update_by_one_graph_is_that_of_the_cpu(folder, monkeypatch):
     """And the host waits no more often than without graphs."""
     monkeypatch.setattr(first_steps, "STEPS", 0)

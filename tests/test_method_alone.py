@@ -73,6 +73,7 @@ def warn():
             advantages_of({"speed": torch.tensor([[0.0, 1.0]]), "collision": torch.ones(1, 2)})
 
 
+@pytest.mark.slow
 def test_the_method_needs_no_trainer(tmp_path):
     with forked(alone, output=tmp_path / "output.txt") as process:
         process.join(60)

@@ -14,9 +14,9 @@ CHECKS = Path(__file__).with_name("pretended_checks.py")
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="torch 2.9 has no backends in Python",
 )
-@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_the_package_runs_on_a_device_that_is_not_the_cpu(marked: str, tmp_path: Path) -> None:
-    command = ["-q", "-p", "no:cacheprovider", "-n", "0", "-m", marked, str(CHECKS)]
+@pytest.mark.slow
+def test_the_package_runs_on_a_device_that_is_not_the_cpu(tmp_path: Path) -> None:
+    command = ["-q", "-p", "no:cacheprovider", "-n", "0", "-m", "", str(CHECKS)]
     output = tmp_path / "output.txt"
     with forked(pytest.main, command, output=output, environment={"PRETENDED": "1"}) as process:
         process.join(900)

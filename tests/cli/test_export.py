@@ -207,6 +207,7 @@ def test_adapters_go_on(tmp_path):
     assert all(torch.equal(value, state.get(f"policy.{key}", before[key])) for key, value in after.items())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alone(tmp_path):
     last = "runs/adapters/version_0/checkpoints/last.ckpt"
     names = torch.load(last, weights_only=True)["state_dict"].keys()

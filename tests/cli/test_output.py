@@ -44,6 +44,7 @@ for printed in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_program_without_a_word():
     read, write = os.pipe()
     os.close(read)
