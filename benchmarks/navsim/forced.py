@@ -2,7 +2,8 @@ r"""The ceiling of deciding: what a driver does if it need not see.
 
     python -m benchmarks.navsim.forced model models/told
     python -m benchmarks.navsim.forced lightning_cgrpo fit -c configs/navsim.yaml \
-        -c configs/ablations/navsim/moving.yaml --model.policy.model=models/told --data.worker=false --trainer.logger.name=told
+        -c configs/ablations/navsim/moving.yaml --model.policy.model=models/told \
+        --data.worker=false --trainer.logger.name=told
     python -m lightning_cgrpo export -c runs/told/version_0/config.yaml --out models/told-trained
     python -m benchmarks.navsim.forced benchmarks.navsim.braking told.json models/told-trained --start models/told \
         --frames 2 --scenes 500 --seed 31
