@@ -116,6 +116,23 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     assert len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
 
 
+AVERAGED = shlex.split(
+    "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.9 "
+    "--callbacks.average.use_buffers=false"
+)
+
+
+def test_a_killed_run_with_an_average_goes_on_exactly(tmp_path, monkeypatch):
+    """Validations and checkpoints are of the average, and updates go on with the latest weights."""
+    killed_and_resumed([*ARGUMENTS, *AVERAGED], "last.ckpt", 2 * EVERY, tmp_path, monkeypatch)
+    ends = "killed/runs/resumed/version_1", "whole/runs/resumed/version_0"
+    saved = [torch.load(tmp_path / end / "checkpoints/last.ckpt", weights_only=True) for end in ends]
+    for name in ("current_model_state", "averaging_state"):
+        assert_identical(saved[0][name], saved[1][name], name)
+    average, latest = saved[0]["state_dict"], saved[0]["current_model_state"]
+    assert any(not torch.equal(average[name], latest[name]) for name in average)
+
+
 @pytest.mark.slow
 def test_a_killed_chain_of_drives_goes_on_exactly(tmp_path, monkeypatch):
     """Two updates per pass over the pairs of frames, checkpoints every two, a validation every three."""

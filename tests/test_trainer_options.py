@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelPruning
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, ModelPruning
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -70,6 +70,8 @@ OPTIONS = {
     "logger": [Works(True), Works(CSVLogger("logs"))],
     "callbacks": [
         Works([LagrangianCallback()]),
+        Works([EMAWeightAveraging(decay=0.5, use_buffers=False)], same=False),
+        Refused([EMAWeightAveraging()], "WeightAveraging with weights in shards", beside={"strategy": "fsdp2"}),
         Refused([GradientAccumulationScheduler({0: 2})], "GradientAccumulationScheduler"),
         Refused([ModelPruning("l1_unstructured", amount=0.5)], "ModelPruning"),
     ],

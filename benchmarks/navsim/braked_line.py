@@ -3,7 +3,7 @@
     python -m benchmarks.navsim.braked_line 2000    # scenes; a few minutes; prints a row per deceleration
 
 The scenes are those of a first look at the main job. The last column is the chance that the look which
-configs/navsim.yaml declares is passed, if the row's rates are the true ones.
+configs/ablations/navsim/beyond_braking.yaml declares is passed, if the row's rates are the true ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from navsim_score.columns import SHORT
 
-CONFIG = "configs/navsim.yaml"
+CONFIGS = ("-c", "configs/navsim.yaml", "-c", "configs/ablations/navsim/beyond_braking.yaml")
 DECELERATIONS = (0.0, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6)
 """m/s²."""
 RATES = ("NC", "DAC", "DDC", "EP")
@@ -35,7 +35,7 @@ CERTAIN = 1e12
 
 
 def main(scenes: int) -> None:
-    config, _ = read_arguments("fit", ["-c", CONFIG])
+    config, _ = read_arguments("fit", CONFIGS)
     declared = get(config, "model.init_args.objective")
     data = NavsimDataModule(1, GeneratedScenes(1), FORM, 1, 1, test_prompts=1_000, eval_prompts=50)
     start = Driver("packaged:driver", 1, FORM)

@@ -63,6 +63,7 @@ def quiet() -> None:
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "The '.*_dataloader' does not have many workers",
         "Be aware that when using `ckpt_path`, callbacks",  # The manifest tells what differs.
+        "You're using the WeightAveraging callback",  # Shards are refused; evaluations read the average.
     ):
         warnings.filterwarnings("ignore", message=message)
     warnings.formatwarning = lambda message, *_, **__: wrapped(f"Warning: {message}\n")

@@ -9,8 +9,10 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelPruning,
+    WeightAveraging,
 )
 from lightning.pytorch.loops.progress import _Progress as Progress
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 
 from lightning_cgrpo.core.errors import UserError
 
@@ -19,7 +21,7 @@ def check_trainer(trainer: Trainer) -> None:
     """Refuse options of the trainer that have another meaning where an update takes several steps.
 
     Raises:
-        UserError: gradient clipping or accumulation of the trainer, or a model registry.
+        UserError: gradient clipping or accumulation of the trainer, a model registry, or an average of shards.
     """
     if trainer.gradient_clip_val:
         raise UserError("Expected no trainer.gradient_clip_val, try model.optimization.max_grad_norm.")
@@ -35,6 +37,12 @@ def check_trainer(trainer: Trainer) -> None:
         )
     if trainer.accumulate_grad_batches != 1:
         raise UserError("Expected no trainer.accumulate_grad_batches, try model.optimization.micro_batch_size.")
+    shards = isinstance(trainer.strategy, (FSDPStrategy, ModelParallelStrategy))
+    if shards and any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        raise UserError(
+            "Expected no WeightAveraging with weights in shards, because it averages whole ones, but got one, try "
+            "strategy: ddp."
+        )
 
 
 def check_fit(trainer: Trainer) -> None:
