@@ -1,6 +1,6 @@
 """Train the head of configs/navsim_chain.yaml to imitate human drives in generated scenes, by denoising.
 
-    python examples/planner_head.py my-head 6000 4000    # folder, scenes, steps: two minutes on one CPU core
+    python examples/planner_head.py my-head 6000 4000 128    # folder, scenes, steps, width: two minutes on one CPU core
     python -m lightning_cgrpo fit -c configs/navsim_chain.yaml --model.policy.weights=my-head
 
 Each step mixes demonstrated drives with noise as the chain does, and the network predicts the drives. The last scenes
@@ -58,11 +58,12 @@ def denoise(head, chain, context, numbers, steps):
             print(f"step {step + 1}: loss {float(loss.detach()):.4f}", flush=True)
 
 
-def main(folder="my-head", count="6000", steps="4000"):
+def main(folder="my-head", count="6000", steps="4000", width="128"):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     context, numbers, speeds, human = demonstrations(int(count))
-    chain, head = DDIM(steps=5, min_std=0.07), PlannerHead(width=128, layers=3)
+    chain, head = DDIM(steps=5, min_std=0.07), PlannerHead(width=int(width), layers=3)
+    print(f"{sum(weight.numel() for weight in head.parameters()):,} parameters")
     denoise(head, chain, context[:-HELD_OUT], numbers[:-HELD_OUT], int(steps))
     policy = ChainPolicy(head, DrivingInputs.size, chain)
     chains = policy.sample(context[-HELD_OUT:], torch.rand(HELD_OUT, policy.draws(), dtype=torch.float64))
