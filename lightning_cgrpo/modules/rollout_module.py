@@ -42,6 +42,8 @@ from lightning_cgrpo.tasks.task import Task, TrainerState
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
 """Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
 
+WEIGHTS = {"state_dict", "current_model_state"}
+"""Keys of a checkpoint: of Lightning's `WeightAveraging`, the average is in the first, the latest weights in the second."""
 
 TIMES = ("time/", "throughput/")
 """Starts of the tags that differ between equal runs."""
@@ -110,9 +112,10 @@ class RolloutModule(Stated, LightningModule):
             checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
         if self.sampler.memory is not None:
             checkpoint["rollout_bytes"] = self.sampler.memory
-        state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
-        if bases:
-            checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
+        for weights in WEIGHTS & checkpoint.keys():
+            state, bases = without_bases(self, checkpoint[weights])
+            if bases:
+                checkpoint[weights], checkpoint["base_weights"] = state, bases
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
@@ -179,7 +182,9 @@ class RolloutModule(Stated, LightningModule):
         for name, expected in checkpoint.get("base_weights", {}).items():
             if (policy := parts.get(name)) is not None:  # no critic in a test
                 base = same_base(policy, expected, path)
-                checkpoint["state_dict"] |= {f"{name}.{weight}": tensor for weight, tensor in base.items()}
+                tensors = {f"{name}.{weight}": tensor for weight, tensor in base.items()}
+                for weights in WEIGHTS & checkpoint.keys():
+                    checkpoint[weights] |= tensors
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
             check_weights(self.state_dict(), checkpoint["state_dict"], path)

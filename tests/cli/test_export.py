@@ -232,6 +232,33 @@ def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alo
             main([command[0], *run("other", tmp_path / "other"), LORA, f"--ckpt_path={last}", *command[1:]])
 
 
+AVERAGED = shlex.split(
+    "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.5 "
+    "--callbacks.average.use_buffers=false"
+)
+
+
+@pytest.mark.slow
+def test_averaged_adapters_resume_and_are_exported(tmp_path):
+    ends = []
+    for name, steps, more in (
+        ("begun", 1, []),
+        ("averaged_at_once", 2, []),
+        ("averaged_resumed", 2, ["--ckpt_path=runs/begun/version_0/checkpoints/last.ckpt"]),
+    ):
+        main(["fit", *run(name), LORA, *AVERAGED, f"--trainer.max_steps={steps}", *more])
+        ends.append(torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True))
+    for part in ("state_dict", "current_model_state"):
+        assert ends[1][part].keys() == ends[2][part].keys()
+        assert all(torch.equal(tensor, ends[2][part][name]) for name, tensor in ends[1][part].items())
+        assert all(".lora_" in name for name in ends[1][part])
+    average = ends[2]["state_dict"]
+    assert any(not torch.equal(tensor, ends[2]["current_model_state"][name]) for name, tensor in average.items())
+    main(["export", *run("averaged_resumed"), LORA, *AVERAGED, f"--out={tmp_path / 'out'}"])
+    exported = loaded(tmp_path / "out").state_dict()
+    assert all(torch.equal(exported[name.removeprefix("policy.")], tensor) for name, tensor in average.items())
+
+
 def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     main(["export", "-c", "runs/whole/version_0/config.yaml", "--out", str(tmp_path / "out")])
     text = capsys.readouterr().out
