@@ -43,7 +43,7 @@ TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
 """Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
 
 WEIGHTS = {"state_dict", "current_model_state"}
-"""Keys of a checkpoint. Lightning's `WeightAveraging` has the average in the first, the latest weights in the second."""
+"""Keys of a checkpoint; Lightning's `WeightAveraging` has the average in the first, the latest weights in the other."""
 
 TIMES = ("time/", "throughput/")
 """Starts of the tags that differ between equal runs."""
