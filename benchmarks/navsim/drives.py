@@ -30,10 +30,11 @@ def main() -> None:
     parser.add_argument("before", help="a directory, or packaged:driver")
     parser.add_argument("after", help="a directory")
     parser.add_argument("out", type=Path, help="PNG file")
+    parser.add_argument("--seed", type=int, default=1, help="of the generator; default: %(default)s, the training's")
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = DrivingTask(traffic=Reactive(), human_filter=True)
-    prompts = list(test_prompts(GeneratedScenes(seed=1), SCENES))
+    prompts = list(test_prompts(GeneratedScenes(options.seed), SCENES))
     drives: list[list[ScoredAnswers]] = []
     means = []
     for model in (options.before, options.after):
