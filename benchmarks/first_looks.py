@@ -41,27 +41,22 @@ class Job:
         config: file below the root of the repository.
         no_look: arguments that take the declared look away.
         beside: whether the files beside the configuration belong to the job.
-        changes: a file of changes to `config`.
     """
 
     config: str
     no_look: tuple[str, ...]
     beside: bool = False
-    changes: str | None = None
 
     def arguments(self, arm: str) -> list[str]:
         """Arguments of ``fit`` in another folder, where a copy of the configuration lies if `beside`."""
         config = Path(self.config).name if self.beside else str(ROOT / self.config)
-        words = () if self.changes is None else ("-c", self.changes)
-        if arm == "no_look":
-            words += self.no_look
-        return ["-c", config, *(str(ROOT / word) if word.startswith("configs/") else word for word in words)]
+        further = () if arm == "look" else self.no_look
+        return ["-c", config, *(str(ROOT / word) if word.startswith("configs/") else word for word in further)]
 
     @property
     def prompts(self) -> int:
         """The declared look's."""
-        files = (self.config,) if self.changes is None else (self.config, self.changes)
-        config, _ = read_arguments("fit", [word for file in files for word in ("-c", str(ROOT / file))])
+        config, _ = read_arguments("fit", ["-c", str(ROOT / self.config)])
         return int(get(config, "model.init_args.objective.look.prompts"))
 
 
@@ -72,11 +67,6 @@ JOBS = {
     "word_problems": Job("configs/gsm8k.yaml", no_look=("-c", "configs/ablations/gsm8k/no_look.yaml")),
     "gridworld": Job("configs/gridworld.yaml", no_look=("-c", "configs/ablations/gridworld/no_look.yaml")),
     "driving": Job("configs/navsim.yaml", no_look=("-c", "configs/ablations/navsim/no_look.yaml")),
-    "beyond_braking": Job(
-        "configs/navsim.yaml",
-        no_look=("--model.objective.look=null",),
-        changes="configs/ablations/navsim/beyond_braking.yaml",
-    ),
 }
 ARMS = ("look", "no_look")
 MISSING = "not run"

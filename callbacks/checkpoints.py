@@ -22,6 +22,7 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import MERIT, Selection, Standing, too_few
+from lightning_cgrpo.run.checkpoints.averages import name_average
 from lightning_cgrpo.run.checkpoints.lightning_loops import (
     count_epoch_as_begun,
     count_validation_once,
@@ -78,6 +79,7 @@ class Checkpoints(SafeCheckpoints):
         self._written_at = 0.0
         self._validation_due = False
         """True from the end of an update until the validation that follows it has ended."""
+        self._within_validation = False
         self._ranked_by = ""
         """The rule and the objective that rank checkpoints by ``val/merit``."""
         self._selection = Selection()
@@ -148,6 +150,12 @@ class Checkpoints(SafeCheckpoints):
             self._validation_due = True  # a resumed run may begin here
             count_validation_once(trainer)
 
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._within_validation = True
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._within_validation = False
+
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
@@ -172,6 +180,8 @@ class Checkpoints(SafeCheckpoints):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validation_due:
             mark_validation_due(checkpoint, began=trainer.validating)
+        if self._within_validation:
+            name_average(checkpoint)
 
     def _end_if_asked(self, trainer: Trainer) -> None:
         # All processes end together, because saving needs all processes.

@@ -34,6 +34,7 @@ from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import advise_bfloat16, cast_once, use_tf32
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
+from lightning_cgrpo.run.checkpoints.averages import AVERAGE, LATEST
 from lightning_cgrpo.run.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.settings.objects import Stated
@@ -41,9 +42,6 @@ from lightning_cgrpo.tasks.task import Task, TrainerState
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
 """Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
-
-WEIGHTS = {"state_dict", "current_model_state"}
-"""Keys of a checkpoint; Lightning's `WeightAveraging` has the average in the first, the latest weights in the other."""
 
 TIMES = ("time/", "throughput/")
 """Starts of the tags that differ between equal runs."""
@@ -112,7 +110,7 @@ class RolloutModule(Stated, LightningModule):
             checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
         if self.sampler.memory is not None:
             checkpoint["rollout_bytes"] = self.sampler.memory
-        for weights in WEIGHTS & checkpoint.keys():
+        for weights in {AVERAGE, LATEST} & checkpoint.keys():
             state, bases = without_bases(self, checkpoint[weights])
             if bases:
                 checkpoint[weights], checkpoint["base_weights"] = state, bases
@@ -183,7 +181,7 @@ class RolloutModule(Stated, LightningModule):
             if (policy := parts.get(name)) is not None:  # no critic in a test
                 base = same_base(policy, expected, path)
                 tensors = {f"{name}.{weight}": tensor for weight, tensor in base.items()}
-                for weights in WEIGHTS & checkpoint.keys():
+                for weights in {AVERAGE, LATEST} & checkpoint.keys():
                     checkpoint[weights] |= tensors
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):

@@ -85,6 +85,19 @@ def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(folder, whole, up
         assert torch.equal(last("parts", 1)["state_dict"][name], tensor)
 
 
+def test_sigterm_within_a_validation_of_an_average(folder):
+    """The average is in the policy then, and the latest weights are where the average was."""
+    average = ["--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging", "--callbacks.average.decay=0.5"]
+    fit("whole", *average)
+    with pytest.raises(SystemExit):  # without save_last, no checkpoint is written before the validation
+        fit("parts", *average, "--callbacks.checkpoints.save_last=null", *terminated(1, validation=True))
+    fit("parts", *average, "--ckpt_path=last")
+    assert logged("parts") == logged("whole")
+    for weights in ("state_dict", "current_model_state"):
+        for name, tensor in last("whole", 0)[weights].items():
+            assert torch.equal(last("parts", 1)[weights][name], tensor)
+
+
 @pytest.mark.parametrize("every", [2, 10])
 def test_sigterm_saves_without_save_last(folder, every):
     """Also where another checkpoint has been written after this update."""

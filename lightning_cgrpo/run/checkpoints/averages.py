@@ -1,0 +1,16 @@
+"""The weights of Lightning's `WeightAveraging` in a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AVERAGE, LATEST = "state_dict", "current_model_state"
+
+
+def name_average(checkpoint: dict[str, Any]) -> None:
+    """Exchange the weights of a checkpoint that is written within a validation, if there is an average.
+
+    The average is in the policy during the validation, so the callback writes both under the other's name.
+    """
+    if LATEST in checkpoint:
+        checkpoint[AVERAGE], checkpoint[LATEST] = checkpoint[LATEST], checkpoint[AVERAGE]
