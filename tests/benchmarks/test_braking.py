@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from benchmarks.navsim.braking import MEASURES, PAIRS, averaged, braked, compared
+from benchmarks.navsim.braking import ANSWERS, MEASURES, PAIRS, START, Measured, averaged, braked, compared
 
 TIMES = torch.arange(1, 17, dtype=torch.float64) / 4
 
@@ -46,3 +46,15 @@ def test_seeds_are_averaged_by_scene_before_drivers_are_compared():
     found = compared(tables)
     assert list(found) == ["oracle less start"] and ("oracle", "start") in PAIRS
     assert found["oracle less start"]["NC"].startswith("+0.5000 (")
+
+
+def test_the_auc_is_the_share_of_pairs_of_scenes_that_braking_orders_rightly():
+    """Two scenes collide, three do not; the driver brakes by 3 and 1 m there, and by 2, 0 and 0 m elsewhere."""
+    collides, less = [True, True, False, False, False], [3.0, 1.0, 2.0, 0.0, 0.0]
+    found = Measured()
+    found.training[START] = {"NC": [0.0 if of and answer == 0 else 1.0 for of in collides for answer in range(ANSWERS)]}
+    found.lengths[START] = [torch.full((ANSWERS,), 10.0) for _ in less]
+    found.lengths["driver"] = [torch.full((ANSWERS,), 10.0 - by) for by in less]
+    found.lengths["driver"][0][0] = torch.nan  # a malformed answer
+    assert found.auc("driver") == pytest.approx(5 / 6)
+    assert found.auc(START) == 0.5
