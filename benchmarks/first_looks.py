@@ -102,7 +102,7 @@ def run(name: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
     wall = time.monotonic() - begun
     (trained,) = folder.glob("runs/*/version_0")
     record = json.loads((trained / "summary.json").read_text(encoding="utf-8"))
-    asked = () if record["look"] else ("--prompts", str(job.prompts))
+    asked = () if record.get("look") else ("--prompts", str(job.prompts))
     if command("certify", "-c", str(trained / "config.yaml"), *asked, folder=folder) not in (0, 3, 4):
         raise RuntimeError(f"certify failed, see {folder / 'output.txt'}")
     (look,) = _looks(folder / "looks.jsonl")
