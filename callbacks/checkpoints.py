@@ -79,7 +79,6 @@ class Checkpoints(SafeCheckpoints):
         self._written_at = 0.0
         self._validation_due = False
         """True from the end of an update until the validation that follows it has ended."""
-        self._within_validation = False
         self._ranked_by = ""
         """The rule and the objective that rank checkpoints by ``val/merit``."""
         self._selection = Selection()
@@ -150,12 +149,6 @@ class Checkpoints(SafeCheckpoints):
             self._validation_due = True  # a resumed run may begin here
             count_validation_once(trainer)
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._within_validation = True
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._within_validation = False
-
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
@@ -180,8 +173,8 @@ class Checkpoints(SafeCheckpoints):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validation_due:
             mark_validation_due(checkpoint, began=trainer.validating)
-        if self._within_validation:
-            name_average(checkpoint)
+            if trainer.validating:
+                name_average(checkpoint)
 
     def _end_if_asked(self, trainer: Trainer) -> None:
         # All processes end together, because saving needs all processes.

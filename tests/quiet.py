@@ -12,6 +12,10 @@ GRIDWORLD = shlex.split(
     "--data.eval_prompts=4 --model.group_size=4 --model.policy.hidden=[16] --model.sampler.environment.max_steps=20"
 )
 """Three small updates in an epoch; overrides come after."""
+AVERAGED = shlex.split(
+    "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.5 "
+    "--callbacks.average.use_buffers=false"
+)
 CSV = ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs", "--trainer.log_every_n_steps=1"]
 
 

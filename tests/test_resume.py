@@ -17,7 +17,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from tests.forked import forked
 from tests.grids import grid_module
-from tests.quiet import quiet_trainer
+from tests.quiet import AVERAGED, quiet_trainer
 
 EVERY = 5
 LOGGED = shlex.split(
@@ -114,12 +114,6 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     expected = killed_and_resumed(ARGUMENTS, "last.ckpt", 2 * EVERY, tmp_path, monkeypatch)
     assert sum("val/rate/lava" in row for row in expected) >= 2
     assert len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
-
-
-AVERAGED = shlex.split(
-    "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.9 "
-    "--callbacks.average.use_buffers=false"
-)
 
 
 def test_a_killed_run_with_an_average_goes_on_exactly(tmp_path, monkeypatch):

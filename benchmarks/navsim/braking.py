@@ -10,9 +10,8 @@ scores them, and trained policies (`export`), which are averaged by scene. The d
 braked start has the NC of the trained policies on 400 validation scenes, or without any, the NC that the committed runs
 had on their validation prompts, a third of which are follow-ups.
 
-Each driver's row has an AUC: the chance that it drives less far than the start by more in a scene in which a plan of
-the start collides than in one in which none does. Braking everywhere has more than 0.5, because plans stop at a speed
-of 0.
+A driver's AUC tells where it brakes. Draw a scene in which a plan of the start collides, and a scene in which none
+does: the AUC is the chance that the driver brakes more in the first, in meters less than the start.
 """
 
 from __future__ import annotations
@@ -231,11 +230,15 @@ class Measured:
 
     def auc(self, name: str) -> float:
         """The chance that a scene with a collision of the start has more of the driver's braking than one without."""
-        collides = torch.tensor(self.training[START]["NC"]).view(-1, ANSWERS).lt(1).any(1)
-        start, driven = (torch.stack(self.lengths[each]).nanmean(1) for each in (START, name))
-        less = start - driven
-        pairs = int(collides.sum()) * int((~collides).sum())
-        return float(mannwhitneyu(less[collides], less[~collides], nan_policy="omit").statistic) / pairs
+        start = torch.stack(self.lengths[START]).nanmean(1)
+        driven = torch.stack(self.lengths[name]).nanmean(1)
+        meters_less = (start - driven).numpy()
+        known = np.isfinite(meters_less)  # a plan of each driver can be read
+        collides = (np.array(self.training[START]["NC"]).reshape(-1, ANSWERS) < 1).any(1)
+        there, elsewhere = meters_less[known & collides], meters_less[known & ~collides]
+        if not len(there) or not len(elsewhere):
+            return float("nan")
+        return float(mannwhitneyu(there, elsewhere).statistic) / (len(there) * len(elsewhere))
 
     def row(self, name: str, table: Table) -> dict[str, Any]:
         result = summary([*self.first[name], *self.after.get(name, [])], EPDMS, Reactive()).as_json()

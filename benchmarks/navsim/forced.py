@@ -11,6 +11,7 @@ r"""The ceiling of deciding: what a driver does if it need not see.
 The driver that names motion before it answers is told what it would have to see: each answer begins with the scene's
 true observations, as `MovingObservations` writes them, and the driver goes on with the trajectory. The first command
 writes the model, whose chat template begins the answer; the others run a module with such prompts.
+docs/results/navsim/README.md has the thresholds of the run, and what it showed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from driving_scenes.scene import Scene
+from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.driving import scene_prompts
 from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 
-MODEL = Path("lightning_cgrpo/models/driver-moving")
+MODEL = PACKAGED / "driver-moving"
 TRUTH = "truth"
 """The role of the message with the observations."""
 CHANGES = {
@@ -38,7 +40,7 @@ CHANGES = {
 """,
     "{%- if add_generation_prompt %}": f"{{%- if add_generation_prompt and messages[-1]['role'] != '{TRUTH}' %}}",
 }
-"""Of the chat template."""
+"""New pieces of the chat template, by the old."""
 
 
 def write_model(folder: Path) -> None:

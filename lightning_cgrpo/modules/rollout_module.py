@@ -34,7 +34,7 @@ from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import advise_bfloat16, cast_once, use_tf32
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
-from lightning_cgrpo.run.checkpoints.averages import AVERAGE, LATEST
+from lightning_cgrpo.run.checkpoints.averages import LATEST
 from lightning_cgrpo.run.checkpoints.resumable import check_resumable, check_weights
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.settings.objects import Stated
@@ -110,10 +110,11 @@ class RolloutModule(Stated, LightningModule):
             checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
         if self.sampler.memory is not None:
             checkpoint["rollout_bytes"] = self.sampler.memory
-        for weights in {AVERAGE, LATEST} & checkpoint.keys():
-            state, bases = without_bases(self, checkpoint[weights])
-            if bases:
-                checkpoint[weights], checkpoint["base_weights"] = state, bases
+        state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
+        if bases:
+            checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
+            if LATEST in checkpoint:
+                checkpoint[LATEST] = {name: checkpoint[LATEST][name] for name in state}
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
@@ -181,8 +182,9 @@ class RolloutModule(Stated, LightningModule):
             if (policy := parts.get(name)) is not None:  # no critic in a test
                 base = same_base(policy, expected, path)
                 tensors = {f"{name}.{weight}": tensor for weight, tensor in base.items()}
-                for weights in {AVERAGE, LATEST} & checkpoint.keys():
-                    checkpoint[weights] |= tensors
+                checkpoint["state_dict"] |= tensors
+                if LATEST in checkpoint:
+                    checkpoint[LATEST] |= tensors
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
             check_weights(self.state_dict(), checkpoint["state_dict"], path)

@@ -49,12 +49,14 @@ def test_seeds_are_averaged_by_scene_before_drivers_are_compared():
 
 
 def test_the_auc_is_the_share_of_pairs_of_scenes_that_braking_orders_rightly():
-    """Two scenes collide, three do not; the driver brakes by 3 and 1 m there, and by 2, 0 and 0 m elsewhere."""
-    collides, less = [True, True, False, False, False], [3.0, 1.0, 2.0, 0.0, 0.0]
+    """The driver brakes by 3 and 1 m in scenes with a collision, and by 2, 0 and 0 m in others. A sixth is unknown."""
+    meters_less = [3.0, 1.0, 2.0, 0.0, 0.0, torch.nan]
     found = Measured()
-    found.training[START] = {"NC": [0.0 if of and answer == 0 else 1.0 for of in collides for answer in range(ANSWERS)]}
-    found.lengths[START] = [torch.full((ANSWERS,), 10.0) for _ in less]
-    found.lengths["driver"] = [torch.full((ANSWERS,), 10.0 - by) for by in less]
+    found.training[START] = {"NC": 2 * [0.0, 1.0, 1.0, 1.0] + 4 * [1.0, 1.0, 1.0, 1.0]}
+    found.lengths[START] = [torch.full((ANSWERS,), 10.0) for _ in meters_less]
+    found.lengths["driver"] = [torch.full((ANSWERS,), 10.0 - meters) for meters in meters_less]
     found.lengths["driver"][0][0] = torch.nan  # a malformed answer
     assert found.auc("driver") == pytest.approx(5 / 6)
     assert found.auc(START) == 0.5
+    found.training[START] = {"NC": [1.0] * 24}
+    assert math.isnan(found.auc("driver"))

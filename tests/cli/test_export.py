@@ -19,6 +19,7 @@ from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from tests.quiet import AVERAGED
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
@@ -230,12 +231,6 @@ def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alo
     for command in (["fit", "--trainer.max_steps=3"], ["export", f"--out={tmp_path / 'out'}"]):
         with pytest.raises(UserError, match=r"base model on which .* trained its adapters, fingerprint"):
             main([command[0], *run("other", tmp_path / "other"), LORA, f"--ckpt_path={last}", *command[1:]])
-
-
-AVERAGED = shlex.split(
-    "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.5 "
-    "--callbacks.average.use_buffers=false"
-)
 
 
 @pytest.mark.slow

@@ -38,9 +38,9 @@ RUNS: dict[str, tuple[Bandit, Callable[[], Controller], dict[str, Any]]] = {
 }
 
 
-def played(*names: str) -> pytest.MarkDecorator:
-    """Plays runs of three to four seconds each."""
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in names])
+def slow(*names: str) -> list[Any]:
+    """Runs of three to four seconds each."""
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @functools.cache
@@ -53,7 +53,9 @@ def test_optimum() -> None:
     assert FEASIBLE.optimum() == pytest.approx((2 * 0.5 + 2 * 0.8 + 3 * 0.8) / 7)
 
 
-@played("damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI")
+@pytest.mark.parametrize(
+    "name", slow("damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI")
+)
 def test_every_controller_reaches_its_thresholds(name: str) -> None:
     result = outcome(name)
     # The sampling noise of these means is below 0.001; the rest is oscillation, and what is left of the approach.
@@ -68,7 +70,7 @@ def test_oscillation_of_softmax_shrinks_with_its_learning_rate() -> None:
     assert outcome("softmax").std > 0.03 > 0.025 > outcome("softmax, lr .002").std
 
 
-@played("softmax", "EG, no clip, no bound")
+@pytest.mark.parametrize("name", slow("softmax", "EG, no clip, no bound"))
 def test_infeasible_constraint_captures(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.weights[2] > 0.9
@@ -77,16 +79,10 @@ def test_infeasible_constraint_captures(name: str) -> None:
     assert result.stalled == 1
 
 
-def test_the_default_keeps_the_reward_and_the_feasible_constraint() -> None:
-    guards_keep("damped ascent")
-
-
-@played("EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5")
+@pytest.mark.parametrize(
+    "name", ["damped ascent", *slow("EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5")]
+)
 def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
-    guards_keep(name)
-
-
-def guards_keep(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.reward > 0.85
     assert result.rates[0] == pytest.approx(0.05, abs=0.02)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-AVERAGE, LATEST = "state_dict", "current_model_state"
+LATEST = "current_model_state"
+"""Key of the latest weights, if ``state_dict`` has their average."""
 
 
 def name_average(checkpoint: dict[str, Any]) -> None:
@@ -13,4 +14,4 @@ def name_average(checkpoint: dict[str, Any]) -> None:
     The average is in the policy during the validation, so the callback writes both under the other's name.
     """
     if LATEST in checkpoint:
-        checkpoint[AVERAGE], checkpoint[LATEST] = checkpoint[LATEST], checkpoint[AVERAGE]
+        checkpoint["state_dict"], checkpoint[LATEST] = checkpoint[LATEST], checkpoint["state_dict"]

@@ -13,7 +13,7 @@ from benchmarks.run_differences import logs
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
-from tests.quiet import CSV, GRIDWORLD
+from tests.quiet import AVERAGED, CSV, GRIDWORLD
 from tests.run.checkpoints.full_disk_worker import little_room
 
 ARGUMENTS = [
@@ -87,11 +87,10 @@ def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(folder, whole, up
 
 def test_sigterm_within_a_validation_of_an_average(folder):
     """The average is in the policy then, and the latest weights are where the average was."""
-    average = ["--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging", "--callbacks.average.decay=0.5"]
-    fit("whole", *average)
+    fit("whole", *AVERAGED)
     with pytest.raises(SystemExit):  # without save_last, no checkpoint is written before the validation
-        fit("parts", *average, "--callbacks.checkpoints.save_last=null", *terminated(1, validation=True))
-    fit("parts", *average, "--ckpt_path=last")
+        fit("parts", *AVERAGED, "--callbacks.checkpoints.save_last=null", *terminated(1, validation=True))
+    fit("parts", *AVERAGED, "--ckpt_path=last")
     assert logged("parts") == logged("whole")
     for weights in ("state_dict", "current_model_state"):
         for name, tensor in last("whole", 0)[weights].items():
