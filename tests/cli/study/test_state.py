@@ -38,13 +38,15 @@ SHIPPED = {
 }
 COMMITTED = {
     **SHIPPED,
-    "gsm8k": f"{SHIPPED['gsm8k']} constraints",
+    "gsm8k": f"{SHIPPED['gsm8k']} constraints constraints/given_study",
     "calculator": "calculator",
     **{f"environments/{world}": world for world in ("cartpole", "highway", "hopper_velocity", "pendulum")},
     "environments/minigrid_lava": "minigrid_lava estimators_minigrid_lava",
 }
 
 
+PLACES = ("configs/studies/{}.yaml", "examples/{}/study.yaml", "examples/{}.yaml")
+"""Where a study of a name may lie."""
 LONG = dict.fromkeys(SHIPPED, pytest.mark.slow)
 
 
@@ -82,8 +84,8 @@ def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
     results, known = ROOT / "docs/results" / folder, set()
     for name in COMMITTED[folder].split():
-        file = ROOT / "configs/studies" / f"{name}.yaml"
-        runs = read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml")).runs
+        files = [ROOT / place.format(name) for place in PLACES]
+        runs = read_study(str(next(file for file in files if file.is_file()))).runs
         there = Results(results, ROOT / "none")
         assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {}
         check_distinct(runs)
