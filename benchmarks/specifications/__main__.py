@@ -1,7 +1,8 @@
 """Twelve specifications, and how many training runs it takes until each has a certified policy.
 
     python -m benchmarks.specifications --train declared paper_dual   # three CPU minutes for each missing run
-    python -m benchmarks.specifications                               # the tables and the figure of the committed runs
+    python -m benchmarks.specifications                               # half a minute: the tables of the committed runs
+    python -m benchmarks.specifications --write                       # the same into the page, and the figure
 
 `specifications.yaml` was committed before any run.
 """
@@ -11,21 +12,111 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.specifications.runs import METHODS, ROOT, runs_of, train
+from benchmarks.specifications.curves import Policies, Policy, difference, rates_text, share_certified, share_of_pool
+from benchmarks.specifications.judged import LONGEST, objective
+from benchmarks.specifications.runs import METHODS, POOL, ROOT, runs_of, specifications, train
 
 RESULTS = ROOT / "docs/results/specifications"
+MARKS = "<!-- python -m benchmarks.specifications --write -->", "<!-- end -->"
+WORDS = {
+    "declared": "declared with a planned look",
+    "paper_dual": "the paper's dual",
+    "gdpo": "GDPO",
+    "pool": f"the best of {POOL} fixed weights",
+}
+COLORS = {"declared": "#1f5fa8", "paper_dual": "#7a4fa3", "gdpo": "#3a8f5c", "pool": "#b5651d"}
+
+
+def lines(policies: Policies) -> dict[str, tuple[list[int], list[float]]]:
+    """Training runs, and the share of the specifications whose chosen policy is certified, by method."""
+    drawn: dict[str, tuple[list[int], list[float]]] = {}
+    for method in METHODS:
+        seeds = range(1, policies.seeds(method) + 1)
+        if method == "pool" and seeds:
+            drawn[method] = [*range(1, POOL + 1)], share_of_pool(policies)
+        elif seeds:
+            of_a_seed = sum(1 for _ in runs_of(method, 1))
+            shares = [share_certified(policies, method, count) for count in seeds]
+            drawn[method] = [0, *(of_a_seed * count for count in seeds)], [0.0, *shares]
+    return drawn
+
+
+def table(policies: Policies) -> str:
+    """A row for each specification: what one run of each method, and the pool's best policy, come to."""
+    methods = [method for method in METHODS if policies.seeds(method)]
+    heads = ["specification", *(WORDS[method] for method in methods), "rewards: fixed weights minus declared"]
+    rows = [heads, ["---"] * len(heads)]
+    for name in specifications():
+        chosen = {method: policies.candidates(method, name, 1)[0] for method in methods}
+        cells = [f"`{name}`", *(_cell(name, policy) for policy in chosen.values())]
+        rows.append([*cells, _apart(name, chosen)])
+    text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"{text}\n\n{_counted(policies)}\n"
+
+
+def _cell(name: str, policy: Policy) -> str:
+    which = f"{policy.run.name}: " if policy.run.method == "pool" else ""
+    verdict = "certified" if policy.certified else "**not certified**"
+    return f"{which}{verdict}, {_reward(name, policy.rewards.mean())} ({rates_text(policy.rates.items())})"
+
+
+def _reward(name: str, value: float) -> str:
+    """Brevity in tokens, and a share of right answers."""
+    return f"{-value * LONGEST:.2f} tokens" if objective(name).reward == "length" else f"{value:.3f} right"
+
+
+def _apart(name: str, chosen: dict[str, Policy]) -> str:
+    """The difference in the unit of the reward, where both are certified; positive if fixed weights are better."""
+    if {"pool", "declared"} - chosen.keys() or not (chosen["pool"].certified and chosen["declared"].certified):
+        return "-"
+    mean, half = difference(chosen["pool"], chosen["declared"])
+    if objective(name).reward == "length":
+        return f"{-mean * LONGEST:+.2f} ± {half * LONGEST:.2f} tokens"
+    return f"{mean:+.3f} ± {half:.3f} right"
+
+
+def _counted(policies: Policies) -> str:
+    """A sentence for each line of the figure."""
+    said = []
+    count = len(specifications())
+    for method, (runs, shares) in lines(policies).items():
+        if method == "pool":
+            at = [1, 2, 4, 8, len(specifications()), 16, POOL]
+            of = ", ".join(f"{count * shares[n - 1]:.1f} after {n}" for n in at)
+            said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs (means over the order of the runs).")
+        else:
+            of = ", ".join(f"{count * got:.0f} after {n}" for n, got in zip(runs[1:], shares[1:], strict=True))
+            said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs.")
+    return "\n".join(said)
+
+
+def figure(policies: Policies, path: Path) -> None:
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    drawing, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    for method, (runs, shares) in lines(policies).items():
+        marker = None if method == "pool" else "o"
+        axes.plot(runs, shares, color=COLORS[method], marker=marker, lw=1.8, label=WORDS[method], clip_on=False)
+    axes.set(
+        xlabel="training runs spent on all twelve specifications", ylabel="certified specifications",
+        xlim=(0, POOL), ylim=(0, 1),
+    )  # fmt: skip
+    axes.yaxis.set_major_formatter(lambda value, _: f"{12 * value:.0f}")
+    axes.set_yticks(np.arange(0, 13, 3) / 12)
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    drawing.savefig(path, dpi=100, metadata={"Software": None})
+    plt.close(drawing)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--train", nargs="+", choices=METHODS, default=[], help="methods whose missing runs are trained"
-    )
+    parser.add_argument("--train", nargs="+", choices=METHODS, default=[], help="methods whose missing runs to train")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs/specifications"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--write", action="store_true", help="write the tables into the page, and draw the figure")
     options = parser.parse_args()
     answers = options.out / "answers"
     answers.mkdir(parents=True, exist_ok=True)
@@ -33,8 +124,17 @@ def main() -> None:
         for run in runs_of(method, options.seeds):
             file = answers / f"{run}.npz"
             if not file.exists():
-                np.savez_compressed(file, **train(run, options.runs.resolve() / str(run)))
+                np.savez_compressed(file, **train(run, options.runs.resolve() / str(run)))  # type: ignore[arg-type] # allow_pickle
                 print(run, flush=True)
+    policies = Policies(answers)
+    made = table(policies)
+    if not options.write:
+        print(made)
+        return
+    page = options.out / "README.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    page.write_text(f"{before}{MARKS[0]}\n\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}", encoding="utf-8")
+    figure(policies, options.out / "certified.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""How many specifications have a certified policy after how many training runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.specifications.judged import Answers, certificate, rewards, standing
+from benchmarks.specifications.runs import POOL, Run, runs_of, specifications
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A run's policy under a specification.
+
+    Args:
+        order: larger for a policy that is chosen before another, by the first test problems: those that `certify`
+            certifies with the declared chance by their reward, then the others by the chance.
+        certified: whether the look certifies the policy.
+        rates: measured in the look, by constraint.
+        rewards: of the look's answers ``[N]``.
+    """
+
+    run: Run
+    order: tuple[bool, float]
+    certified: bool
+    rates: dict[str, float]
+    rewards: np.ndarray
+
+
+class Policies:
+    """The policies of all committed runs.
+
+    Args:
+        folder: of the answers by run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.of = cache(self._of)
+
+    def answers(self, run: Run) -> Answers:
+        with np.load(self.folder / f"{run}.npz") as file:
+            return dict(file)
+
+    def seeds(self, method: str) -> int:
+        """The number of seeds with which all runs of the method are there."""
+        seeds = 0
+        while all((self.folder / f"{run}.npz").exists() for run in runs_of(method, seeds + 1) if run.seed == seeds):
+            seeds += 1
+            if method == "pool":
+                break
+        return seeds
+
+    def candidates(self, method: str, name: str, seeds: int) -> list[Policy]:
+        """The policies from which the method chooses for a specification, the one that it chooses first."""
+        runs = [run for run in runs_of(method, seeds) if method in ("gdpo", "pool") or run.name == name]
+        return sorted((self.of(run, name) for run in runs), key=lambda policy: policy.order, reverse=True)
+
+    def _of(self, run: Run, name: str) -> Policy:
+        answers = self.answers(run)
+        told = standing(name, answers)
+        assert told.chance is not None
+        look = certificate(name, answers)
+        rates = {constraint: of["rate"] for constraint, of in look["constraints"].items()}
+        order = told.qualified, told.reward if told.qualified else told.chance
+        return Policy(run, order, look["decision"] == "certified", rates, rewards(name, answers).numpy())
+
+
+def certified_of_pool(policies: Sequence[Policy], runs: int) -> float:
+    """The probability that the policy chosen from so many of the pool's runs, drawn at random, is certified.
+
+    The policy at place r of the order is chosen if it is drawn and none before it: in C(n - r, k - 1) of the C(n, k)
+    draws of k of n runs.
+
+    Args:
+        policies: the pool's, the one that is chosen first.
+
+    Example:
+        >>> policy = lambda certified: Policy(Run("pool", "", 0), (True, 0.0), certified, {}, np.zeros(1))
+        >>> [certified_of_pool([policy(True), policy(False)], runs) for runs in (1, 2)]
+        [0.5, 1.0]
+    """
+    drawn = math.comb(len(policies), runs)
+    ways = (math.comb(len(policies) - place, runs - 1) for place in range(1, len(policies) + 1))
+    return sum(way / drawn for way, policy in zip(ways, policies, strict=True) if policy.certified)
+
+
+def share_certified(policies: Policies, method: str, seeds: int) -> float:
+    """The share of the specifications whose policy, chosen from so many seeds, is certified."""
+    chosen = [policies.candidates(method, name, seeds)[0] for name in specifications()]
+    return float(np.mean([policy.certified for policy in chosen]))
+
+
+def share_of_pool(policies: Policies) -> list[float]:
+    """The expected share after 1 to `POOL` runs, which all specifications share."""
+    pools = [policies.candidates("pool", name, 1) for name in specifications()]
+    return [float(np.mean([certified_of_pool(pool, runs) for pool in pools])) for runs in range(1, POOL + 1)]
+
+
+def difference(first: Policy, second: Policy) -> tuple[float, float]:
+    """Mean difference of the rewards on the same problems, and the half of its 95 % interval over problems."""
+    apart = first.rewards - second.rewards
+    return float(apart.mean()), float(1.96 * apart.std(ddof=1) / len(apart) ** 0.5)
+
+
+def rates_text(rates: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{rate:.2f}" if name == "tokens" else f"{rate:.3f}" for name, rate in rates)
