@@ -6,6 +6,7 @@ import torch
 
 from benchmarks.populations import CLUSTERED
 from lightning_cgrpo.cli.certify.look import _without_repeats
+from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY
 from lightning_cgrpo.objective.objective import Constraint, Objective
@@ -177,3 +178,12 @@ def test_a_certificate_tells_what_it_knows_of_clusters(clusters: list[int] | Non
     assert ("of a cluster that trained count as new" in found["assumptions"][0]) == (clusters is not None)
     assert clusters != [1, 1, 2] or "have at most 2 prompts, as the largest here" in found["assumptions"][0]
     assert sum("independent" in str(value) for value in found.values()) == 1
+
+
+@pytest.mark.parametrize(("opportunities", "whole"), [(81.0, False), (2.0, True), (0.5, True)])
+def test_more_opportunities_than_declared_give_no_verdict(opportunities: float, whole: bool) -> None:
+    rows = {"violations/c": torch.zeros(3), "opportunities/c": torch.full((3,), opportunities)}
+    rows |= {"faults/c": torch.zeros(3), "answers": torch.ones(3)}
+    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
+    with pytest.raises(UserError, match=f"opportunities per answer for 'c'.*got {opportunities:g}.*spent"):
+        certificate_of(Sample(rows, "mine", 80, {"c": whole}), objective, Asked(None, 0.95, 1, Used()))

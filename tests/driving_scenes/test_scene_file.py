@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from driving_scenes.json_fields import SceneError
-from driving_scenes.scene import AGENT_TYPES, Scene
+from driving_scenes.scene import AGENT_TYPES, Points, Scene
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json, write_scene
 
 
@@ -250,3 +251,13 @@ def test_whatever_is_changed_makes_a_scene_or_a_scene_error(changes: list[tuple[
 def test_any_json_makes_a_scene_error(value: Any) -> None:
     with pytest.raises(SceneError):
         read(value)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_drawn_hole_turns_against_its_polygon(forward: bool) -> None:
+    """Seams have no area, so the signed area of the single ring is the polygon's without its hole."""
+    square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    hole = 0.25 + square / 2
+    drawn = Points.polygons([square], [[hole if forward else hole[::-1].copy()]]).drawn()
+    x, y = drawn[0].numpy().T
+    assert float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2 == pytest.approx(1 - 0.25)

@@ -1,11 +1,14 @@
 """Geometry, with shapely as oracle."""
 
+import math
+
 import numpy as np
 import pytest
 import shapely
 import torch
 
 from driving_scenes.scene import Points
+from navsim_score.geometry import rectangles
 from navsim_score.geometry.boxes import bounds, bounds_touch, box_corners, boxes_touch, segments_touch_boxes
 from navsim_score.geometry.polygons import Polygons
 from navsim_score.geometry.polylines import Polylines
@@ -212,3 +215,15 @@ def test_projection_and_distance_are_those_of_shapely():
         for distance in (0.1, 0.5, 3.0):
             found = polylines.within(points[i : i + 1], row[i : i + 1], distance)[0]
             assert np.array_equal(found.numpy(), shapely.distance(curve, at) <= distance)
+
+
+def test_rectangles_that_share_an_edge_touch():
+    """Along each of the four lines that could separate them."""
+    long, wide = (torch.tensor(size, dtype=torch.float64) for size in ([4.0, 2.0], [2.0, 6.0]))
+    here = rectangles.from_boxes(torch.zeros(3, dtype=torch.float64), long)
+    for x, y, yaw in ((3.0, 0.0, 0.0), (0.0, 4.0, 0.0), (5.0, 0.0, math.pi / 2), (0.0, 2.0, math.pi / 2)):
+        for by, touching in ((0.0, True), (1e-9, False)):
+            far = 1 + by
+            there = rectangles.from_boxes(torch.tensor([x * far, y * far, yaw], dtype=torch.float64), wide)
+            assert bool(rectangles.touch(here, there)) == touching, (x, y, yaw)
+            assert bool(rectangles.touch(there, here)) == touching, (x, y, yaw)

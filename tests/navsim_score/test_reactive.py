@@ -242,3 +242,9 @@ def test_real_scenes_drive_as_one_by_one(shared_data: Path):
         traffic, states = drive([scene], poses)
         for row in range(len(states)):
             assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
+
+
+def test_a_slow_vehicle_in_an_intersection_is_not_parked():
+    """Beside the lanes, it is parked only off intersections, too; elsewhere it vanishes."""
+    in_junction, off_road = agent("junction", 8.0, -6.0), agent("lot", -30.0, -8.0)
+    assert find_rails(merge([in_junction, off_road])).parked == (1,)

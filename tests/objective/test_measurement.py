@@ -152,3 +152,8 @@ def test_more_batches_carry_that_clusters_are_not_known() -> None:
     assert not known.assumed
     known.extend(unknown)
     assert known.assumed
+
+
+def test_an_evaluation_of_nothing_has_no_answers() -> None:
+    nothing = Evaluation()
+    assert (nothing.prompts, nothing.answers, nothing.different, nothing.repeats) == (0, 0, 0, 0)

@@ -312,3 +312,14 @@ def test_quantized_models_are_refused(directory):
     model.hf_quantizer = object()  # as transformers leaves with bitsandbytes
     with pytest.raises(UserError, match="Expected weights without quantization"):
         CausalLMPolicy.from_model(model, AutoTokenizer.from_pretrained(directory))
+
+
+def test_writing_adapters_does_not_ask_the_hub(directory, tmp_path, monkeypatch):
+    """peft compares the embeddings with those of the base model on the hub, if it may."""
+    asked = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *name, **_: asked.append(name))
+    policy = CausalLMPolicy(model=str(directory), lora=LoRA(rank=2))
+    policy.load()
+    policy.model.peft_config["default"].base_model_name_or_path = "owner/model"
+    policy.save_pretrained(tmp_path)
+    assert (tmp_path / "adapter_model.safetensors").is_file() and not asked

@@ -1,6 +1,7 @@
 """What an export tells of the runs that made it: prompts and looks, in other projects, too."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,9 @@ def test_what_an_earlier_version_did_not_write_is_no_difference():
     assert differences(before, now) == ["precision bf16-mixed -> 32-true"]
     assert len(differences(Manifest({}), now)) == 3
     assert json.dumps(before.readable()) and Path(FILE).name == "lineage.json"
+
+
+def test_a_runs_name_takes_settings_of_any_type():
+    """YAML makes dates, which are no JSON."""
+    first, second = (Manifest({"data.since": date(2026, 11, day)}).name for day in (1, 2))
+    assert first == Manifest({"data.since": date(2026, 11, 1)}).name != second

@@ -1,5 +1,6 @@
 """A planner's contexts, its drives in few numbers, and their signals."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,11 @@ from lightning_cgrpo.policies.chain_policy import ChainPolicy
 from lightning_cgrpo.samplers.chain import ChainSampler
 from lightning_cgrpo.tasks.driving.drive_numbers import ACCELERATION, CURVATURE, drive, numbers_of
 from lightning_cgrpo.tasks.driving.planner_head import PlannerHead
-from lightning_cgrpo.tasks.driving.planner_inputs import CONTEXT, DrivingInputs, scene_context
+from lightning_cgrpo.tasks.driving.planner_inputs import CONTEXT, LANE_POINTS, DrivingInputs, scene_context
 from lightning_cgrpo.tasks.driving.trajectory_task import TrajectoryTask
 from navsim_score.scorer import Scorer
 from navsim_score.scoring.comfort import extended_comfort
+from tests.driving_scenes.scenes import agent, straight_road
 from tests.refusals import refused
 
 
@@ -114,3 +116,25 @@ def test_poses_of_other_times_are_refused(pair, shape):
     told = refused(TrajectoryTask().score, prompts(pair[:1]), rollouts)
     assert "to be [1, 2, 16, 3], 16 poses every 0.25 s" in told and "try sampler.inputs" in told
     assert ("NoneType" if shape is None else str(list(shape))) in told
+
+
+RIGHT = -1.75
+"""The middle of the ego's lane."""
+
+
+def test_a_context_has_the_numbers_of_its_scene():
+    """Read off by hand: 8 m/s on a lane along y = -1.75 with a limit, behind a slower car and beside a pedestrian."""
+    agents = [
+        agent("car", 20.0, RIGHT, speed=5.0),
+        agent("walker", -6.0, 3.0, math.pi / 2, 1.0, "pedestrian", (0.6, 0.5)),
+        agent("far", 90.0, RIGHT),
+    ]
+    context = scene_context(straight_road(agents, speed=8.0)).double()
+    assert context[:4].tolist() == pytest.approx([0.8, 0.0, 0.0, 0.0], abs=1e-6)
+    lane = context[9:27].view(6, 3)
+    assert lane[:, 0].tolist() == pytest.approx([meters / 20 for meters in LANE_POINTS], abs=1e-6)
+    assert lane[:, 1:].abs().max() < 1e-6
+    walker, car, *missing = context[27:].view(8, 8)
+    assert walker.tolist() == pytest.approx([-6 / 20, (3 - RIGHT) / 20, 0, 0.1, 0.6 / 5, 0.5 / 2, 1, 1], abs=1e-6)
+    assert car.tolist() == pytest.approx([1.0, 0.0, 0.5, 0.0, 4.6 / 5, 1.9 / 2, 1, 1], abs=1e-6)
+    assert not torch.stack(missing).any()

@@ -5,6 +5,7 @@ import torch
 
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.tasks.gridworld import Layouts
+from tests.refusals import refused
 
 
 def rows(groups):
@@ -66,3 +67,8 @@ def test_data_module_hands_on_its_settings():
     assert not set(found["train"]) & set(found["val"]) and not set(found["val"]) & set(found["test"])
     assert found["train"] == rows(Layouts(20, split=0, seed=3, size=6, lava=7).groups(torch.arange(20)))
     assert all(len(lava) == 7 and max(start, goal, *lava) < 36 for start, goal, lava in found["train"])
+
+
+@pytest.mark.parametrize("lava", [-1, 8])
+def test_lava_leaves_room_for_start_and_goal(lava):
+    assert f"at most 7 tiles, but got {lava}" in refused(lambda: Layouts(1, size=3, lava=lava))
