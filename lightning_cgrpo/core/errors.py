@@ -27,6 +27,12 @@ def expect(holds: bool, name: str, what: str, value: object) -> None:
     """Raise a `ValueError` that `name` is not `what` unless `holds`.
 
     State `holds` positively, so that NaN fails.
+
+    Example:
+        >>> expect(0.5 > 0, "width", "above 0", 0.5)
+        >>> expect(float("nan") > 0, "width", "above 0", float("nan"))
+        Traceback (most recent call last):
+        ValueError: Expected argument `width` to be above 0, but got nan.
     """
     if not holds:
         raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")

@@ -187,3 +187,10 @@ def test_more_opportunities_than_declared_give_no_verdict(opportunities: float, 
     objective = Objective("goal", {"c": Constraint(at_most=0.1)})
     with pytest.raises(UserError, match=f"opportunities per answer for 'c'.*got {opportunities:g}.*spent"):
         certificate_of(Sample(rows, "mine", 80, {"c": whole}), objective, Asked(None, 0.95, 1, Used()))
+
+
+def test_a_sample_of_few_prompts_counts_as_a_share_of_the_largest() -> None:
+    """The test of clusters bets on an answer's opportunities out of those that the largest cluster can have."""
+    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
+    assert planned_tests(objective, {}, 80, np.array([1.0, 2.0, 3.0]))["c"].share == pytest.approx(2 / 3)
+    assert planned_tests(objective, {}, 80, np.ones(3))["c"].share is None

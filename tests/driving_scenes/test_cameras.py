@@ -25,6 +25,7 @@ from driving_scenes.cameras.camera import (
 )
 from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
 from driving_scenes.cameras.ground import layers
+from driving_scenes.cameras.lights import CASE_WIDTH, LAMP_HEIGHTS, WIDTH, lamps
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene import Lights
 from driving_scenes.scene_file import scene_from_json, scene_to_json
@@ -229,3 +230,13 @@ def test_outlines_are_cut_at_the_near_plane():
     assert corners[0] == pytest.approx([64 + focus * 0.1, HORIZON_PLACE * 128 + focus * HEIGHT / 10])
     assert corners[2:, 1] == pytest.approx(HORIZON_PLACE * 128 + focus * HEIGHT / 0.5)
     assert not list(lens.seen(Polygons.of(-np.abs(triangle), [(1, 2, 3)])))
+
+
+def test_a_lamp_has_a_case_around_it():
+    case, lamp = (
+        corners for corners in lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
+    )
+    spans = [corners.max(0) - corners.min(0) for corners in (case, lamp)]
+    assert (spans[0] - spans[1]).tolist() == pytest.approx([0, 2 * CASE_WIDTH, 2 * CASE_WIDTH])
+    assert spans[1].tolist() == pytest.approx([0, WIDTH, LAMP_HEIGHTS[1] - LAMP_HEIGHTS[0]])
+    assert case.mean(0).tolist() == pytest.approx(lamp.mean(0).tolist())

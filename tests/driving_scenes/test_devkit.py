@@ -292,6 +292,11 @@ def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.Monkey
     assert_same(scenes[2].ego.velocities.tolist(), wanted.ego.velocities.tolist())
     assert scenes[2].intent == wanted.intent
 
+    some = {"tokens": ["p-4"], "reactive_synthetic_initial_tokens": ["3".zfill(17)]}
+    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **some)
+    assert [scene.name for scene in source(test="private").scenes("test")] == ["3".zfill(17), "p-4"]
+    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **lists)
+
     form = PromptFormat(frames=1, cameras=(), system=False)
     data = NavsimDataModule(1, source(test="private"), form, None, None, None)
     [batch] = data.predict_dataloader()

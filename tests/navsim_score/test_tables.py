@@ -82,3 +82,8 @@ def test_names_and_scores_are_whole(screen, width, names):
         assert all(first_words.count(name) == 1 for name in names)
         assert sum(line.split()[-10:] == ["0.123"] * 10 for line in shown) == 3
         assert any("EPDMS" in line and "EC" in line for line in shown)
+
+
+def test_a_name_stands_beside_its_numbers_where_there_is_room(screen):
+    shown = screen(130, show_scores, {"scene": [scored(name) for name in ("a", LONG)]})
+    assert [line.split()[-1] for line in shown if line.startswith(LONG)] == ["0.123"]

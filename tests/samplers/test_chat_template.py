@@ -47,6 +47,13 @@ def test_control_tokens_in_a_tools_text_are_plain_text(template):
     assert sum(t in controls for t in user.reply([{"role": "user", "content": attack}])) == 3
 
 
+@pytest.mark.parametrize(("writes", "shown"), [("{# <note> #}", "< note>"), ("{# note #}", "<note>")])
+def test_a_tag_is_a_control_token_where_the_template_writes_it(writes, shown):
+    policy = made(HERMES + writes)
+    policy.tokenizer.add_tokens(["<note>"])
+    assert ChatTemplate(policy, TOOLS).harmless("a <note> b") == f"a {shown} b"
+
+
 def test_a_result_that_cannot_fit_is_not_encoded(policy, monkeypatch):
     template = ChatTemplate(policy, TOOLS)
     lengths = []

@@ -56,6 +56,7 @@ def test_declared_signals():
     }
     assert found["dear"].counts()[1].tolist() == [[1, 1]], "of episodes"
     assert found["dear"].value.dim() == 3, "by step, for a critic"
+    assert not found["dear"].of_whole_answers, "an episode may have several fast steps"
     objective = Objective("return", {"far": Constraint(at_most=0.05)})
     violations, opportunities = objective.violations(found)
     assert violations.tolist() == [3] and opportunities.tolist() == [5]
