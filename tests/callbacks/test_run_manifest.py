@@ -227,3 +227,7 @@ def test_what_a_reward_reads_is_told(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert "from update 1: the file of task_of_manifest, sign_of_manifest.json differs" in lines
     assert "from update 1: the environment's SIGN_OF_MANIFEST differs" in lines
+
+
+def test_the_first_prompts_of_a_split_are_told():
+    assert differences(Manifest({}), Manifest({}, sizes={"val": 1})) == ["0 validation prompts -> 1"]

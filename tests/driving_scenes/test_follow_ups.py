@@ -28,6 +28,16 @@ def after(pairs: list[tuple[Scene, list[Scene]]]) -> list[Scene]:
     return [scene for _, group in pairs for scene in group]
 
 
+def test_they_are_those_of_the_committed_results(after: list[Scene]) -> None:
+    """Sums of absolute values; a change that is meant to change follow-ups writes new ones, and the results again."""
+    found = {
+        "poses": sum(float(scene.ego.poses.abs().sum()) for scene in after),
+        "speeds": sum(float(scene.ego.velocities.abs().sum()) for scene in after),
+        "states": sum(float(scene.agents.states.abs().sum()) for scene in after),
+    }
+    assert found == pytest.approx({"poses": 215360.1171, "speeds": 1155.389574, "states": 7869963.314}, rel=1e-5)
+
+
 def test_they_depend_on_their_numbers_alone(pairs: list[tuple[Scene, list[Scene]]]) -> None:
     source = GeneratedScenes(seed=3)
     for index in (12, 2):

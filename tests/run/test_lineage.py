@@ -9,7 +9,7 @@ import torch
 
 from lightning_cgrpo.run.fingerprints import file_fingerprints
 from lightning_cgrpo.run.lineage import FILE, read_lineage, write_lineage
-from lightning_cgrpo.run.looks import Ledger, used_prompts
+from lightning_cgrpo.run.looks import Ledger, company_of, used_prompts
 from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.run.register import Register, shown_by
 
@@ -90,3 +90,12 @@ def test_a_runs_name_takes_settings_of_any_type():
     """YAML makes dates, which are no JSON."""
     first, second = (Manifest({"data.since": date(2026, 11, day)}).name for day in (1, 2))
     assert first == Manifest({"data.since": date(2026, 11, 1)}).name != second
+
+
+def test_policies_measured_at_a_looks_prompts_are_counted():
+    """By looks or tests; entries without prompts, such as ends of looks, count nothing."""
+    look = {"event": "began", "lineage": ["mine"], "update": 3, "shown": shown_by([1.0, 2.0])}
+    tests = [{"event": "test", "lineage": [name], "update": 1, "shown": shown_by([2.0])} for name in ("a", "b")]
+    elsewhere = {"event": "test", "lineage": ["c"], "update": 1, "shown": shown_by([9.0])}
+    entries = [look, *tests, tests[0], elsewhere, {"event": "ended"}]
+    assert company_of(entries, look) == {"policies": 4, "here": 3, "tested": 2}

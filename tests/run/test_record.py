@@ -2,12 +2,16 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lightning_cgrpo.callbacks.progress import measured_constraints, objective_status, progress_table
+from lightning_cgrpo.callbacks.run_clock import machine
 from lightning_cgrpo.callbacks.update_lines import update_line
 from lightning_cgrpo.cli.report.results import final_table
 from lightning_cgrpo.objective.bound import Bound
@@ -74,3 +78,9 @@ def test_a_report_shows_a_condition_in_the_title_or_in_the_cells_that_differ():
     table = final_table([conditional, of("b")])
     assert table.heads[-1] == "rate long ≤ 0.05"
     assert [row[-1] for row in table.rows] == ["0.1000 (given correct) !", "0.1000 !"]
+
+
+def test_a_run_tells_its_machine():
+    found = machine(torch.device("cpu"))
+    assert (found.python, found.torch, found.lightning) == (python_version(), version("torch"), version("lightning"))
+    assert found.cpu and found.cores and found.gpu is None

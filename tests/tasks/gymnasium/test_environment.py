@@ -265,6 +265,11 @@ def test_a_hanging_world_ends_the_run():
         (lambda: rollout(continuous(), Gymnasium(WALK)), "discrete actions.*CategoricalMLP"),
         (lambda: rollout(discrete(), Gymnasium("Pendulum-v1")), "observation_size to be 3"),
         (
+            lambda: rollout(CategoricalMLP(3, 2), Gymnasium("Pendulum-v1")),
+            "actions of 1 numbers, .* got discrete actions",
+        ),
+        (lambda: rollout(GaussianMLP(3, 2), Gymnasium("Pendulum-v1")), "got actions of 2 numbers, .*action_size: 1"),
+        (
             lambda: rollout(discrete(), Gymnasium(f"{small_worlds.__name__}:Bright-v0")),
             r"shape \(2,\), as .* got \(2, 2, 1\), try",
         ),

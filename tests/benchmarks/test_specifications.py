@@ -1,0 +1,84 @@
+"""Twelve specifications: policies are chosen before the look, the look is `certify`'s, and the page is computed."""
+
+import subprocess
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from benchmarks.specifications.__main__ import MARKS, RESULTS, table
+from benchmarks.specifications.curves import Policies, Policy, certified_of_pool
+from benchmarks.specifications.judged import certificate, standing
+from benchmarks.specifications.runs import LOOKED, POOL, ROOT, SELECTING, WEIGHTS, Run, pool, runs_of, specifications
+from lightning_cgrpo.objective.verdicts.binomial import most_certified
+
+
+def answers(violations: int, tokens: int = 20) -> dict[str, np.ndarray]:
+    """Right answers but for so many wrong ones among those of the look, as many of the first in proportion."""
+    count = SELECTING + LOOKED
+    correct = np.ones(count, np.uint8)
+    correct[: violations * SELECTING // LOOKED] = 0
+    correct[SELECTING : SELECTING + violations] = 0
+    ones = np.ones(count, np.uint8)
+    return {"tokens": tokens * ones, "correctness": correct, "format": ones, "integer": ones, "new": ones.astype(bool)}
+
+
+def test_the_look_certifies_what_the_exact_test_certifies():
+    """0.04, the error of a first look, is Holm's last level, because format and integers pass by far."""
+    most = most_certified(LOOKED, 1 - 0.80, 0.04)
+    assert binom.cdf(most, LOOKED, 0.2) <= 0.04 < binom.cdf(most + 1, LOOKED, 0.2)
+    assert certificate("brief_80", answers(most))["decision"] == "certified"
+    assert certificate("brief_80", answers(most + 1))["decision"] == "undecided"
+    assert certificate("brief_80", answers(2 * LOOKED // 5))["decision"] == "refuted"
+
+
+def test_a_repeated_problem_counts_once():
+    twice = answers(500)
+    twice["new"][-100:] = False
+    assert certificate("brief_80", twice)["prompts"] == LOOKED - 100
+
+
+def test_a_policy_is_chosen_by_the_first_problems_alone():
+    good, bad = answers(0), answers(2_500)
+    mixed = {name: np.concatenate([values[:SELECTING], bad[name][SELECTING:]]) for name, values in good.items()}
+    assert standing("brief_80", mixed) == standing("brief_80", good)
+    assert standing("brief_80", good).qualified and not standing("brief_80", bad).qualified
+    assert standing("budget_19", answers(0, tokens=18)).qualified
+    assert not standing("budget_19", answers(0, tokens=20)).qualified
+
+
+def test_the_pools_share_is_the_mean_over_all_draws():
+    policies = [Policy(Run("pool", str(n), 0), (True, -n), n in (1, 4), {}, np.zeros(1)) for n in range(6)]
+    random = np.random.default_rng(0)
+    for runs in range(1, 7):
+        drawn = [min(random.choice(6, runs, replace=False)) in (1, 4) for _ in range(4_000)]
+        assert certified_of_pool(policies, runs) == pytest.approx(np.mean(drawn), abs=0.03)
+
+
+def test_the_runs():
+    weights = pool()
+    assert len({tuple(of.values()) for of in weights}) == len(weights) == POOL
+    for of in weights:
+        assert sum(of.values()) == pytest.approx(1, abs=3e-4)
+        for name, (low, high) in WEIGHTS.items():
+            assert low * 0.99 < of[name] / of["reward"] < high * 1.01
+    assert [len(list(runs_of(method, 2))) for method in ("declared", "gdpo", "pool")] == [24, 2, 32]
+    assert len(specifications()) == 12
+
+
+def test_the_specifications_were_committed_before_the_runs():
+    """The file has not changed since."""
+    path = "benchmarks/specifications/specifications.yaml"
+    command = ["git", "-C", str(ROOT), "log", "--format=%H", "--", path]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode or not found.stdout:
+        pytest.skip("no history")
+    assert len(found.stdout.split()) == 1
+
+
+@pytest.mark.slow
+def test_the_page_has_the_computed_tables():
+    page = (RESULTS / "README.md").read_text()
+    assert table(Policies(RESULTS / "answers")).strip() in page, "run `python -m benchmarks.specifications --write`"
+    before = page.partition(MARKS[0])[0]
+    assert "certified" in before
