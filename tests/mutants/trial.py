@@ -22,9 +22,9 @@ LIBRARIES = (
     *("numpy", "scipy.stats", "scipy.optimize", "shapely", "gymnasium", "matplotlib.pyplot", "matplotlib.tri"),
 )
 """Imported once; one that is not installed is left out."""
-ENOUGH = 20.0
+ENOUGH = 40.0
 """CPU seconds after which no further test begins."""
-SHARE = 5.0
+SHARE = 15.0
 """CPU seconds after which no further test of a file begins, so that one slow file leaves time for others."""
 TOO_LONG = 10.0
 """CPU seconds after which a test is late, if its loops have no end; fast tests take one."""
