@@ -29,6 +29,8 @@ from lightning_cgrpo.run.looks import Asked, Used
 
 LONGEST = 80
 """Tokens of an answer (`configs/gsm8k.yaml`)."""
+SELECTS = np.random.default_rng(0).permutation(SELECTING + LOOKED) < SELECTING
+"""The test problems by which policies are chosen: a random draw, because the first 1,000 problems are harder than most."""
 Answers = Mapping[str, NDArray[Any]]
 """See `runs.train`."""
 
@@ -40,9 +42,9 @@ def objective(name: str) -> Objective:
 
 
 def standing(name: str, answers: Answers) -> Standing:
-    """What the first test problems tell, by which a policy is chosen before the look."""
+    """What the problems tell by which a policy is chosen before the look."""
     of = objective(name)
-    signals = _signals(answers, slice(0, SELECTING))
+    signals = _signals(answers, SELECTS)
     rows = _rows(of, signals)
     sums = {key: float(values.sum()) for key, values in (rows | moments(of.constraints, rows)).items()}
     problems = len(rows["answers"])
@@ -63,21 +65,21 @@ def standing(name: str, answers: Answers) -> Standing:
 def certificate(name: str, answers: Answers) -> dict[str, Any]:
     """The verdict of `certify` in a first look at the other test problems."""
     of = objective(name)
-    signals = _signals(answers, slice(SELECTING, None))
-    single = {constraint: not declared.bound.of_mean for constraint, declared in of.decided.items()}
-    sample = Sample(_rows(of, signals), "test problems", LONGEST, single)
+    signals = _signals(answers, ~SELECTS)
+    whole = dict.fromkeys(of.decided, True)  # all signals are of whole answers
+    sample = Sample(_rows(of, signals), "test problems", LONGEST, whole)
     return certificate_of(sample, of, Asked(LOOKED, of.look.confidence, 1, Used()))  # type: ignore[union-attr]
 
 
 def rewards(name: str, answers: Answers) -> Tensor:
     """Rewards of the answers in the look ``[N]``."""
-    return _rewards(objective(name), _signals(answers, slice(SELECTING, None)))
+    return _rewards(objective(name), _signals(answers, ~SELECTS))
 
 
-def _signals(answers: Answers, part: slice) -> dict[str, Signal]:
+def _signals(answers: Answers, part: NDArray[np.bool_]) -> dict[str, Signal]:
     """The signals of a part's different problems ``[N, 1]``."""
-    new = answers["new"][part]
-    values = {name: torch.from_numpy(answers[name][part][new].astype(np.float64))[:, None] for name in SIGNALS}
+    different = part & answers["new"]
+    values = {name: torch.from_numpy(answers[name][different].astype(np.float64))[:, None] for name in SIGNALS}
     return {name: Signal(value) for name, value in values.items()} | {"length": Signal(-values["tokens"] / LONGEST)}
 
 
