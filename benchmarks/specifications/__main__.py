@@ -17,9 +17,11 @@ import numpy as np
 
 from benchmarks.specifications.curves import Policies, Policy, difference, rates_text, share_certified, share_of_pool
 from benchmarks.specifications.judged import LONGEST, objective
-from benchmarks.specifications.runs import METHODS, POOL, ROOT, runs_of, specifications, train
+from benchmarks.specifications.runs import LOOKED, METHODS, POOL, ROOT, SELECTING, runs_of, specifications, train
 
 RESULTS = ROOT / "docs/results/specifications"
+TESTED = 1_000
+"""Problems of ``test`` in configs/gsm8k.yaml."""
 MARKS = "<!-- python -m benchmarks.specifications --write -->", "<!-- end -->"
 WORDS = {
     "declared": "declared with a planned look",
@@ -54,7 +56,7 @@ def table(policies: Policies) -> str:
         cells = [f"`{name}`", *(_cell(name, policy) for policy in chosen.values())]
         rows.append([*cells, _apart(name, chosen)])
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"{text}\n\n{_counted(policies)}\n"
+    return f"{text}\n\n{_counted(policies)}\n\n{_first_problems(policies)}\n"
 
 
 def _cell(name: str, policy: Policy) -> str:
@@ -91,6 +93,24 @@ def _counted(policies: Policies) -> str:
             of = ", ".join(f"{count * got:.0f} after {n}" for n, got in zip(runs[1:], shares[1:], strict=True))
             said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs.")
     return "\n".join(said)
+
+
+def _first_problems(policies: Policies) -> str:
+    """How the problems that ``test`` answers by default differ from the others."""
+    apart: dict[str, list[float]] = {"tokens": [], "correctness": []}
+    for method in METHODS:
+        for run in runs_of(method, policies.seeds(method)):
+            answers = policies.answers(run)
+            for name, differences in apart.items():
+                first, others = answers[name][:TESTED].mean(), answers[name][TESTED:].mean()
+                differences.append(float(first - others))
+    tokens, correct = (float(np.mean(differences)) for differences in apart.values())
+    count = len(apart["tokens"])
+    return (
+        f"The first {TESTED:,} test problems, which `test` answers by default, are a hard draw: answers have {tokens:.2f} "
+        f"tokens more than those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are right (means "
+        f"of {count} policies)."
+    )
 
 
 def figure(policies: Policies, path: Path) -> None:

@@ -30,7 +30,7 @@ from lightning_cgrpo.run.looks import Asked, Used
 LONGEST = 80
 """Tokens of an answer (`configs/gsm8k.yaml`)."""
 SELECTS = np.random.default_rng(0).permutation(SELECTING + LOOKED) < SELECTING
-"""The test problems by which policies are chosen: a random draw, because the first 1,000 problems are harder than most."""
+"""The test problems by which policies are chosen: drawn at random, because the first 1,000 are harder than most."""
 Answers = Mapping[str, NDArray[Any]]
 """See `runs.train`."""
 
