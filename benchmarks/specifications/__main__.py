@@ -105,11 +105,10 @@ def _first_problems(policies: Policies) -> str:
                 first, others = answers[name][:TESTED].mean(), answers[name][TESTED:].mean()
                 differences.append(float(first - others))
     tokens, correct = (float(np.mean(differences)) for differences in apart.values())
-    count = len(apart["tokens"])
     return (
-        f"The first {TESTED:,} test problems, which `test` answers by default, are a hard draw: answers have {tokens:.2f} "
-        f"tokens more than those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are right (means "
-        f"of {count} policies)."
+        f"The first {TESTED:,} test problems, which `test` answers by default, are a hard draw: answers have "
+        f"{tokens:.2f} tokens more than those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are right\n"
+        f"(means of {len(apart['tokens'])} policies)."
     )
 
 

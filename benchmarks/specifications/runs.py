@@ -81,7 +81,7 @@ class Run:
 
 def runs_of(method: str, seeds: int) -> Iterator[Run]:
     """All runs of a method; the pool has one seed."""
-    for seed in range(1 if method == "pool" else seeds):
+    for seed in range(min(seeds, 1) if method == "pool" else seeds):
         names = [""] if method == "gdpo" else map(str, range(POOL)) if method == "pool" else specifications()
         yield from (Run(method, name, seed) for name in names)
 
