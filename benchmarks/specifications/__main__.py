@@ -104,11 +104,14 @@ def _first_problems(policies: Policies) -> str:
             for name, differences in apart.items():
                 first, others = answers[name][:TESTED].mean(), answers[name][TESTED:].mean()
                 differences.append(float(first - others))
+    count = len(apart["tokens"])
+    if not count:
+        return ""
     tokens, correct = (float(np.mean(differences)) for differences in apart.values())
     return (
         f"The first {TESTED:,} test problems, which `test` answers by default, are a hard draw: answers have "
-        f"{tokens:.2f} tokens more than those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are right\n"
-        f"(means of {len(apart['tokens'])} policies)."
+        f"{tokens:.2f} tokens more\nthan those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are "
+        f"right (means of {count} policies)."
     )
 
 
