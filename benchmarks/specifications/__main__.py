@@ -110,8 +110,8 @@ def _first_problems(policies: Policies) -> str:
     tokens, correct = (float(np.mean(differences)) for differences in apart.values())
     return (
         f"The first {TESTED:,} test problems, which `test` answers by default, are a hard draw: answers have "
-        f"{tokens:.2f} tokens more\nthan those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer are "
-        f"right (means of {count} policies)."
+        f"{tokens:.2f} tokens more\nthan those to the other {SELECTING + LOOKED - TESTED:,}, and {-correct:.3f} fewer "
+        f"are right (means of {count} policies)."
     )
 
 
