@@ -23,6 +23,7 @@ from lightning_cgrpo.settings.key_check import check_keys
 EXAMPLES = PACKAGED.parent / "importable"
 """Where ``examples.controllers``, ``examples.callbacks`` and ``examples.scene_sources`` are found from any folder."""
 
+YAML = ".yaml", ".yml"
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
 
 NAMED = ("model.init_args.objective.constraints", "model.init_args.task.init_args.signals")
@@ -69,8 +70,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
     while queue:
         argument = queue.pop(0)
         if not argument.startswith("-"):
-            hint = f" Did you mean '-c {argument}'?" if argument.endswith((".yaml", ".yml")) else ""
+            hint = f" Did you mean '-c {argument}'?" if argument.endswith(YAML) else ""
             raise ConfigError(f"Expected --KEY=VALUE or -c FILE, but got '{argument}'.{hint}")
+        if argument.startswith("-c") and argument.endswith(YAML) and "=" not in argument:
+            argument = f"-c={argument[2:]}"  # programs take -cFILE, too
         key, equals, value = argument.lstrip("-").partition("=")
         followed = bool(queue) and not queue[0].startswith("-")
         if argument == "--help=all":

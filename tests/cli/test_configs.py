@@ -30,7 +30,8 @@ def test_a_copy_is_the_same_configuration(tmp_path, monkeypatch, capsys, name):
     main(["configs", "--copy", name])
     stem = Path(name).stem
     packaged = next(PACKAGED.rglob(f"{stem}.yaml"))
-    assert read_arguments("fit", ["-c", f"{stem}.yaml"])[0] == read_arguments("fit", ["-c", str(packaged)])[0]
+    for here in (["-c", f"{stem}.yaml"], [f"-c{stem}.yaml"], [f"-c={stem}.yaml"]):
+        assert read_arguments("fit", here)[0] == read_arguments("fit", ["-c", str(packaged)])[0]
     with pytest.raises(UserError, match="another folder"):
         main(["configs", "--copy", name])
 
