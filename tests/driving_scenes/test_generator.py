@@ -1,6 +1,7 @@
 """Generated scenes: the same for the same numbers, consistent, and such that one can drive in them."""
 
 from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import shapely.affinity
 import torch
 
 from driving_scenes.generator import GeneratedScenes
-from driving_scenes.generator.agent import overlapping
+from driving_scenes.generator.agent import TIMES, overlapping
 from driving_scenes.generator.curve import Curve
+from driving_scenes.generator.traffic import queue
 from driving_scenes.scene import AGENT_TYPES, Scene
 from driving_scenes.source import Split
 from navsim_score.expert.pdm_closed import plan
@@ -238,3 +240,16 @@ def test_paths() -> None:
     np.testing.assert_allclose([turn.start, turn.end], [[0, 0, 0], [10, 10, np.pi / 2]], atol=1e-12)
     assert (np.diff(turn.yaw) > 0).all()
     np.testing.assert_allclose(turn.reversed().end, (0.0, 0.0, np.pi), atol=1e-12)
+
+
+def test_a_queue_starts_one_after_another() -> None:
+    """At a light that turns green at 1 s: 0.8 s later for each place, with 1.2 m/s²."""
+    path = Curve.curved(np.zeros(400))
+    green = SimpleNamespace(red_from=lambda trip: (-1e3, 1.0))
+    site: Any = SimpleNamespace(lights=green, trip=SimpleNamespace(line=120.0, path=path), s=0.0)
+    longest = max((queue(np.random.default_rng(seed), site) for seed in range(20)), key=len)
+    assert len(longest) == 3
+    for place, agent in enumerate(longest, 1):
+        since = (TIMES - 1.0 - 0.8 * place).clip(0)
+        assert agent.states[:, 0] - agent.states[0, 0] == pytest.approx(0.6 * since**2)
+        assert agent.states[:, 3] == pytest.approx(1.2 * since)
