@@ -317,6 +317,8 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
     whole = (tmp_path / RECORDS).read_bytes()
     (tmp_path / RECORDS).write_bytes(whole[:-8])
     assert f"to have {len(whole):,} bytes" in refused(Store, tmp_path)
+    (tmp_path / RECORDS).unlink()
+    assert "but got 0," in refused(Store, tmp_path)
     index = json.loads((tmp_path / "index.json").read_text())
     (tmp_path / "index.json").write_text(json.dumps(index | {"format": []}))
     assert "of this version" in refused(Store, tmp_path)
