@@ -129,7 +129,8 @@ def test_a_context_has_the_numbers_of_its_scene():
         agent("walker", -6.0, 3.0, math.pi / 2, 1.0, "pedestrian", (0.6, 0.5)),
         agent("far", 90.0, RIGHT),
     ]
-    context = scene_context(straight_road(agents, speed=8.0)).double()
+    scene = straight_road(agents, speed=8.0)
+    context = scene_context(scene).double()
     assert context[:4].tolist() == pytest.approx([0.8, 0.0, 0.0, 0.0], abs=1e-6)
     lane = context[9:27].view(6, 3)
     assert lane[:, 0].tolist() == pytest.approx([meters / 20 for meters in LANE_POINTS], abs=1e-6)
@@ -138,3 +139,7 @@ def test_a_context_has_the_numbers_of_its_scene():
     assert walker.tolist() == pytest.approx([-6 / 20, (3 - RIGHT) / 20, 0, 0.1, 0.6 / 5, 0.5 / 2, 1, 1], abs=1e-6)
     assert car.tolist() == pytest.approx([1.0, 0.0, 0.5, 0.0, 4.6 / 5, 1.9 / 2, 1, 1], abs=1e-6)
     assert not torch.stack(missing).any()
+    # An ego that is turned to the left has the lane turned to the right.
+    turned = replace(scene.ego, poses=scene.ego.poses + torch.tensor([0.0, 0.0, 0.1], dtype=torch.float64))
+    yaws = scene_context(replace(scene, ego=turned))[9:27].view(6, 3)[:, 2]
+    assert yaws.tolist() == pytest.approx([-0.1] * 6, abs=1e-6)
