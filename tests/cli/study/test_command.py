@@ -113,6 +113,15 @@ def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["rewards,seed=1"]
 
 
+def test_a_list_neither_trains_nor_reports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
+    main(["study", "mine.yaml", "--list"])
+    open_runs = [f"{variant},seed={seed}: open" for variant in ("advantages", "rewards") for seed in (0, 1)]
+    assert capsys.readouterr().out.splitlines() == [*open_runs, "0 of 4 runs are finished."]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_line_of_a_minute_counts_updates_and_the_time_left(monkeypatch):
     """A run that has not begun is as long as the longest other run."""
     monkeypatch.setattr(command, "progress", {"a": (100, 300), "b": (200, 300), "c": (0, None)}.get)

@@ -129,6 +129,8 @@ def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
     assert state(run) == "trained, but not tested" and not results.finished(run)
     note(run, done=True)
     assert results.finished(run) and not results.finished(make(seed=1))
+    with pytest.raises(UserError, match="Expected a log in 'runs/mine/a,seed=0/version_1'"):
+        results.read(run)
 
 
 @pytest.mark.parametrize(
