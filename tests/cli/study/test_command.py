@@ -117,7 +117,7 @@ def test_a_list_neither_trains_nor_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
     main(["study", "mine.yaml", "--list"])
-    open_runs = [f"{variant},seed={seed}: open" for variant in ("advantages", "rewards") for seed in (0, 1)]
+    open_runs = [f"{variant},seed={seed}: open" for seed in (0, 1) for variant in ("advantages", "rewards")]
     assert capsys.readouterr().out.splitlines() == [*open_runs, "0 of 4 runs are finished."]
     assert not (tmp_path / "runs").exists()
 
