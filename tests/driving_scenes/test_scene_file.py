@@ -257,7 +257,8 @@ def test_any_json_makes_a_scene_error(value: Any) -> None:
 def test_a_drawn_hole_turns_against_its_polygon(forward: bool) -> None:
     """Seams have no area, so the signed area of the single ring is the polygon's without its hole."""
     square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-    hole = 0.25 + square / 2
-    drawn = Points.polygons([square], [[hole if forward else hole[::-1].copy()]]).drawn()
-    x, y = drawn[0].numpy().T
+    hole = np.array([0.1, 0.2]) + square / 2
+    drawn = Points.polygons([square], [[hole if forward else hole[::-1].copy()]]).drawn()[0].numpy()
+    x, y = drawn.T
     assert float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2 == pytest.approx(1 - 0.25)
+    assert {*map(tuple, drawn.tolist())} == {*map(tuple, np.concatenate([square, hole]).tolist())}
