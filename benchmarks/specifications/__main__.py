@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -62,7 +63,8 @@ def table(policies: Policies) -> str:
 def _cell(name: str, policy: Policy) -> str:
     which = f"{policy.run.name}: " if policy.run.method == "pool" else ""
     verdict = "certified" if policy.certified else "**not certified**"
-    return f"{which}{verdict}, {_reward(name, policy.rewards.mean())} ({rates_text(policy.rates.items())})"
+    told = "" if math.isnan(policy.told) else f"told {policy.told:.0%}, "
+    return f"{which}{told}{verdict}, {_reward(name, policy.rewards.mean())} ({rates_text(policy.rates.items())})"
 
 
 def _reward(name: str, value: float) -> str:

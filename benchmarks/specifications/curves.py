@@ -24,6 +24,7 @@ class Policy:
         certified: whether the look certifies the policy.
         rates: measured in the look, by constraint.
         rewards: of the look's answers ``[N]``.
+        told: chance of a certificate on the run's card; NaN without a declared look.
     """
 
     run: Run
@@ -31,6 +32,7 @@ class Policy:
     certified: bool
     rates: dict[str, float]
     rewards: np.ndarray
+    told: float = math.nan
 
 
 class Policies:
@@ -69,7 +71,8 @@ class Policies:
         look = certificate(name, answers)
         rates = {constraint: of["rate"] for constraint, of in look["constraints"].items()}
         order = told.qualified, told.reward if told.qualified else told.chance
-        return Policy(run, order, look["decision"] == "certified", rates, rewards(name, answers).numpy())
+        certified = look["decision"] == "certified"
+        return Policy(run, order, certified, rates, rewards(name, answers).numpy(), float(answers["chance"]))
 
 
 def certified_of_pool(policies: Sequence[Policy], runs: int) -> float:

@@ -108,8 +108,8 @@ def train(run: Run, folder: Path) -> dict[str, NDArray[Any]]:
         folder: of the run; what is there is removed.
 
     Returns:
-        `SIGNALS` of the answers ``[N]``, whether a problem is new among those before it ``[N]``, and the CPU seconds of
-        training.
+        `SIGNALS` of the answers ``[N]``, and whether a problem is new among those before it ``[N]``; the CPU seconds of
+        training, and the chance of a certificate that its card tells (NaN without a declared look).
 
     Raises:
         RuntimeError: a command failed.
@@ -133,8 +133,9 @@ def train(run: Run, folder: Path) -> dict[str, NDArray[Any]]:
     signals = {name: np.array([answer["signals"][name] for answer in answers], np.uint8) for name in SIGNALS}
     new = np.zeros(len(answers), bool)
     new[np.unique([answer["prompt"] for answer in answers], return_index=True)[1]] = True
-    seconds = json.loads((trained / "summary.json").read_text(encoding="utf-8"))["cpu_seconds"]
-    return signals | {"new": new, "cpu_seconds": np.array(seconds)}
+    summary = json.loads((trained / "summary.json").read_text(encoding="utf-8"))
+    chance = (summary["measured"]["best"].get("chance") or {}).get("whole", np.nan)
+    return signals | {"new": new, "cpu_seconds": np.array(summary["cpu_seconds"]), "chance": np.array(chance)}
 
 
 def _command(*arguments: str, folder: Path) -> None:
