@@ -70,10 +70,7 @@ def test_a_certificate_is_shown(tmp_path):
     ("text", "expected"),
     [
         ("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base", {"license": "apache-2.0"}),
-        (
-            "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
-            {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
-        ),
+        ("---\nlicense: other\nlicense_link: LICENSE\n---\n", {"license": "other", "license_link": "LICENSE"}),
         ("# Base\nlicense: mit", {}),
         ("---\nlicense:\n---\n", {}),
     ],
@@ -107,8 +104,7 @@ def test_directories_are_no_base_models(tmp_path):
     ],
 )
 def test_names_with_markup_are_shown_as_they_are_written(name, shown, tmp_path):
-    constraints = {name: {"value": 0.5}}
-    before = {"update": 0, "constraints": constraints, "reward": {"value": 0.5}}
+    before = {"update": 0, "constraints": {name: {"value": 0.5}}, "reward": {"value": 0.5}}
     summary = {"name": name, "constraints": {name: BOUND}, "measured": {"before": before}}
     write_card(tmp_path, None, "ConstrainedGRPO", RunRecord.read(summary), 20, name)
     text = (tmp_path / "README.md").read_text()

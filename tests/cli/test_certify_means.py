@@ -51,10 +51,8 @@ def certified(constraint: Constraint, values: np.ndarray, steps: np.ndarray | No
     """As `verdict` decides, without its bounds, which take time; of sums over steps, if they are given."""
     opportunities = np.ones(len(values)) if steps is None else steps
     rows = {"violations/c": values, "opportunities/c": opportunities, "faults/c": np.zeros(1), "answers": values}
-    counts = _counts(
-        Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80, steps is None
-    )
-    return counts.p_values()[0] <= 0.05
+    sums = {name: torch.tensor(row) for name, row in rows.items()}
+    return _counts(Objective("goal", {"c": constraint}), "c", sums, 80, steps is None).p_values()[0] <= 0.05
 
 
 def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
@@ -162,10 +160,7 @@ def test_a_repeat_links_its_clusters() -> None:
     [
         (None, "(their clusters are not known)"),
         ([1, 2, 3], "(each is a cluster of its own)"),
-        (
-            [1, 1, 2],
-            "the 2 clusters of prompts are independent",
-        ),
+        ([1, 1, 2], "the 2 clusters of prompts are independent"),
     ],
 )
 def test_a_certificate_tells_what_it_knows_of_clusters(clusters: list[int] | None, words: str) -> None:

@@ -156,9 +156,8 @@ data:
 """
 
 
-def test_prompts(tmp_path, monkeypatch, capsys):
+def test_prompts(folder, capsys):
     """Malformed records, columns, repeats and prompts beyond the model's context."""
-    monkeypatch.chdir(tmp_path)
     Path("rewards.py").write_text("def length(completions):\n    return [float(len(text)) for text in completions]\n")
     Path("own.yaml").write_text(OWN)
     prompts = ["2 + 2", "2 + 2", "3 + 3", "1 " * 400]
@@ -180,9 +179,8 @@ def test_prompts(tmp_path, monkeypatch, capsys):
 CHAT_LINE = {"prompt": [{"role": "user", "content": "2 + 2"}], "answer": "4", "completion": "4"}
 
 
-def test_the_rendered_prompt_and_demonstration_are_shown(tmp_path, monkeypatch, capsys):
+def test_the_rendered_prompt_and_demonstration_are_shown(folder, capsys):
     """With the system's message, the tools of the row and the tokens that end answers."""
-    monkeypatch.chdir(tmp_path)
     Path("rewards.py").write_text("def length(completions):\n    return [float(len(text)) for text in completions]\n")
     tool = {"type": "function", "function": {"name": "look_up"}}
     Path("train.jsonl").write_text("\n".join(json.dumps({**CHAT_LINE, "tools": [tool]}) for _ in range(2)))

@@ -288,10 +288,9 @@ def test_another_models_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA)])
-def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
+def test_the_documents_example(folder, capsys, arguments):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "huggingface.md").read_text(), re.DOTALL)
-    shutil.copytree(export(*arguments), tmp_path / "models" / "mine")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(export(*arguments), folder / "models" / "mine")
     capsys.readouterr()
     names = {}
     exec(example, names)

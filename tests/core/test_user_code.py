@@ -277,9 +277,8 @@ def test_only_the_exit_at_a_closed_pipe_passes():
         raise interrupt
 
 
-def test_a_file_named_like_a_module_of_pythons_is_told(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "random.py").write_text("def reward(completions): return [0.0]")
+def test_a_file_named_like_a_module_of_pythons_is_told(folder):
+    (folder / "random.py").write_text("def reward(completions): return [0.0]")
     with pytest.raises(UserError, match=r"Python's own module random comes before random\.py, try another name"):
         imported("random.reward", "signal 'brief'")
 

@@ -40,7 +40,7 @@ def evaluated(index: list[int], rows: slice = slice(None)) -> Evaluation:
     ("texts", "about", "samples", "different"),
     [
         # The frames of pairs: metrics are those of all answers, and errors those of four samples.
-        ("abcdef", {"sample": torch.tensor([0, 1, 2, 0, 1, 5])}, [[0, 3], [1, 4], [2], [5]], 6),
+        ("abcdef", {"sample": torch.tensor([0, 1, 2, 0, 1, 5])}, [[0, 3], [1, 4], [2], [5]], 4),
         # A repeat joins two clusters.
         ("abcade", {"clusters": ["log 1", "log 1", "log 2", "log 3", "log 3", "log 4"]}, [[0, 1, 3, 4], [2], [5]], 5),
     ],

@@ -67,12 +67,11 @@ class InPlace:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path / "lib/site-packages"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, InPlace(tmp_path)])
-    return tmp_path
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(folder / "lib/site-packages"))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, InPlace(folder)])
+    return folder
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -14,12 +14,11 @@ SHIPPED = sorted((ROOT / "configs/studies").glob("*.yaml"))
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(folder):
     """Writes a study file, and reads it."""
-    monkeypatch.chdir(tmp_path)
 
     def write(text):
-        (tmp_path / "mine.yaml").write_text(text)
+        (folder / "mine.yaml").write_text(text)
         return read_study("mine.yaml")
 
     return write

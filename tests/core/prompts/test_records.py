@@ -104,14 +104,13 @@ def test_what_holds_no_records_is_named_and_a_misspelled_file_is_guessed(tmp_pat
         read_records(tmp_path / asked)
 
 
-def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
+def test_a_name_is_loaded_by_the_datasets_library(folder, monkeypatch):
     def load_dataset(name, subset, split):
         if split != "test":
             raise ConnectionError("no network")
         assert (name, subset) == ("openai/gsm8k", "main")
         return ROWS
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr("lightning_cgrpo.core.prompts.records.hub_answers", lambda: True)
     records = read_records("openai/gsm8k", "test", "main")
@@ -123,9 +122,8 @@ def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, library):
-    path = "openai/gsm8k" if library == "datasets" else write_parquet(tmp_path / "train.parquet")
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch, library):
+    path = "openai/gsm8k" if library == "datasets" else write_parquet(folder / "train.parquet")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -c .*\[data\]"):
         read_records(path)
