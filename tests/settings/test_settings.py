@@ -1,5 +1,6 @@
 """Settings of configurations and objects: each is told when it changes or goes, or refused, or changes no number."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,10 +132,13 @@ def test_what_only_shows_is_no_setting() -> None:
 
 def test_an_own_callback_that_only_shows_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As docs/callbacks.md marks one: the name of the run and a resume say the same of it."""
-    (tmp_path / "own_showing.py").write_text("class Shows:\n    changes_learning = False\n\nclass Pictures: ...\n")
+    shows = "class Shows:\n    changes_learning = False\n\nclass Declares:\n    changes_learning: bool = False\n"
+    counts = "class Counts:\n    changes_learning = True\n\nclass Pictures: ...\n"
+    (tmp_path / "own_showing.py").write_text(shows + counts)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Shows"}}}) == {}
-    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Counts"}}}) != {}
+    for name, only in {"Shows": True, "Declares": True, "Counts": False, "Pictures": False, "Unknown": False}.items():
+        assert (settings_of({"callbacks": {"mine": {"class_path": f"own_showing.{name}"}}}) == {}) == only
+    assert "own_showing" not in sys.modules
     with_own = Manifest(settings_of({"callbacks": {"mine": {"class_path": "own_showing.Pictures"}}}))
     told = differences(Manifest(settings_of({})), with_own)
     assert told == ["callbacks.mine unset -> own_showing.Pictures"], "though a shipped class has its name"
