@@ -128,7 +128,8 @@ def test_listed_files_folders_and_packages(here: Path) -> None:
 def test_what_changes_no_reward_is_no_difference(here: Path) -> None:
     """Comments, files that are written, large installed packages of equal version, and other programs' files."""
     write(here, "reward_of_reads.py", "open('log.txt', 'w').write('x')\nSIGN = 1\n" + REWARD)
-    before = reads_of(["reward_of_reads.reward", "torch.nn.Linear", "prompts.jsonl", "no text. At all."])
+    others = ["torch.nn.Linear", "lightning_cgrpo.Task", "prompts.jsonl", "no text. At all."]
+    before = reads_of(["reward_of_reads.reward", *others])
     assert [*before.code] == ["reward_of_reads"] and [*before.versions] == ["torch"] and not before.found
     write(here, "log.txt", "x")
     write(here, "prompts.jsonl", "x")
