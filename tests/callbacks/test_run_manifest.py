@@ -14,6 +14,7 @@ from lightning_cgrpo.cli.loading import put_weights, read_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.manifest import Manifest, differences
 from tests.quiet import GRIDWORLD
+from tests.refusals import refused
 
 RUN = [*GRIDWORLD, "--trainer.logger.name=mine", "--trainer.max_steps=2"]
 LAST = "--ckpt_path=runs/mine/version_0/checkpoints/last.ckpt"
@@ -88,7 +89,10 @@ def test_settings_of_the_optimizer_apply_beside_a_schedule(capsys):
     schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--trainer.logger.name=scheduled"]
     main(["fit", *RUN, *schedule])
     last = "--ckpt_path=runs/scheduled/version_0/checkpoints/last.ckpt"
-    main(["fit", *RUN, *schedule, last, "--trainer.max_steps=3", "--model.optimizer.betas=[0.8,0.9]"])
+    again = ["fit", *RUN, *schedule, last, "--trainer.max_steps=3"]
+    message = refused(main, [*again, "--model.optimizer.lr=0.001"])
+    assert "whose schedule began with 0.0005, but it would begin with 0.001" in message
+    main([*again, "--model.optimizer.betas=[0.8,0.9]"])
     assert "model.optimizer.betas [0.9, 0.999] -> [0.8, 0.9]" in capsys.readouterr().out
     saved = torch.load("runs/scheduled/version_1/checkpoints/last.ckpt", weights_only=True)
     assert [tuple(group["betas"]) for group in saved["optimizer_states"][0]["param_groups"]] == [(0.8, 0.9)]

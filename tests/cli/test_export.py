@@ -29,10 +29,11 @@ LORA = "--model.policy.lora.rank=4"
 
 @pytest.fixture(scope="module")
 def home(made_in_a_folder):
-    """A folder with a model, questions, and two runs of an update each: of all weights, and of adapters."""
+    """A folder with models, questions, and two runs of an update each: of all weights, and of adapters."""
 
     def make():
         make_tiny_model("tiny", hidden_size=32, layers=1)
+        make_tiny_model("wider", hidden_size=64, layers=1)
         rows = [{"question": f"{n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(4)]
         Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         main(["fit", *run("whole")])
@@ -281,7 +282,6 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     ids=["a model", "adapters", "a wider model", "a world"],
 )
 def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, words):
-    make_tiny_model("wider", hidden_size=64, layers=1)
     assert words in refused(main, ["export", *arguments, f"--out={tmp_path / 'out'}"])
     assert not (tmp_path / "out").exists()
 

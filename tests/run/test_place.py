@@ -226,16 +226,6 @@ def test_a_trained_module_is_loaded():
     assert "from which to build the module, but there is none" in refused(lightning_cgrpo.load, "alone/last.ckpt")
 
 
-@pytest.mark.slow
-def test_another_learning_rate_of_a_schedule_is_refused():
-    schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--model.lr_scheduler.total_iters=4"]
-    main(["fit", *NAMED, *schedule])
-    more = ["--ckpt_path=last", "--trainer.max_steps=3"]
-    message = refused(main, ["fit", *NAMED, *schedule, *more, "--model.optimizer.lr=0.001"])
-    assert "whose schedule began with 0.0005, but it would begin with 0.001" in message
-    main(["fit", *NAMED, *schedule, *more])
-
-
 def test_fixed_weights_resumed_with_multipliers_is_said():
     chosen = ["--callbacks.multipliers=FixedWeights", "--callbacks.multipliers.weights={lava: 0.1, battery: 0.1}"]
     main(["fit", *NAMED, *chosen])
