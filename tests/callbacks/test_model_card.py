@@ -66,11 +66,14 @@ def test_a_certificate_is_shown(tmp_path):
     assert "edited by hand" in card(tmp_path, 20, certificates=[CERTIFICATE | {"edited": True}])[1]
 
 
+OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base", {"license": "apache-2.0"}),
-        ("---\nlicense: other\nlicense_link: LICENSE\n---\n", {"license": "other", "license_link": "LICENSE"}),
+        (f"---\n{yaml.safe_dump(OTHER)}---\n", OTHER),
         ("# Base\nlicense: mit", {}),
         ("---\nlicense:\n---\n", {}),
     ],
