@@ -42,15 +42,12 @@ CONTROLLER = "callbacks.multipliers.controller"
 
 
 class TestMerge:
-    @pytest.mark.parametrize("key", ["model.policy.hidden", "model.init_args.policy.hidden", None])
-    def test_single_values_of_nested_settings_change(self, key: str | None) -> None:
+    @pytest.mark.parametrize("key", ["model.policy.hidden", "model.init_args.policy.hidden"])
+    def test_single_values_of_nested_settings_change(self, key: str) -> None:
         expected = made(BASE)
         expected["model"]["init_args"]["policy"]["init_args"]["hidden"] = [8]
-        if key is not None:
-            assert made(BASE, (key, "[8]")) == expected
-        else:
-            files = [write("a.yaml", BASE), write("b.yaml", "model: {policy: {hidden: [8]}}")]
-            assert build(files) == expected
+        assert made(BASE, (key, "[8]")) == expected
+        assert build([write("a.yaml", BASE), write("b.yaml", "model: {policy: {hidden: [8]}}")]) == expected
 
     def test_later_files_win_and_the_command_line_last(self) -> None:
         files = [write(f"{n}.yaml", f"a: {n}\nb{n}: {n}\nc: {{d: {n}}}") for n in range(3)]
