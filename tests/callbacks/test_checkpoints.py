@@ -52,10 +52,8 @@ def test_the_range_of_a_mean_ranks_no_policies_and_a_look_does(folder):
 
     def ranked_by(look=None, **changes):
         constraint = Constraint(**{"signal": "entropy", "mean_at_least": 0.1, **changes})
-        callback, objective = (
-            Checkpoints(monitor="val/merit", mode="max"),
-            Objective("goal", {"a": constraint}, look=look),
-        )
+        callback = Checkpoints(monitor="val/merit", mode="max")
+        objective = Objective("goal", {"a": constraint}, look=look)
         trainer = quiet_trainer(callback, enable_checkpointing=True)
         callback.setup(trainer, grid_module(objective=objective), "fit")
         return callback.state_dict()["ranked_by"]

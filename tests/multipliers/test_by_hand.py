@@ -96,10 +96,8 @@ def test_pid_spike_does_not_empty_the_integral() -> None:
 
 
 def test_pid_reduces_to_projected_ascent() -> None:
-    made, projected = (
-        pid(kp=0.0, ki=0.7, kd=0.0, max_multiplier=1.0),
-        maker(ProjectedAscent)(lr=0.7, max_multiplier=1.0),
-    )
+    made = pid(kp=0.0, ki=0.7, kd=0.0, max_multiplier=1.0)
+    projected = maker(ProjectedAscent)(lr=0.7, max_multiplier=1.0)
     seen = set()
     for v in draws(300).tolist():
         multiplier(made, v)
