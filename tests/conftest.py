@@ -78,6 +78,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def made_in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[], object]], Path]:
+    """Makes what all tests of a module share in a new folder, and returns the folder."""
+
+    def made(make: Callable[[], object]) -> Path:
+        folder = tmp_path_factory.mktemp("made")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            make()
+        return folder
+
+    return made
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with the real data, which isn't part of the repository."""

@@ -106,8 +106,8 @@ def run(*arguments: Any, **named: Any) -> DualRun:
     return DualRun(LagrangianCallback(*arguments, **named)).start()
 
 
-def saved(callback: LagrangianCallback) -> dict[str, Any]:
-    """The callback's state, through a checkpoint file as Lightning reads it."""
+def saved(callback: LagrangianCallback | Controller) -> dict[str, Any]:
+    """The callback's or controller's state, through a checkpoint file as Lightning reads it."""
     file = io.BytesIO()
     torch.save(callback.state_dict(), file)
     file.seek(0)

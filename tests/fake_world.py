@@ -56,6 +56,9 @@ class FakeDist:
         if values is not None:
             values[:] = every
 
+    def broadcast_object_list(self, values: list[Any]) -> None:
+        values[:] = self._exchanged("broadcast_object_list", list(values), None)[0]
+
     def _exchanged(self, name: str, value: Any, size: Any) -> list[Any]:
         rank = self.get_rank()
         self.reductions[rank].append((name, size))

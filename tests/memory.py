@@ -13,7 +13,10 @@ def flat(module):
 
 
 class Memory(Callback, DummyLogger):
-    """Keeps outputs, and the weights of policy and objective after each update; as a logger, the metrics."""
+    """Keeps outputs, and the weights of policy and objective after each update; as a logger, the metrics.
+
+    Of the objective, the weights before the first update, too.
+    """
 
     def __init__(self):
         super().__init__()
@@ -25,6 +28,9 @@ class Memory(Callback, DummyLogger):
 
     def log_metrics(self, metrics, step=None):
         self.updates.setdefault(step, {}).update(metrics)
+
+    def on_train_start(self, trainer, pl_module):
+        self.first_weights = pl_module.weights.clone()
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.outputs.append(outputs)

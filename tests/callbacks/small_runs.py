@@ -1,5 +1,8 @@
 """Small runs on the gridworld, and their ends before the end."""
 
+import os
+import signal
+
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
@@ -29,6 +32,24 @@ class Stop(Callback):
     def stop(self, trainer, hook):
         if (trainer.global_step, hook) == (self.update, self.hook):
             raise ChildProcessError
+
+
+class Terminate(Callback):
+    """SIGTERM to its own process after so many updates, once: in the next update, or in a batch of the validation."""
+
+    def __init__(self, update: int, batch: int | None = None):
+        self.at = update, batch
+
+    def on_train_batch_start(self, trainer, *_):
+        self.send(trainer.global_step, None)
+
+    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
+        self.send(trainer.global_step, batch_idx)
+
+    def send(self, *now):
+        if now == self.at:
+            self.at = None
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def trained(*callbacks, name="run", ckpt_path=None, prompts=12, at_most=0.01, **options):

@@ -16,6 +16,7 @@ from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
 from tests.callbacks.small_runs import trained
 from tests.grids import grid_module
 from tests.quiet import CSV, GRIDWORLD, quiet_trainer
+from tests.refusals import refused
 
 COMMON = [*GRIDWORLD, *CSV, "--callbacks.checkpoints.every_n_train_steps=4"]
 
@@ -42,30 +43,25 @@ def test_a_policy_trained_with_a_reference_is_tested_without(folder):
 
 
 def test_two_callbacks_that_set_weights_are_refused(folder):
-    with pytest.raises(UserError, match=r"one callback to set the weights .* LagrangianCallback and FixedWeights"):
-        fit("two", "--trainer.max_steps=1", "--callbacks.others=FixedWeights")
+    message = refused(fit, "two", "--trainer.max_steps=1", "--callbacks.others=FixedWeights")
+    assert "one callback to set the weights" in message and "LagrangianCallback and FixedWeights" in message
 
 
-def test_the_range_of_a_mean_ranks_no_policies(folder):
+def test_the_range_of_a_mean_ranks_no_policies_and_a_look_does(folder):
     """So a resume with a range added later compares its policies with the best before."""
 
-    def ranked_by(**changes):
+    def ranked_by(look=None, **changes):
         constraint = Constraint(**{"signal": "entropy", "mean_at_least": 0.1, **changes})
-        callback, module = Checkpoints(monitor="val/merit", mode="max"), grid_module({"lively": constraint})
-        callback.setup(quiet_trainer(callback, enable_checkpointing=True), module, "fit")
+        callback = Checkpoints(monitor="val/merit", mode="max")
+        objective = Objective("goal", {"a": constraint}, look=look)
+        trainer = quiet_trainer(callback, enable_checkpointing=True)
+        callback.setup(trainer, grid_module(objective=objective), "fit")
         return callback.state_dict()["ranked_by"]
 
     assert ranked_by() == ranked_by(range=[0, 1.7]) != ranked_by(mean_at_least=0.2)
     assert "range=None" in ranked_by(range=[0, 1.7]), "as checkpoints without a range have it"
-
-
-def test_a_look_at_a_mean_ranks_policies(folder):
-    """The look needs the mean's range, which the ranking leaves out."""
-    callback, module = Checkpoints(monitor="val/merit", mode="max"), grid_module({})
-    constraint = Constraint(signal="entropy", mean_at_least=0.1, range=[0, 1.7])
-    module.objective = Objective("goal", {"lively": constraint}, look=Look(500))
-    callback.setup(quiet_trainer(callback, enable_checkpointing=True), module, "fit")
-    assert callback.state_dict()["ranked_by"].endswith(")}), Look(prompts=500, confidence=0.95, chance=0.9)")
+    with_look = ranked_by(Look(500), range=[0, 1.7])  # which the look needs
+    assert with_look.endswith(")}), Look(prompts=500, confidence=0.95, chance=0.9)")
 
 
 def kept(steps=1, ckpt_path=None, folder="kept", callback=None):
@@ -93,33 +89,31 @@ def test_the_same_run_goes_on_in_its_folder(folder, path):
     assert read(newest([Path("kept")]))["global_step"] == 2
 
 
-def test_two_running_fits_share_no_folder(folder):
-    class Second(Callback):
-        def on_train_batch_start(self, *_):
-            with pytest.raises(UserError, match="kept' with a running fit that writes there"):
-                kept()
-            raise ChildProcessError
-
-    first = Checkpoints(dirpath="kept", save_last=True)
-    with pytest.raises(ChildProcessError):
-        trained(first, Second(), max_steps=2)
-    kept()  # the lock ends with its run
-
-
-def test_two_running_fits_share_no_version(folder):
-    """Both are told the version before the first has written anything."""
-
-    def logger():
-        return TensorBoardLogger(folder, "mine", version=3)
+@pytest.mark.parametrize(
+    ("options", "logger", "words"),
+    [
+        ({"dirpath": "kept"}, lambda: False, "kept' with a running fit that writes there"),
+        # Both are told the version before the first has written anything.
+        (
+            *({}, lambda: TensorBoardLogger("runs", "mine", version=3)),
+            r"version_3/checkpoints' with a running fit .*\.logger\.version",
+        ),
+    ],
+    ids=["folder", "version"],
+)
+def test_two_running_fits_share_no_folder_and_no_version(folder, options, logger, words):
+    def fit(*callbacks):
+        trained(Checkpoints(save_last=True, **options), *callbacks, max_steps=2, logger=logger())
 
     class Second(Callback):
         def on_train_batch_start(self, *_):
-            with pytest.raises(UserError, match=r"version_3/checkpoints' with a running fit .*\.logger\.version"):
-                trained(Checkpoints(save_last=True), max_steps=1, logger=logger())
+            with pytest.raises(UserError, match=words):
+                fit()
             raise ChildProcessError
 
     with pytest.raises(ChildProcessError):
-        trained(Checkpoints(save_last=True), Second(), max_steps=2, logger=logger())
+        fit(Second())
+    fit()  # the lock ends with its run
 
 
 def test_a_lock_is_held_until_it_is_released(tmp_path):

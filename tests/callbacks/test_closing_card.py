@@ -63,8 +63,8 @@ def test_nothing_is_cut_off_at_80_columns():
         assert f"{name} >= 0.9 " in text or len(name) > 20, "a name and its threshold stay on one line"
 
 
-def test_sentences_break_at_words_and_commands_nowhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("folder")
+def test_sentences_break_at_words_and_commands_nowhere(monkeypatch):
     folder = Path("runs/a_run_with_a_long_name/version_0")
     folder.mkdir(parents=True)
     (folder / "config.yaml").touch()
@@ -94,9 +94,8 @@ def test_next_commands(tmp_path):
     assert closing_lines(RunRecord.read(unbounded), tmp_path)[0] == "40 updates, 5,120 answers, 1.5 min."
     lines = closing_lines(RunRecord.read(RECORD), tmp_path, " --data.test_path=FILE")
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
-    assert len(closing_lines(RunRecord.read({**RECORD, "status": "failed"}), tmp_path)) == 3, (
-        "the error says what to do"
-    )
+    failed = closing_lines(RunRecord.read({**RECORD, "status": "failed"}), tmp_path)
+    assert len(failed) == 3, "the error says what to do"
 
 
 NONE = "It is the last, because no policy of the last third of the validations met all thresholds."
@@ -108,13 +107,7 @@ CHOSEN = "It is the latest whose estimates met all thresholds, with nearly the h
     [
         (0.91, 0.97, 0.94, 90, [CHOSEN]),
         (0.1, 1.0, 0.94, 90, [CHOSEN, "90 validation prompts leave safe undecided."]),
-        (
-            0.1,
-            1.0,
-            0.89,
-            90,
-            ["It is the last, because no policy of the last third of the validations met all thresholds."],
-        ),
+        (0.1, 1.0, 0.89, 90, [NONE]),
         (0.1, 1.0, 0.94, 9, ["It is the last, because 9 validation prompts can't rank policies by safe."]),
     ],
 )

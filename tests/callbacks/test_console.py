@@ -120,8 +120,7 @@ def test_no_advertisements_and_no_paths(shown):
     assert "Before training" in text
 
 
-def test_a_file_gets_a_line_after_each_silence(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_gets_a_line_after_each_silence(folder, monkeypatch, capsys):
     monkeypatch.setattr(progress, "SILENCE", 0.0)
     trained(ObjectiveProgressBar(every_n_updates=5), max_steps=UPDATES, enable_progress_bar=True)
     out = capsys.readouterr().out

@@ -34,15 +34,13 @@ def shown(objective, evaluations, width=80):
 
 def test_the_layout():
     """A row per behavior, with the sets of prompts and the threshold side by side; intervals are of the prompts."""
-    objective = Objective(
-        "length",
-        {
-            "correctness": Constraint(at_least=0.75),
-            "format": Constraint(at_least=0.99),
-            "truncated": Constraint(at_most=0.01, role="monitor"),
-            "rare": Constraint(at_most=0.5),
-        },
-    )
+    constraints = {
+        "correctness": Constraint(at_least=0.75),
+        "format": Constraint(at_least=0.99),
+        "truncated": Constraint(at_most=0.01, role="monitor"),
+        "rare": Constraint(at_most=0.5),
+    }
+    objective = Objective("length", constraints)
     measured = {"reward/mean": -0.2083, "rollout/length": 213.27}
     errors = {"reward/mean": 0.0021, "rollout/length": 2.2}
     train = rates(objective, 1319, 5276, correctness=0.7812, format=0.9931, truncated=0.0012)

@@ -40,9 +40,8 @@ def test_another_objective_has_its_own_thresholds() -> None:
 def test_a_stalled_constraint_is_held_at_what_it_reached() -> None:
     running = run(DampedAscent(margin=0.0), stall=StallDetector(updates=50))
     dual = running.callback
-    with pytest.warns(
-        UserWarning, match=r"'lava' has had .* try at_most: 0.9. .*training holds what was reached"
-    ) as told:
+    words = r"'lava' has had .* try at_most: 0.9. .*training holds what was reached"
+    with pytest.warns(UserWarning, match=words) as told:
         for _ in range(60):
             running.update([9, 0], [10, 10])
     assert len(told) == 1

@@ -66,14 +66,14 @@ def test_a_certificate_is_shown(tmp_path):
     assert "edited by hand" in card(tmp_path, 20, certificates=[CERTIFICATE | {"edited": True}])[1]
 
 
+OTHER = {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("---\nlicense: apache-2.0\ntags: [x]\n---\n# Base", {"license": "apache-2.0"}),
-        (
-            "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
-            {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
-        ),
+        (f"---\n{yaml.safe_dump(OTHER)}---\n", OTHER),
         ("# Base\nlicense: mit", {}),
         ("---\nlicense:\n---\n", {}),
     ],
@@ -107,8 +107,7 @@ def test_directories_are_no_base_models(tmp_path):
     ],
 )
 def test_names_with_markup_are_shown_as_they_are_written(name, shown, tmp_path):
-    constraints = {name: {"value": 0.5}}
-    before = {"update": 0, "constraints": constraints, "reward": {"value": 0.5}}
+    before = {"update": 0, "constraints": {name: {"value": 0.5}}, "reward": {"value": 0.5}}
     summary = {"name": name, "constraints": {name: BOUND}, "measured": {"before": before}}
     write_card(tmp_path, None, "ConstrainedGRPO", RunRecord.read(summary), 20, name)
     text = (tmp_path / "README.md").read_text()

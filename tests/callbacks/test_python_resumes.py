@@ -9,15 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_cgrpo import (
-    CategoricalMLP,
-    ConstrainedGRPO,
-    Constraint,
-    EnvironmentSampler,
-    Objective,
-    Optimization,
-    ScalarizedAdvantages,
-)
+from lightning_cgrpo import Constraint, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, RunManifest
 from lightning_cgrpo.callbacks.run_manifest import _numbered
@@ -25,7 +17,8 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import PID, DampedAscent
 from lightning_cgrpo.settings.settings import settings_of
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+from tests.grids import grid_module
 from tests.quiet import GRIDWORLD, quiet_trainer
 
 LAST = "runs/mine/version_0/checkpoints/last.ckpt"
@@ -33,36 +26,29 @@ LAST = "runs/mine/version_0/checkpoints/last.ckpt"
 
 def fit(ckpt_path=None, updates=2, callbacks=(), manifest=None, **changes):
     given = {
-        "lr": 1e-3, "hidden": [16], "max_steps": 20, "cost": "sum", "at_most": 0.01, "group_size": 4, "seed": None,
+        "lr": 1e-3, "max_steps": 20, "cost": "sum", "at_most": 0.01, "group_size": 4, "seed": None,
         "kl_weight": 0.1, "scale": "pooled", "controller": DampedAscent(), "lava": 20, "val_prompts": 6, "sgd": False,
     } | changes  # fmt: skip
     optimizer = torch.optim.SGD if given["sgd"] else torch.optim.Adam
-    module = ConstrainedGRPO(
-        policy=CategoricalMLP(30, 5, given["hidden"]),
-        sampler=EnvironmentSampler(Gridworld(given["max_steps"])),
+    module = grid_module(
+        {"lava": Constraint(at_most=given["at_most"])},
+        given["max_steps"],
         task=GridworldTask(cost=given["cost"]),
-        objective=Objective("goal", {"lava": Constraint(at_most=given["at_most"])}),
         optimizer=lambda parameters: optimizer(parameters, lr=given["lr"]),
         estimator=ScalarizedAdvantages(scale=given["scale"]),
         optimization=Optimization(kl_weight=given["kl_weight"]),
         group_size=given["group_size"],
         seed=given["seed"],
     )
-    data = GridworldDataModule(
-        prompts_per_update=4, train_prompts=12, val_prompts=given["val_prompts"], lava=given["lava"]
-    )
+    data = GridworldDataModule(4, train_prompts=12, val_prompts=given["val_prompts"], lava=given["lava"])
     own = [LagrangianCallback(given["controller"]), Checkpoints(save_last=True), manifest or RunManifest(), *callbacks]
     options = {"max_steps": updates, "logger": CSVLogger("runs", "mine"), "enable_checkpointing": True}
     quiet_trainer(*own, **options).fit(module, data, ckpt_path=ckpt_path)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        fit()
-    return folder
+def home(made_in_a_folder):
+    return made_in_a_folder(fit)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
 """Resumes tell every difference, or refuse what training cannot continue from."""
 
+import functools
 import json
+import operator
 from pathlib import Path
 
 import pytest
@@ -12,18 +14,15 @@ from lightning_cgrpo.cli.loading import put_weights, read_checkpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.manifest import Manifest, differences
 from tests.quiet import GRIDWORLD
+from tests.refusals import refused
 
 RUN = [*GRIDWORLD, "--trainer.logger.name=mine", "--trainer.max_steps=2"]
 LAST = "--ckpt_path=runs/mine/version_0/checkpoints/last.ckpt"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        main(["fit", *RUN])
-    return folder
+def home(made_in_a_folder):
+    return made_in_a_folder(lambda: main(["fit", *RUN]))
 
 
 @pytest.fixture(autouse=True)
@@ -47,18 +46,33 @@ def test_an_unchanged_resume_tells_its_length_alone(capsys):
     assert readable["settings"] == manifest.settings and readable["sizes"] == manifest.sizes
 
 
-def test_an_evaluation_of_an_unchanged_policy_warns_of_nothing(capsys, recwarn):
-    main(["test", *RUN, LAST])
-    assert "not as in training" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [([], []), (["--trainer.precision=bf16-mixed"], ["not as in training: precision 32-true -> bf16-mixed"])],
+)
+def test_an_evaluation_tells_what_is_not_as_in_training_and_warns_of_nothing(capsys, recwarn, changes, told):
+    main(["test", *RUN, LAST, *changes])
+    assert [line for line in capsys.readouterr().out.splitlines() if "not as in training" in line] == told
     assert not [warning for warning in recwarn if "callbacks used to create" in str(warning.message)]
 
 
-def test_changed_and_removed_settings_are_told(capsys):
-    changes = ["--model.optimization.clip_low=0.1", "--model.optimizer.lr=0.002", "--data.seed=5"]
+def test_changed_and_removed_settings_are_told_and_taken(capsys):
+    changes = [
+        "--model.optimization.clip_low=0.1",
+        "--model.optimizer.lr=0.002",
+        "--data.seed=5",
+        "--seed_everything=7",
+    ]
     told = resumed(capsys, *changes)
-    assert "from update 2: model.optimization.clip_low 0.2 -> 0.1" in told
-    assert any(line.startswith("from update 2: model.optimizer.lr ") for line in told)
-    assert "from update 2: data.seed null -> 5" in told
+    assert {
+        "from update 2: model.optimization.clip_low 0.2 -> 0.1",
+        "from update 2: model.optimizer.lr 0.0005 -> 0.002",
+        "from update 2: data.seed null -> 5",
+        "from update 2: seed_everything 0 -> 7",
+    } <= {*told}
+    newest = max(Path().glob("runs/mine/version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+    (state,) = torch.load(newest, weights_only=True)["optimizer_states"]
+    assert state["param_groups"][0]["lr"] == 0.002
 
 
 def test_another_precision_is_told_once(capsys, monkeypatch):
@@ -71,25 +85,17 @@ def test_another_precision_is_told_once(capsys, monkeypatch):
     assert chosen.startswith("Precision: bf16-mixed, because") and lines == told
 
 
-def test_an_evaluation_tells_another_precision(capsys):
-    main(["test", *RUN, LAST, "--trainer.precision=bf16-mixed"])
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not as in training")]
-    assert told == ["not as in training: precision 32-true -> bf16-mixed"]
-
-
 def test_settings_of_the_optimizer_apply_beside_a_schedule(capsys):
     schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--trainer.logger.name=scheduled"]
     main(["fit", *RUN, *schedule])
     last = "--ckpt_path=runs/scheduled/version_0/checkpoints/last.ckpt"
-    main(["fit", *RUN, *schedule, last, "--trainer.max_steps=3", "--model.optimizer.betas=[0.8,0.9]"])
+    again = ["fit", *RUN, *schedule, last, "--trainer.max_steps=3"]
+    main([*again, "--model.optimizer.betas=[0.8,0.9]"])
     assert "model.optimizer.betas [0.9, 0.999] -> [0.8, 0.9]" in capsys.readouterr().out
     saved = torch.load("runs/scheduled/version_1/checkpoints/last.ckpt", weights_only=True)
     assert [tuple(group["betas"]) for group in saved["optimizer_states"][0]["param_groups"]] == [(0.8, 0.9)]
-
-
-def test_a_setting_that_needs_another_state_is_refused(capsys):
-    with pytest.raises(UserError, match="to hold 'max_exp_avg_sq', which the optimizer's settings now need"):
-        resumed(capsys, "--model.optimizer.amsgrad=true")
+    message = refused(main, [*again, "--model.optimizer.lr=0.001"])
+    assert "whose schedule began with 0.0005, but it would begin with 0.001" in message
 
 
 @pytest.mark.parametrize(
@@ -97,6 +103,7 @@ def test_a_setting_that_needs_another_state_is_refused(capsys):
     [
         (["--model.optimizer=SGD", "--model.optimizer.lr=0.1"], "Expected the optimizer of the checkpoint"),
         (["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR"], "Expected the schedule of the checkpoint"),
+        (["--model.optimizer.amsgrad=true"], "to hold 'max_exp_avg_sq', which the optimizer's settings now need"),
         (
             ["--callbacks.multipliers=FixedWeights", "--callbacks.multipliers.weights={lava: 0.1, battery: 0.1}"],
             "Expected the multipliers of the checkpoint's run, by LagrangianCallback, but got another",
@@ -124,6 +131,9 @@ def test_prompts_are_compared_as_a_set_and_in_order():
     assert differences(before, made("abce")) == ["1 of 4 training prompts differ"]
     assert differences(before, made("abdc")) == ["the training prompts have another order"]
     assert differences(before, made("abcdef")) == ["4 training prompts -> 6, of which 2 are new"]
+    assert differences(Manifest({}), Manifest({}, sizes={"val": 1})) == ["0 validation prompts -> 1"]
+    named, other = (Manifest({}, files={"model.reward": text}) for text in "ab")
+    assert differences(named, other) == ["the file of model.reward differs"] and named.name != other.name
 
 
 def test_a_validation_prompt_that_trained_is_told():
@@ -134,11 +144,6 @@ def test_a_validation_prompt_that_trained_is_told():
     lines = differences(split("abcd", "ef"), split("bcdf", "aef"))
     assert "1 of 3 validation prompts trained before" in lines
     assert differences(split("abcd", "ef"), split("abcd", "ef")) == []
-
-
-def test_a_file_that_a_setting_names_is_told():
-    before, now = (Manifest({}, files={"model.reward": text}) for text in "ab")
-    assert differences(before, now) == ["the file of model.reward differs"] and before.name != now.name
 
 
 def test_prompts_that_trained_before_a_resume_stay_used():
@@ -168,32 +173,23 @@ def test_a_damaged_manifest_is_refused_by_its_part(part, value):
     assert Manifest.of({"manifest": 5}) is None, "another program's"
 
 
-def place_of_nan(saved, part):
-    """The tensor of a checkpoint into which a NaN is put."""
-    if part == "weight":
-        return saved["state_dict"]["policy.net.0.weight"]
-    if part == "multipliers":
-        return saved["callbacks"]["LagrangianCallback"]["controller"]["logits.1"]
-    return saved["optimizer_states"][0]["state"][0]["exp_avg"]
-
-
 @pytest.mark.parametrize(
-    ("part", "name"),
+    ("path", "name"),
     [
-        ("weight", "the weight policy.net.0.weight"),
-        ("multipliers", "LagrangianCallback: controller logits.1"),
-        ("optimizer", "the state of optimizer 0: weight 0 exp_avg"),
+        (("state_dict", "policy.net.0.weight"), "the weight policy.net.0.weight"),
+        (("callbacks", "LagrangianCallback", "controller", "logits.1"), "LagrangianCallback: controller logits.1"),
+        (("optimizer_states", 0, "state", 0, "exp_avg"), "the state of optimizer 0: weight 0 exp_avg"),
     ],
+    ids=["weight", "multipliers", "optimizer"],
 )
-def test_a_nan_in_a_checkpoint_is_refused_by_name(part, name):
+def test_a_nan_in_a_checkpoint_is_refused_by_name(path, name):
     """A run would resume, and train nothing ever after."""
     saved = torch.load("runs/mine/version_0/checkpoints/last.ckpt", weights_only=True)
-    place_of_nan(saved, part).view(-1)[0] = torch.nan
-    torch.save(saved, f"{part}.ckpt")
+    functools.reduce(operator.getitem, path, saved).view(-1)[0] = torch.nan
+    torch.save(saved, checkpoint := Path("with_nan.ckpt"))
     with pytest.raises(UserError, match=f"to hold numbers, but {name} has a NaN, from which no training recovers"):
-        main(["fit", *RUN, f"--ckpt_path={part}.ckpt", "--trainer.max_steps=3"])
-    if part == "weight":
-        checkpoint = Path("weight.ckpt")
+        main(["fit", *RUN, f"--ckpt_path={checkpoint}", "--trainer.max_steps=3"])
+    if path[0] == "state_dict":
         with pytest.raises(UserError, match=r"to hold numbers, but the weight net\.0\.weight has a NaN"):
             put_weights(load("runs/mine/version_0").policy, *read_checkpoint(checkpoint)[1:], checkpoint)
 
@@ -227,7 +223,3 @@ def test_what_a_reward_reads_is_told(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert "from update 1: the file of task_of_manifest, sign_of_manifest.json differs" in lines
     assert "from update 1: the environment's SIGN_OF_MANIFEST differs" in lines
-
-
-def test_the_first_prompts_of_a_split_are_told():
-    assert differences(Manifest({}), Manifest({}, sizes={"val": 1})) == ["0 validation prompts -> 1"]

@@ -42,10 +42,9 @@ class Breaks(Callback):
 
 
 @pytest.fixture
-def fit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "ends.py").write_text(ENDS)
+def fit(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "ends.py").write_text(ENDS)
 
     def run(*arguments, name="first"):
         with contextlib.suppress(SystemExit, KeyboardInterrupt, OSError, UserError):
@@ -77,11 +76,7 @@ def test_a_finished_run(fit):
     assert summary["constraints"]["lava"] == lava and summary["machine"]["torch"] and summary["error"] is None
     assert summary["seconds"] > 0 and summary["cpu_seconds"] > 0 and 50 < summary["peak_mb"] < 50_000
     measured = summary["measured"]
-    assert {stage: measured[stage]["update"] for stage in ("before", "last", "end")} == {
-        "before": 0,
-        "last": 8,
-        "end": 8,
-    }
+    assert [measured[stage]["update"] for stage in ("before", "last", "end")] == [0, 8, 8]
     assert measured["last"]["prompts"] == 8 and measured["best"]["update"] in (4, 8)
     for stage in ("before", "last", "best"):
         rate = measured[stage]["constraints"]["lava"]
@@ -142,29 +137,12 @@ def test_a_run_resumed_from_an_earlier_checkpoint_knows_no_later_best(fit):
     assert part["measured"]["before"] == whole["measured"]["before"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[1]",
-        "5",
-        '{"answers": "many"}',
-        '{"format": "another"}',
-        "{",
-        '{"format": "lightning_cgrpo run 2", "faults": 5}',
-    ],
-)
-def test_a_foreign_summary_beside_a_checkpoint_is_not_added_to(tmp_path, content):
-    (tmp_path / "summary.json").write_text(content)
-    found, folder = _resumed(SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")))
-    assert found is None and folder == tmp_path
-    own = {
-        "format": "lightning_cgrpo run 2",
-        "faults": {},
-        "answers": 5,
-        "seconds": 1.5,
-        "cpu_seconds": 1,
-        "peak_mb": 9,
-    }
+def test_a_foreign_summary_beside_a_checkpoint_is_not_added_to(tmp_path):
+    trainer, form = SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")), "lightning_cgrpo run 2"
+    for content in ([1], 5, {"answers": "many"}, {"format": "another"}, None, {"format": form, "faults": 5}):
+        (tmp_path / "summary.json").write_text("{" if content is None else json.dumps(content))
+        assert _resumed(trainer) == (None, tmp_path), content
+    own = {"format": form, "faults": {}, "answers": 5, "seconds": 1.5, "cpu_seconds": 1, "peak_mb": 9}
     (tmp_path / "summary.json").write_text(json.dumps(own))
-    found, _ = _resumed(SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")))
+    found, _ = _resumed(trainer)
     assert found is not None and own.items() <= found.as_json().items()

@@ -55,15 +55,9 @@ def records(of):
 def show(callback, folder, of, update=0, rank=0, processes=1):
     """As the trainer would, in one update."""
     logger = TensorBoardLogger(folder, name="x", version=0)
-    trainer = SimpleNamespace(
-        global_step=update + 1,
-        global_rank=rank,
-        world_size=processes,
-        is_global_zero=rank == 0,
-        loggers=[logger],
-        default_root_dir=folder,
-        strategy=SimpleNamespace(broadcast=str),
-    )
+    ranks = {"global_rank": rank, "world_size": processes, "is_global_zero": rank == 0}
+    places = {"loggers": [logger], "default_root_dir": folder, "strategy": SimpleNamespace(broadcast=str)}
+    trainer = SimpleNamespace(global_step=update + 1, **ranks, **places)
     module = SimpleNamespace(policy=None, objective=Objective("correct"))
     callback.on_train_start(trainer, module)
     callback.on_train_batch_end(trainer, module, of, None, 0)
@@ -84,17 +78,9 @@ def test_a_file_holds_all_answers_of_an_update(tmp_path, capsys):
     for update in (19, 20):
         show(callback, tmp_path, of, update)
     written = lines(tmp_path / "x/version_0/samples.jsonl")
-    assert written[1] == {
-        "step": 20,
-        "index": 0,
-        "prompt": "question 0",
-        "answer": "b",
-        "signals": {"correct": 0.5, "steps": 3},
-        "tokens": 2,
-        "truncated": False,
-        "advantage": -0.5,
-        "extra": {"answer": "y"},
-    }
+    asked = {"step": 20, "index": 0, "prompt": "question 0", "answer": "b", "extra": {"answer": "y"}}
+    scored = {"signals": {"correct": 0.5, "steps": 3}, "tokens": 2, "truncated": False, "advantage": -0.5}
+    assert written[1] == asked | scored
     assert [record["signals"]["correct"] for record in written] == [1, 0.5, None, None]
     assert [record["extra"]["answer"] for record in written] == ["x", "y", None, 3]
     show(SampleAnswers(), tmp_path / "none", of)
@@ -132,17 +118,13 @@ def test_predictions_of_any_text(tmp_path, capsys):
 
 def test_predicted_actions_are_those_that_the_world_gets():
     """A squashed policy's own actions are unbounded numbers, which no environment sees."""
-    rollouts = Rollouts(
-        actions=torch.tensor([[[[-9.0], [0.0], [9.0]]]]),
-        mask=torch.tensor([[[True, True, False]]]),
-        inputs={},
-        log_probs=torch.zeros(1, 1, 3),
-    )
+    actions, mask = torch.tensor([[[[-9.0], [0.0], [9.0]]]]), torch.tensor([[[True, True, False]]])
+    rollouts = Rollouts(actions, mask, {}, log_probs=torch.zeros(1, 1, 3))
     prompts = PromptGroups(torch.tensor([4]), {"seed": torch.tensor([17])})
     of = {"rollouts": rollouts, "prompts": prompts, "signals": {}}
     [[record]] = answer_records(of, GaussianMLP(2, 1, low=0.0, high=4.0))
-    actions = [[pytest.approx(0, abs=1e-6)], [2.0]]
-    assert record == {"index": 4, "seed": 17, "answer": actions, "signals": {}, "tokens": 2}
+    of_the_world = [[pytest.approx(0, abs=1e-6)], [2.0]]
+    assert record == {"index": 4, "seed": 17, "answer": of_the_world, "signals": {}, "tokens": 2}
 
 
 def on_screen(of, width=80, encoding="utf-8"):

@@ -1,25 +1,15 @@
 """Runs that end after a number of environment steps."""
 
 import torch
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from examples.callbacks.step_budget import StepBudget
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Gymnasium, GymnasiumTask, Objective
 from lightning_cgrpo.callbacks import Checkpoints, RunSummary
 from lightning_cgrpo.datamodules import SeedDataModule
+from tests.memory import Memory
 from tests.quiet import quiet_trainer
 
 BUDGET = 600
-
-
-class Totals(DummyLogger):
-    def __init__(self):
-        super().__init__()
-        self.steps = {}
-
-    def log_metrics(self, metrics, step=None):
-        if "rollout/total_steps" in metrics:
-            self.steps[step] = int(metrics["rollout/total_steps"])
 
 
 def run(folder, max_steps=-1, resume=None):
@@ -43,7 +33,7 @@ def run(folder, max_steps=-1, resume=None):
         return rollouts
 
     module.sample = kept
-    logger = Totals()
+    logger = Memory()
     checkpoints = Checkpoints(folder, save_last=True, every_n_train_steps=1)
     parts, options = (StepBudget(BUDGET), checkpoints, summary := RunSummary()), {"enable_checkpointing": True}
     trainer = quiet_trainer(*parts, logger=logger, max_steps=max_steps, default_root_dir=folder, **options)
@@ -51,7 +41,8 @@ def run(folder, max_steps=-1, resume=None):
     assert summary.record.status == "finished"
     if max_steps == -1:
         assert summary.record.asked is None
-    return logger.steps, sampled
+    tag = "rollout/total_steps"
+    return {update: int(metrics[tag]) for update, metrics in logger.updates.items() if tag in metrics}, sampled
 
 
 def test_ends_with_the_update_that_reaches_the_budget_and_a_resumed_run_counts_on(tmp_path):

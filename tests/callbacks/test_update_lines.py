@@ -41,11 +41,7 @@ def test_at_most_a_line_a_second_and_the_last_update(folder, capsys, monkeypatch
 
 @pytest.mark.parametrize(
     ("callbacks", "options"),
-    [
-        ([], {"enable_progress_bar": False}),
-        ([ObjectiveProgressBar()], {}),
-        ([RunSummary()], {"logger": "csv"}),
-    ],
+    [([], {"enable_progress_bar": False}), ([ObjectiveProgressBar()], {}), ([RunSummary()], {"logger": "csv"})],
 )
 def test_nothing_more_where_a_callback_shows_or_the_bar_is_off(folder, capsys, callbacks, options):
     if "logger" in options:

@@ -1,28 +1,14 @@
 """A validation that a resumed run repeats is counted once, as in a run that nothing interrupted."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from benchmarks.run_differences import final, logs
 from lightning_cgrpo.callbacks import Checkpoints
-from tests.callbacks.small_runs import Stop, trained
+from tests.callbacks.small_runs import Stop, Terminate, trained
 from tests.test_resume import assert_identical
-
-
-class Terminate(Callback):
-    """SIGTERM in a batch of a validation."""
-
-    def __init__(self, update, batch):
-        self.at = update, batch
-
-    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
-        if (trainer.global_step, batch_idx) == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(name, *callbacks, **options):
@@ -31,29 +17,26 @@ def run(name, *callbacks, **options):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(made_in_a_folder):
     """Two validations in an epoch of ten updates, the second one right after a checkpoint."""
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        run("run")
-        return final(folder), logs(folder / "runs/run/version_0")
+    folder = made_in_a_folder(lambda: run("run"))
+    return final(folder), logs(folder / "runs/run/version_0")
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda: Stop(6, "validation"),
-        lambda: Stop(7, "update"),
-        lambda: Terminate(6, 0),
-        lambda: Terminate(6, 1),
-        lambda: Terminate(3, 0),
-    ],
-    ids=["before the second", "after the second", "in its first batch", "in its last batch", "in the first one"],
-)
+ENDS = {
+    "before the second": (Stop, 6, "validation"),
+    "after the second": (Stop, 7, "update"),
+    "in its first batch": (Terminate, 6, 0),
+    "in its last batch": (Terminate, 6, 1),
+    "in the first one": (Terminate, 3, 0),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_the_whole_checkpoint_is_the_same(folder, whole, end):
+    kind, *when = ENDS[end]
     with pytest.raises((ChildProcessError, SystemExit)):
-        run("run", end())
+        run("run", kind(*when))
     run("run", ckpt_path="last")
     assert_identical(final(folder), whole[0])
     counted = whole[0]["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]["total"]

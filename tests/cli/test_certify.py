@@ -38,12 +38,9 @@ REGISTER = Path("looks.jsonl")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(made_in_a_folder):
     """A run of two updates, whose project moved to another folder, as to another machine."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        main(["fit", *SMALL])
+    folder = made_in_a_folder(lambda: main(["fit", *SMALL]))
     return folder.rename(folder.with_name(f"{folder.name} moved"))
 
 
@@ -66,6 +63,11 @@ def looks():
     return looks_in(Register(Path()).entries())
 
 
+def printed(capsys):
+    """In one line, however narrow the screen is."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("lava", "status", "decision"), [(0.9, 0, "certified"), (0.06, 3, "refuted"), (0.2, 4, "undecided")]
 )
@@ -85,12 +87,9 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
         status, ratio.upper_bound(violations, opportunities, 20, 0.04)
     )
     assert found["low" if status == 3 else "high"] == pytest.approx(expected)
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        decision.upper() in out
-        and "100 new prompts, one answer to each" in out
-        and "looks along a lineage share its error" in out
-    )
+    out = printed(capsys)
+    for words in (decision.upper(), "100 new prompts, one answer to each", "looks along a lineage share its error"):
+        assert words in out
 
 
 def test_the_policys_own_signals_need_a_range(capsys):
@@ -102,7 +101,7 @@ def test_the_policys_own_signals_need_a_range(capsys):
     constraints = looks()[0]["constraints"]
     assert [*constraints] == ["lava", "battery", "lively"] and constraints["lively"]["decision"] == "certified"
     assert 0.001 < constraints["lively"]["low"] < constraints["lively"]["rate"] < 1.7
-    assert "Not certified: alive (no range), the reward." in " ".join(capsys.readouterr().out.split())
+    assert "Not certified: alive (no range), the reward." in printed(capsys)
 
 
 def sampled():
@@ -122,17 +121,12 @@ def test_the_same_question_gives_the_recorded_verdict_and_samples_nothing(monkey
     # The same weights under another name.
     (best,) = FOLDER.glob("step=*.ckpt")
     shutil.copy(best, FOLDER / "other.ckpt")
-
-    def never(*_):
-        raise AssertionError("a second look")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("lightning_cgrpo.cli.certify.look.sample_of", never)
-        for arguments in ("", "--confidence=0.95", f"--ckpt_path={FOLDER}/other.ckpt"):
-            capsys.readouterr()
-            assert certify(f"--prompts=100 {arguments}", 0.06) == 3
-            out = " ".join(capsys.readouterr().out.split())
-            assert "Nothing was sampled, because the look was taken on 20" in out and "REFUTED" in out
+    monkeypatch.setattr("lightning_cgrpo.cli.certify.look.sample_of", lambda *_: pytest.fail("a second look"))
+    for arguments in ("", "--confidence=0.95", f"--ckpt_path={FOLDER}/other.ckpt"):
+        capsys.readouterr()
+        assert certify(f"--prompts=100 {arguments}", 0.06) == 3
+        out = printed(capsys)
+        assert "Nothing was sampled, because the look was taken on 20" in out and "REFUTED" in out
     assert REGISTER.read_bytes() == before
 
 
@@ -150,14 +144,7 @@ def test_another_question_is_a_further_look_at_new_prompts_with_less_of_the_erro
     assert second["error"] == pytest.approx((0.1 if "0.9" in change else 0.05) * 0.1)
     assert (first["shown"]["first"], first["shown"]["until"]) == (5, 105)
     assert (second["shown"]["first"], second["shown"]["until"]) == (105, 105 + second["prompts"])
-    assert "look 2 may be wrong with probability" in " ".join(capsys.readouterr().out.split())
-
-
-def test_other_libraries_are_another_question(monkeypatch):
-    assert certify("--prompts=100", 0.06) == 3
-    monkeypatch.setattr("lightning_cgrpo.callbacks.run_manifest.version", lambda name: "0.0")
-    certify("--prompts=100", 0.06)
-    assert len(looks()) == 2
+    assert "look 2 may be wrong with probability" in printed(capsys)
 
 
 @pytest.mark.parametrize("place", ["runs", "elsewhere/mine"])
@@ -186,7 +173,7 @@ def test_the_shares_of_all_looks_are_the_whole_error():
     assert sum(error_share(number) for number in range(1, 10_001)) == pytest.approx(1, abs=1e-4)
 
 
-def test_another_policy_has_a_look_of_its_own():
+def test_another_policy_and_other_libraries_have_looks_of_their_own(monkeypatch):
     (best,) = FOLDER.glob("step=*.ckpt")
     saved = torch.load(best, weights_only=True)
     next(iter(saved["state_dict"].values()))[0] += 1
@@ -194,17 +181,16 @@ def test_another_policy_has_a_look_of_its_own():
     certify("--prompts=100", 0.9)
     certify(f"--prompts=100 --ckpt_path={FOLDER}/other.ckpt", 0.9)
     assert len(looks()) == 2
+    monkeypatch.setattr("lightning_cgrpo.callbacks.run_manifest.version", lambda name: "0.0")
+    certify("--prompts=100", 0.9)
+    assert len(looks()) == 3
 
 
 def test_identity_is_that_of_weights_and_decoding():
     weights = {"a": torch.zeros(2), "b": torch.ones(3, dtype=torch.bfloat16)}
     same = {"b": weights["b"].clone(), "a": weights["a"].clone()}
     assert identity(weights, {"t": 1}) == identity(same, {"t": 1})
-    others = [
-        {**weights, "a": torch.ones(2)},
-        {**weights, "a": torch.zeros(1, 2)},
-        {"c": weights["a"], "b": weights["b"]},
-    ]
+    others = [weights | {"a": torch.ones(2)}, weights | {"a": torch.zeros(1, 2)}, {"c": same["a"], "b": same["b"]}]
     assert len({identity(w, {"t": 1}) for w in (weights, *others)} | {identity(weights, {"t": 2})}) == 5
 
 
@@ -222,12 +208,6 @@ def test_other_data_than_the_runs_own_is_refused():
     assert certify("--prompts=100 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
 
 
-def test_a_folder_in_the_registers_place_is_refused_before_sampling(monkeypatch):
-    monkeypatch.setattr("lightning_cgrpo.cli.certify.look.sample_of", None)
-    REGISTER.mkdir()
-    assert "is damaged" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
-
-
 def test_an_error_names_the_checkpoint_as_the_user_does():
     saved = torch.load(FOLDER / "last.ckpt", weights_only=True)
     torch.save({**saved, "state_dict": 5}, FOLDER / "last.ckpt")
@@ -235,10 +215,14 @@ def test_an_error_names_the_checkpoint_as_the_user_does():
     assert message.startswith(f"Expected '{FOLDER}/last.ckpt' to hold a run's state, but its state_dict is 5")
 
 
-def test_a_damaged_register_is_no_second_chance():
+def test_a_damaged_register_is_no_second_chance_and_a_folder_in_its_place_is_refused_before_sampling(monkeypatch):
     certify("--prompts=100")
     REGISTER.write_text("{\n" + REGISTER.read_text())
     assert "is damaged" in refused(certify, "--prompts=100")
+    monkeypatch.setattr("lightning_cgrpo.cli.certify.look.sample_of", None)
+    REGISTER.unlink()
+    REGISTER.mkdir()
+    assert "is damaged" in refused(certify, f"--prompts=100 --ckpt_path={FOLDER}/last.ckpt")
 
 
 def test_an_edited_line_and_a_removed_line_are_told(capsys):
@@ -246,10 +230,10 @@ def test_an_edited_line_and_a_removed_line_are_told(capsys):
     began, ended = REGISTER.read_text().splitlines()
     REGISTER.write_text(f"{began}\n{ended.replace('refuted', 'certified')}\n")
     assert certify("--prompts=100", 0.06) == 0
-    assert "Edited by hand, or after a removed line: line 2." in " ".join(capsys.readouterr().out.split())
+    assert "Edited by hand, or after a removed line: line 2." in printed(capsys)
     REGISTER.write_text(f"{ended}\n")
     assert certify("--prompts=300", 0.06) in (3, 4)
-    assert "Edited by hand, or after a removed line: line 1." in " ".join(capsys.readouterr().out.split())
+    assert "Edited by hand, or after a removed line: line 1." in printed(capsys)
 
 
 def test_a_look_that_raises_is_spent(monkeypatch, capsys):
@@ -275,7 +259,7 @@ def test_a_look_that_raises_is_spent(monkeypatch, capsys):
     certify("--prompts=400", 0.06)
     assert [look["look"] for look in looks()] == [1, 2, 3]
     assert [look["shown"]["first"] for look in looks()] == [5, 305, 605]
-    assert "2 looks began without an end, and counted." in " ".join(capsys.readouterr().out.split())
+    assert "2 looks began without an end, and counted." in printed(capsys)
 
 
 RUN = """
@@ -328,7 +312,7 @@ def test_a_lost_reward_stands_beside_the_verdict(capsys):
     file.write_text(json.dumps(summary))
     for _ in range(2):
         assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=100") == 0
-        assert "The reward fell from 9 to " in capsys.readouterr().out.replace("\n", " ")
+        assert "The reward fell from 9 to " in printed(capsys)
 
 
 def test_a_second_name_is_left_by_no_command(monkeypatch):

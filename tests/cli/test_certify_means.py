@@ -1,5 +1,7 @@
 """Certificates of means: a bet on values in a declared range, shown in the signal's own unit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,15 +25,28 @@ from lightning_cgrpo.run.certificate import (
 )
 from lightning_cgrpo.run.looks import Asked, Used
 from lightning_cgrpo.settings.configuration import ConfigError
+from tests.refusals import refused
+
+RARE, ASKED = Objective("goal", {"c": Constraint(at_most=0.1)}), Asked(None, 0.95, 1, Used())
 
 
-def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):
-    objective = Objective("goal", {name: constraint})
-    signed = torch.tensor(-values if constraint.bound.lower else values).double()
-    ones, zeros = torch.ones(len(values)).double(), torch.zeros(len(values)).double()
-    rows = {f"violations/{name}": signed, f"opportunities/{name}": ones, f"faults/{name}": zeros, "answers": ones}
-    found = verdicts({name: _counts(objective, name, rows, 80, True)}, 0.95)[name]
-    least, width = _range(name, constraint, 80)
+def rows_of(violations: Any, opportunities: Any = None, **more: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Sums by prompt, of constraint ``c``; by default one opportunity each."""
+    values = torch.as_tensor(violations).double()
+    ones = torch.ones_like(values)
+    opportunities = ones if opportunities is None else torch.as_tensor(opportunities).double()
+    rows = {"violations/c": values, "opportunities/c": opportunities, "faults/c": 0 * ones, "answers": ones}
+    return rows | more
+
+
+def counts_of(constraint: Constraint, rows: dict[str, torch.Tensor], longest: int | None = 80, whole: bool = True):
+    return _counts(Objective("goal", {"c": constraint}), "c", rows, longest, whole)
+
+
+def verdict(constraint: Constraint, values: np.ndarray):
+    signed = -values if constraint.bound.lower else values
+    found = verdicts({"c": counts_of(constraint, rows_of(signed))}, 0.95)["c"]
+    least, width = _range("c", constraint, 80)
     bounds = constraint.bound.shown_interval(least + width * found.lower, least + width * found.upper)
     return found.decision, constraint.bound.shown(least + width * found.rate), bounds
 
@@ -49,12 +64,7 @@ def test_decisions_and_bounds_are_in_the_signals_unit(word: str) -> None:
 
 def certified(constraint: Constraint, values: np.ndarray, steps: np.ndarray | None = None) -> bool:
     """As `verdict` decides, without its bounds, which take time; of sums over steps, if they are given."""
-    opportunities = np.ones(len(values)) if steps is None else steps
-    rows = {"violations/c": values, "opportunities/c": opportunities, "faults/c": np.zeros(1), "answers": values}
-    counts = _counts(
-        Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80, steps is None
-    )
-    return counts.p_values()[0] <= 0.05
+    return counts_of(constraint, rows_of(values, steps), whole=steps is None).p_values()[0] <= 0.05
 
 
 def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
@@ -63,10 +73,8 @@ def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
     assert values[0] > 0.1
     decision, mean, (low, high) = verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values)
     assert decision == "refuted" and mean == pytest.approx(0.1) and low <= mean <= high + 1e-9
-    ones = torch.ones(300).double()
     for beyond, count in ((0.0, 0), (1e-6, 300)):
-        rows = {"violations/c": torch.tensor(values + beyond), "opportunities/c": ones}
-        assert _beyond_range(rows, "c", 0, 0.1) == count
+        assert _beyond_range(rows_of(values + beyond), "c", 0, 0.1) == count
 
 
 def test_false_certificates_are_rare() -> None:
@@ -88,8 +96,8 @@ def test_a_mean_over_steps_counts_long_answers_by_their_steps() -> None:
 
 
 def test_a_mean_needs_a_range() -> None:
-    with pytest.raises(ConfigError, match=r"try range: \[LEAST, GREATEST\] in the constraint"):
-        _range("score", Constraint(mean_at_most=3.0), 80)
+    message = refused(_range, "score", Constraint(mean_at_most=3.0), 80)
+    assert "try range: [LEAST, GREATEST] in the constraint" in message
     assert _range("tokens", Constraint(mean_at_most=30.0), 80) == (0, 80)
     assert _range("tokens", Constraint(mean_at_least=30.0), 80) == (-80, 80)
     assert _range("lava", Constraint(at_most=0.1), 80) == (0, 1)
@@ -102,12 +110,9 @@ def test_values_beyond_the_range_count_as_its_edge() -> None:
     assert verdict(constraint, values) == verdict(constraint, values.clip(0, 20))
     for word, signed in (("mean_at_most", values), ("mean_at_least", -values)):
         objective = Objective("goal", {"c": Constraint(**{word: 15.0}, range=[0, 20])})
-        rows = {"violations/c": torch.tensor(signed), "opportunities/c": torch.ones(120).double(), "answers": values}
-        rows |= {"faults/c": torch.zeros(120)}
-        found = certificate_of(Sample(rows, "mine", 80), objective, Asked(None, 0.95, 1, Used()))
-        assert (
-            found["assumptions"][-1] == "c is the mean of values cut to 0 to 20 (80 answers beyond count as its edge)"
-        )
+        found = certificate_of(Sample(rows_of(signed), "mine", 80), objective, ASKED)
+        cut = "c is the mean of values cut to 0 to 20 (80 answers beyond count as its edge)"
+        assert found["assumptions"][-1] == cut
 
 
 @pytest.mark.parametrize(
@@ -115,24 +120,21 @@ def test_values_beyond_the_range_count_as_its_edge() -> None:
 )
 def test_prompts_that_belong_together_are_one_sample(design: str) -> None:
     """At the threshold, a look takes 400 answers of groups for independent and is wrong in a quarter of cases."""
-    generator, objective = np.random.default_rng(0), Objective("goal", {"c": Constraint(at_most=0.05)})
-    false = np.zeros(2)
+    generator, false = np.random.default_rng(0), np.zeros(2)
     for _ in range(300):
         violations, sizes = CLUSTERED[design].draw(generator, 0.05)
         numbers = np.repeat(np.arange(len(sizes)), sizes.astype(int))
         answers = np.concatenate([np.arange(size) < bad for bad, size in zip(violations, sizes, strict=True)])
-        rows = {"violations/c": answers, "opportunities/c": np.ones(len(answers)), "faults/c": np.zeros(1)}
-        sums = {name: torch.tensor(values).double() for name, values in rows.items()}
-        together = _counts(objective, "c", sums | {CLUSTER: torch.tensor(numbers)}, 80, True)
-        false += [counts.p_values()[0] <= 0.04 for counts in (together, _counts(objective, "c", sums, 80, True))]
+        sums = rows_of(answers), rows_of(answers, **{CLUSTER: torch.tensor(numbers)})
+        alone, together = (counts_of(Constraint(at_most=0.05), rows) for rows in sums)
+        false += [counts.p_values()[0] <= 0.04 for counts in (together, alone)]
         assert together.totals == (answers.sum(), len(answers)) and together.most == sizes.max()
     assert false[0] <= 0.04 * 300 and false[1] > 0.15 * 300
 
 
 def test_samples_of_one_prompt_each_are_tested_exactly() -> None:
-    rows = {"violations/c": torch.arange(30) < 2, "opportunities/c": torch.ones(30), "faults/c": torch.zeros(1)}
-    sums = {name: values.double() for name, values in rows.items()} | {CLUSTER: torch.arange(30)}
-    counts = _counts(Objective("goal", {"c": Constraint(at_most=0.3)}), "c", sums, None, True)
+    rows = rows_of(torch.arange(30) < 2, **{CLUSTER: torch.arange(30)})
+    counts = counts_of(Constraint(at_most=0.3), rows, longest=None)
     assert counts.single and counts.totals == (2, 30)
 
 
@@ -162,18 +164,13 @@ def test_a_repeat_links_its_clusters() -> None:
     [
         (None, "(their clusters are not known)"),
         ([1, 2, 3], "(each is a cluster of its own)"),
-        (
-            [1, 1, 2],
-            "the 2 clusters of prompts are independent",
-        ),
+        ([1, 1, 2], "the 2 clusters of prompts are independent"),
     ],
 )
 def test_a_certificate_tells_what_it_knows_of_clusters(clusters: list[int] | None, words: str) -> None:
     """In one of its assumptions, and nowhere else."""
-    rows = {"violations/c": torch.zeros(3), "opportunities/c": torch.ones(3), "faults/c": torch.zeros(3)}
-    rows |= {"answers": torch.ones(3)} | ({} if clusters is None else {CLUSTER: torch.tensor(clusters)})
-    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
-    found = certificate_of(Sample(rows, "mine", 80, {"c": True}), objective, Asked(None, 0.95, 1, Used()))
+    rows = rows_of(torch.zeros(3), **({} if clusters is None else {CLUSTER: torch.tensor(clusters)}))
+    found = certificate_of(Sample(rows, "mine", 80, {"c": True}), RARE, ASKED)
     assert words in found["assumptions"][0] and found["samples"] == len(set(clusters or range(3)))
     assert ("of a cluster that trained count as new" in found["assumptions"][0]) == (clusters is not None)
     assert clusters != [1, 1, 2] or "have at most 2 prompts, as the largest here" in found["assumptions"][0]
@@ -182,15 +179,12 @@ def test_a_certificate_tells_what_it_knows_of_clusters(clusters: list[int] | Non
 
 @pytest.mark.parametrize(("opportunities", "whole"), [(81.0, False), (2.0, True), (0.5, True)])
 def test_more_opportunities_than_declared_give_no_verdict(opportunities: float, whole: bool) -> None:
-    rows = {"violations/c": torch.zeros(3), "opportunities/c": torch.full((3,), opportunities)}
-    rows |= {"faults/c": torch.zeros(3), "answers": torch.ones(3)}
-    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
+    sample = Sample(rows_of(torch.zeros(3), torch.full((3,), opportunities)), "mine", 80, {"c": whole})
     with pytest.raises(UserError, match=f"opportunities per answer for 'c'.*got {opportunities:g}.*spent"):
-        certificate_of(Sample(rows, "mine", 80, {"c": whole}), objective, Asked(None, 0.95, 1, Used()))
+        certificate_of(sample, RARE, ASKED)
 
 
 def test_a_sample_of_few_prompts_counts_as_a_share_of_the_largest() -> None:
     """The test of clusters bets on an answer's opportunities out of those that the largest cluster can have."""
-    objective = Objective("goal", {"c": Constraint(at_most=0.1)})
-    assert planned_tests(objective, {}, 80, np.array([1.0, 2.0, 3.0]))["c"].share == pytest.approx(2 / 3)
-    assert planned_tests(objective, {}, 80, np.ones(3))["c"].share is None
+    assert planned_tests(RARE, {}, 80, np.array([1.0, 2.0, 3.0]))["c"].share == pytest.approx(2 / 3)
+    assert planned_tests(RARE, {}, 80, np.ones(3))["c"].share is None

@@ -25,8 +25,7 @@ def test_every_configuration_is_listed_with_its_purpose(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gridworld", "configs/gridworld.yaml", "paper/gsm8k_qwen2_5_7b"])
-def test_a_copy_is_the_same_configuration(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
+def test_a_copy_is_the_same_configuration(folder, name):
     main(["configs", "--copy", name])
     stem = Path(name).stem
     packaged = next(PACKAGED.rglob(f"{stem}.yaml"))

@@ -156,11 +156,16 @@ data:
 """
 
 
-def test_prompts(tmp_path, monkeypatch, capsys):
-    """Malformed records, columns, repeats and prompts beyond the model's context."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def own(folder):
+    """A folder with a job of one's own."""
     Path("rewards.py").write_text("def length(completions):\n    return [float(len(text)) for text in completions]\n")
     Path("own.yaml").write_text(OWN)
+
+
+@pytest.mark.usefixtures("own")
+def test_prompts(capsys):
+    """Malformed records, columns, repeats and prompts beyond the model's context."""
     prompts = ["2 + 2", "2 + 2", "3 + 3", "1 " * 400]
     lines = [json.dumps({"prompt": prompt, "answer": "4"}) for prompt in prompts]
     Path("train.jsonl").write_text("\n".join([*lines, "{", '{"text": "2"}']))
@@ -180,10 +185,9 @@ def test_prompts(tmp_path, monkeypatch, capsys):
 CHAT_LINE = {"prompt": [{"role": "user", "content": "2 + 2"}], "answer": "4", "completion": "4"}
 
 
-def test_the_rendered_prompt_and_demonstration_are_shown(tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("own")
+def test_the_rendered_prompt_and_demonstration_are_shown(capsys):
     """With the system's message, the tools of the row and the tokens that end answers."""
-    monkeypatch.chdir(tmp_path)
-    Path("rewards.py").write_text("def length(completions):\n    return [float(len(text)) for text in completions]\n")
     tool = {"type": "function", "function": {"name": "look_up"}}
     Path("train.jsonl").write_text("\n".join(json.dumps({**CHAT_LINE, "tools": [tool]}) for _ in range(2)))
     Path("test.jsonl").write_text(json.dumps(CHAT_LINE))

@@ -28,17 +28,18 @@ LORA = "--model.policy.lora.rank=4"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with a model, questions, and two runs of an update each: of all weights, and of adapters."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+def home(made_in_a_folder):
+    """A folder with models, questions, and two runs of an update each: of all weights, and of adapters."""
+
+    def make():
         make_tiny_model("tiny", hidden_size=32, layers=1)
+        make_tiny_model("wider", hidden_size=64, layers=1)
         rows = [{"question": f"{n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(4)]
         Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         main(["fit", *run("whole")])
         main(["fit", *run("adapters"), LORA])
-    return folder
+
+    return made_in_a_folder(make)
 
 
 def run(name, model="tiny"):
@@ -66,11 +67,13 @@ def export(name, *arguments):
     return out
 
 
+def last(name):
+    return torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)
+
+
 def trained(name, **options):
     """The policy at the end of a run, from its checkpoint."""
-    policy = CausalLMPolicy("tiny", dtype="float64", **options)
-    policy.load()
-    saved = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    policy, saved = loaded("tiny", **options), last(name)["state_dict"]
     policy.load_state_dict(policy.base | {key[7:]: value for key, value in saved.items() if key.startswith("policy.")})
     return policy
 
@@ -191,7 +194,7 @@ def test_adapters_go_on(tmp_path):
     first = export("adapters", LORA)
     name = f"more_{tmp_path.name}"
     main(["fit", *run(name, first)])
-    state = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    state = last(name)["state_dict"]
     before = loaded(first).state_dict()
     for key, value in before.items():
         assert "lora_" not in key or torch.equal(state[f"reference.{key}"], value)
@@ -210,13 +213,13 @@ def test_adapters_go_on(tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alone(tmp_path):
-    last = "runs/adapters/version_0/checkpoints/last.ckpt"
-    names = torch.load(last, weights_only=True)["state_dict"].keys()
+    begun = "--ckpt_path=runs/adapters/version_0/checkpoints/last.ckpt"
+    names = last("adapters")["state_dict"].keys()
     assert names and all(".lora_" in name for name in names)
     ends = []
-    for name, more in (("at_once", []), ("resumed", [f"--ckpt_path={last}"])):
+    for name, more in (("at_once", []), ("resumed", [begun])):
         main(["fit", *run(name), LORA, "--trainer.max_steps=2", *more])
-        ends.append(torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True))
+        ends.append(last(name))
     for part in ("state_dict", "base_weights"):
         assert ends[0][part].keys() == ends[1][part].keys()
     assert all(torch.equal(tensor, ends[1]["state_dict"][name]) for name, tensor in ends[0]["state_dict"].items())
@@ -230,7 +233,7 @@ def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alo
     transformers.AutoTokenizer.from_pretrained("tiny").save_pretrained(tmp_path / "other")
     for command in (["fit", "--trainer.max_steps=3"], ["export", f"--out={tmp_path / 'out'}"]):
         with pytest.raises(UserError, match=r"base model on which .* trained its adapters, fingerprint"):
-            main([command[0], *run("other", tmp_path / "other"), LORA, f"--ckpt_path={last}", *command[1:]])
+            main([command[0], *run("other", tmp_path / "other"), LORA, begun, *command[1:]])
 
 
 @pytest.mark.slow
@@ -242,7 +245,7 @@ def test_averaged_adapters_resume_and_are_exported(tmp_path):
         ("averaged_resumed", 2, ["--ckpt_path=runs/begun/version_0/checkpoints/last.ckpt"]),
     ):
         main(["fit", *run(name), LORA, *AVERAGED, f"--trainer.max_steps={steps}", *more])
-        ends.append(torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True))
+        ends.append(last(name))
     for part in ("state_dict", "current_model_state"):
         assert ends[1][part].keys() == ends[2][part].keys()
         assert all(torch.equal(tensor, ends[2][part][name]) for name, tensor in ends[1][part].items())
@@ -268,30 +271,25 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ckpt_path=tiny"], "is a model's directory, try --model.policy.model=tiny"),
-        (["--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
+        ([*run("whole"), "--ckpt_path=tiny"], "is a model's directory, try --model.policy.model=tiny"),
+        ([*run("whole"), "--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
+        (run("whole", "wider"), "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was"),
+        (
+            ["-c", "configs/gridworld.yaml", "--ckpt_path=runs/whole/version_0/checkpoints/last.ckpt"],
+            "a language model",
+        ),
     ],
+    ids=["a model", "adapters", "a wider model", "a world"],
 )
 def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, words):
-    assert words in refused(main, ["export", *run("whole"), f"--out={tmp_path / 'out'}", *arguments])
+    assert words in refused(main, ["export", *arguments, f"--out={tmp_path / 'out'}"])
     assert not (tmp_path / "out").exists()
 
 
-def test_another_models_checkpoint(tmp_path):
-    make_tiny_model(tmp_path / "wider", hidden_size=64, layers=1)
-    message = refused(main, ["export", *run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}"])
-    assert "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was trained" in message
-    last = "--ckpt_path=runs/whole/version_0/checkpoints/last.ckpt"
-    assert "a language model" in refused(
-        main, ["export", "-c", "configs/gridworld.yaml", last, f"--out={tmp_path / 'out'}"]
-    )
-
-
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA)])
-def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
+def test_the_documents_example(folder, capsys, arguments):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "huggingface.md").read_text(), re.DOTALL)
-    shutil.copytree(export(*arguments), tmp_path / "models" / "mine")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(export(*arguments), folder / "models" / "mine")
     capsys.readouterr()
     names = {}
     exec(example, names)
@@ -300,9 +298,7 @@ def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
 
 
 def test_adapters_whose_base_is_gone(tmp_path):
-    policy = CausalLMPolicy("tiny", lora=LoRA(rank=2))
-    policy.load()
-    policy.save_pretrained(tmp_path)
+    loaded("tiny", lora=LoRA(rank=2)).save_pretrained(tmp_path)
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "/nowhere"}))
     with pytest.raises(UserError, match="another base_model_name"):

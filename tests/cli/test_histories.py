@@ -146,9 +146,8 @@ class Histories(RuleBasedStateMachine):
         question = {"prompts": count, "confidence": CONFIDENCE, "data": {}}
         # Checkpoints with equal last parts stand for equal policies, whatever came before.
         about = {"checkpoint": "c", "update": 1, "policy": str(checkpoint.lineage), "question": question}
-        ledger = Ledger(
-            Register.of(checkpoint.manifest.project, checkpoint.place), checkpoint.place, checkpoint.manifest, about
-        )
+        register = Register.of(checkpoint.manifest.project, checkpoint.place)
+        ledger = Ledger(register, checkpoint.place, checkpoint.manifest, about)
 
         # Related looks, by what made their policies.
         related = [look for look in self.looks if look[0] & {*checkpoint.lineage}]

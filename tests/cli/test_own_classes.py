@@ -50,24 +50,17 @@ class Mine(Silent):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        (
-            "--model.estimator=own.Sign",
-            r"model\.estimator: .*own\.Sign \(own\.py:7\) is abstract: it lacks effect",
-        ),
+        ("--model.estimator=own.Sign", r"model\.estimator: .*own\.Sign \(own\.py:7\) is abstract: it lacks effect"),
         ("--model.estimator={class_path: own.Sign}", r"own\.Sign \(own\.py:7\) .* which AdvantageEstimator declares"),
         ("--model.task=own.Unscored", r"own\.Unscored \(own\.py:12\) is abstract: it lacks score, which Task declares"),
         ("--model.sampler=own.Silent", r"own\.Silent \(own\.py:16\) is abstract: it lacks rollout"),
         ("--model.sampler=own.Mine", r"own\.Mine \(own\.py:24\) is abstract: it lacks rollout"),
-        (
-            "--callbacks.multipliers.controller=own.Still",
-            r"own\.Still \(own\.py:20\) is abstract: it lacks",
-        ),
+        ("--callbacks.multipliers.controller=own.Still", r"own\.Still \(own\.py:20\) is abstract: it lacks"),
     ],
 )
-def test_a_class_that_lacks_a_method_is_named(tmp_path, monkeypatch, flag, words):
-    (tmp_path / "own.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_class_that_lacks_a_method_is_named(folder, monkeypatch, flag, words):
+    (folder / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(folder)
     with pytest.raises(UserError, match=words) as error:
         main(["fit", *GRIDWORLD, flag])
     assert "\n" not in str(error.value)

@@ -286,21 +286,24 @@ class Spoils(Callback):
     on_validation_batch_end = on_train_batch_end
 
 
+def module_of(world, task):
+    return ConstrainedGRPO(
+        CategoricalMLP(1, 3),
+        EnvironmentSampler(world),
+        task,
+        Objective("right", {"wrong": Constraint(at_most=0.5)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        group_size=4,
+    )
+
+
 @pytest.mark.slow
 def test_a_task_and_callbacks_that_work_in_place_change_no_run():
     def trained(spoils):
         torch.manual_seed(0)
-        task, world = Steps(), World(False)
+        task, duals = Steps(), LagrangianCallback(SoftmaxAdam())
         task.spoils = spoils
-        duals = LagrangianCallback(SoftmaxAdam())
-        module = ConstrainedGRPO(
-            CategoricalMLP(1, 3),
-            EnvironmentSampler(world),
-            task,
-            Objective("right", {"wrong": Constraint(at_most=0.5)}),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            group_size=4,
-        )
+        module = module_of(World(False), task)
         trainer = quiet_trainer(*([Spoils()] if spoils else []), duals, max_steps=3)
         trainer.fit(module, SeedDataModule(2, 32, 8, 8, 4, seed=0))
         return [*module.policy.parameters(), duals.controller.weights]

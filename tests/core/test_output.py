@@ -1,11 +1,13 @@
-"""Tables keep their columns on narrow screens, messages their words, and files are whole."""
+"""Tables keep their columns on narrow screens, messages their words; files are whole, and paths as in a shell."""
 
 import logging
+from pathlib import Path
 
 import pytest
 from rich.table import Column, Table
 
 from lightning_cgrpo.core.output import _informs, print_table, wrapped, write_whole
+from lightning_cgrpo.core.paths import expanded
 
 
 def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
@@ -47,3 +49,12 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     for text in ("first", "second"):
         write_whole(path := tmp_path / "file.json", text)
         assert path.read_text() == text and list(tmp_path.iterdir()) == [path]
+
+
+def test_paths_are_expanded_as_in_a_shell(monkeypatch):
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.delenv("NOWHERE", raising=False)
+    assert expanded("$DATA/a.jsonl") == expanded("${DATA}/a.jsonl") == Path("/data/a.jsonl")
+    assert expanded("~/a.jsonl") == expanded(Path("~/a.jsonl")) == Path("/home/ann/a.jsonl")
+    assert expanded("$NOWHERE/a$") == Path("$NOWHERE/a$")

@@ -13,21 +13,16 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from lightning import Callback
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.core.errors import UserError, first_line, printable
-from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.core.stdlib_first import stdlib_first
 from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, by_signal, called, imported, submitted
 from lightning_cgrpo.datamodules import SeedDataModule
-from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool, own_reward
-from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler
 from lightning_cgrpo.tasks.functions.calls import call_functions
-from lightning_cgrpo.tasks.task import Task
+from tests.core.test_copies import Steps, World, module_of
 from tests.quiet import quiet_trainer
 
 
@@ -58,9 +53,9 @@ def instance(kind):
 
 
 @pytest.fixture(autouse=True)
-def another_handler():
-    """A handler that marks what it raises, as `Termination` does, so that other KeyboardInterrupts are the code's."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+def handler(request):
+    """By default one that marks what it raises, as `Termination` does, so other KeyboardInterrupts are the code's."""
+    before = signal.signal(signal.SIGINT, getattr(request, "param", lambda number, frame: None))
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -118,48 +113,26 @@ def test_a_task_that_a_coroutine_starts_leaves_the_event_loop_running():
     assert called(starts, {}, "starts", 5) is True and called(starts, {}, "starts", 5) is True
 
 
-class Coin(Environment):
-    max_steps, observation_size, actions = 1, 1, 2
+class BrokenWorld(World):
+    max_steps = 1
     raised = None
 
     def reset(self, prompts, group_size):
-        return Flips(self.raised, len(prompts) * group_size)
-
-
-class Flips:
-    def __init__(self, raised, count):
-        self.raised, self.start = raised, torch.zeros(count, dtype=torch.long)
-
-    def observe(self, states):
-        return states[:, None].float()
-
-    def step(self, states, actions):
+        walk = super().reset(prompts, group_size)
         if self.raised is not None:
-            raise instance(self.raised)
-        return torch.ones_like(states)
-
-    def ended(self, states):
-        return states == 1
-
-    def report(self, states, actions, reached):
-        return {"won": actions == 1}
+            walk.step = lambda *_: raising(self.raised)[0]()
+        return walk
 
 
-class CoinTask(Task):
-    signals = {"won": "indicator", "lost": "indicator"}  # noqa: RUF012
-    raised = None
+class BrokenTask(Steps):
+    """Raises when answers are scored, or afterwards."""
+
+    raised = logging = None
 
     def score(self, prompts, rollouts):
         if self.raised is not None:
             raise instance(self.raised)
-        won = rollouts.info["won"].any(-1).float()
-        return {"won": Signal(won), "lost": Signal(1 - won)}
-
-
-class LoggingTask(CoinTask):
-    """Raises after the answers are scored."""
-
-    logging = None
+        return super().score(prompts, rollouts)
 
     def logged(self):
         if self.logging is not None:
@@ -180,12 +153,8 @@ class Seeds(SeedDataModule):
         return source
 
 
-STAGES = {
-    "fit": ("on_train_", "on_validation_"),
-    "validate": ("on_validation_",),
-    "test": ("on_test_",),
-    "predict": ("on_predict_",),
-}
+STAGES = {"fit": ("on_train_", "on_validation_"), **{of: f"on_{of}_" for of in ("test", "predict")}}
+STAGES["validate"] = "on_validation_"
 """Starts of the names of the hooks that a command calls."""
 
 
@@ -202,25 +171,16 @@ class Raising(Callback):
 
 
 def run(command, broken, kind=None):
-    trainer = quiet_trainer(
-        FixedWeights({"lost": 1.0}), max_steps=2, max_epochs=-1, limit_val_batches=None, val_check_interval=1
-    )
-    world, task, data = Coin(), LoggingTask(), Seeds(2, 32, 8, 8, 4, seed=0)
+    limits = {"max_steps": 2, "max_epochs": -1, "limit_val_batches": None, "val_check_interval": 1}
+    trainer = quiet_trainer(FixedWeights({"wrong": 1.0}), **limits)
+    world, task, data = BrokenWorld(False), BrokenTask(), Seeds(2, 32, 8, 8, 4, seed=0)
     if broken == "logged":
         task.logging = kind
     elif isinstance(broken, Callback):
         trainer.callbacks.insert(0, broken)
     else:
         {"environment": world, "task": task, "data": data}[broken].raised = kind
-    module = ConstrainedGRPO(
-        CategoricalMLP(1, 2),
-        EnvironmentSampler(world),
-        task,
-        Objective("won", {"lost": Constraint(at_most=0.5)}),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
-        group_size=2,
-    )
-    getattr(trainer, command)(module, data)
+    getattr(trainer, command)(module_of(world, task), data)
 
 
 @pytest.mark.parametrize(
@@ -256,16 +216,9 @@ def interrupt():
     time.sleep(1)
 
 
-@pytest.fixture
-def listening():
-    """Python's own handler."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("time_limit", [None, 10.0])
-def test_a_real_interrupt_passes(time_limit, listening):
+@pytest.mark.parametrize("handler", [signal.default_int_handler], indirect=True)
+def test_a_real_interrupt_passes(time_limit, handler):
     with pytest.raises(KeyboardInterrupt), UserCode("a task"), UserCode("a sampler"):
         called(interrupt, {}, "mine", time_limit)
 
@@ -316,17 +269,14 @@ def test_only_the_exit_at_a_closed_pipe_passes():
             error = SystemExit(1)
             error.__context__ = other
             raise error
-    with pytest.raises(KeyboardInterrupt), UserCode("the pipe"):
-        raise by_signal(KeyboardInterrupt())
     with pytest.raises(UserError, match="Expected the pipe to return"), UserCode("the pipe"):
         interrupt = GeneratorExit()
         interrupt.__context__ = BrokenPipeError()
         raise interrupt
 
 
-def test_a_file_named_like_a_module_of_pythons_is_told(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "random.py").write_text("def reward(completions): return [0.0]")
+def test_a_file_named_like_a_module_of_pythons_is_told(folder):
+    (folder / "random.py").write_text("def reward(completions): return [0.0]")
     with pytest.raises(UserError, match=r"Python's own module random comes before random\.py, try another name"):
         imported("random.reward", "signal 'brief'")
 

@@ -82,18 +82,8 @@ class Listening(StallDetector):
         return stalled
 
 
-def play(
-    bandit: Bandit,
-    controller: Controller,
-    *,
-    floor: float = 0.0,
-    updates: int = 1000,
-    prompts: int = 32,
-    group: int = 16,
-    lr: float = 1.0,
-    seed: int = 0,
-) -> Outcome:
-    """Constrained GRPO with a softmax over the arms as policy, one gradient step an update.
+def play(bandit: Bandit, controller: Controller, *, floor: float = 0.0, updates: int = 1000, seed: int = 0) -> Outcome:
+    """Constrained GRPO with a softmax over the arms as policy; 32 groups of 16 and one gradient step an update.
 
     In the order of the training step: the advantages use the weights from before the update of the multipliers.
     """
@@ -105,22 +95,20 @@ def play(
     estimator = ScalarizedAdvantages("group")
     generator = torch.Generator().manual_seed(seed)
     logits = torch.zeros(len(table), requires_grad=True)
-    optimizer = torch.optim.SGD([logits], lr=lr)
+    optimizer = torch.optim.SGD([logits], lr=1.0)
+    names = ("reward", *objective.constraints)
 
     history = []
     for _ in range(updates):
         weights = dual.module.weights.clone()
         log_probs = logits.log_softmax(0)
-        arms = torch.multinomial(log_probs.detach().exp(), prompts * group, True, generator=generator)
-        arms = arms.view(prompts, group)
-        drawn = torch.rand(prompts, group, 3, generator=generator) < table[arms]
-        names = ("reward", *objective.constraints)
+        arms = torch.multinomial(log_probs.detach().exp(), 32 * 16, True, generator=generator).view(32, 16)
+        drawn = torch.rand(32, 16, 3, generator=generator) < table[arms]
         signals = {name: Signal(value.float()) for name, value in zip(names, drawn.unbind(-1), strict=True)}
 
         rollouts = Rollouts(arms[..., None], torch.ones_like(drawn[..., :1]), {})
-        advantages = estimator(
-            rollouts, group_statistics(objective.components(signals)), objective.component_weights(weights)
-        )
+        statistics = group_statistics(objective.components(signals))
+        advantages = estimator(rollouts, statistics, objective.component_weights(weights))
         entropy = -(log_probs.exp() * log_probs).sum()
         loss = -(advantages * log_probs[arms]).mean() - ENTROPY * entropy
         optimizer.zero_grad()
@@ -136,8 +124,7 @@ def play(
 
     half = torch.stack(history[updates // 2 :])
     reward, *means = half.mean(0).tolist()
-    stalled = detector.stalled
-    reached = None
+    stalled, reached = detector.stalled, None
     if stalled is not None:
         unit = dual.callback.units.at(dual.callback.targets.in_force)[stalled].item()
         reached = bandit.thresholds[stalled] + detector.excess * unit

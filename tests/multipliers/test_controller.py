@@ -1,7 +1,6 @@
 """What every controller promises."""
 
 import copy
-import io
 import math
 
 import pytest
@@ -10,6 +9,8 @@ import torch
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from examples.controllers.nupi import NuPI
 from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam, damped_ascent
+from tests.dual_run import saved
+from tests.multipliers.stepping import step
 
 MAKE = {
     "damped": DampedAscent,
@@ -39,13 +40,6 @@ def run(controller: Controller, steps: list[tuple[torch.Tensor, torch.Tensor]]) 
     for violations, observed in steps:
         controller.step(violations, observed)
     return controller
-
-
-def saved_and_loaded(state: dict) -> dict:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def flat(state: dict) -> dict[str, torch.Tensor]:
@@ -79,7 +73,7 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
 def test_resume_is_exact(make, after: int) -> None:
     steps = batches(100)
     straight = run(make(), steps)
-    state = saved_and_loaded(run(make(), steps[:after]).state_dict())
+    state = saved(run(make(), steps[:after]))
     resumed = make()
     resumed.setup(3)
     resumed.load_state_dict(state)
@@ -106,16 +100,13 @@ def test_weight_follows_violation(make) -> None:
     controller = make()
     controller.setup(2)
     start = controller.weights
-    violated_met = torch.tensor([0.3, -0.3], dtype=torch.float64)
     for _ in range(20):
-        controller.step(violated_met, ALL[:2])
-    assert controller.weights[1] > start[1]
-    assert controller.weights[2] < controller.weights[1]
+        step(controller, 0.3, -0.3)
     peak = controller.weights
+    assert peak[1] > start[1] and peak[2] < peak[1]
     for _ in range(60):
-        controller.step(-violated_met, ALL[:2])
-    assert controller.weights[1] < peak[1]
-    assert controller.weights[2] > peak[2]
+        step(controller, -0.3, 0.3)
+    assert controller.weights[1] < peak[1] and controller.weights[2] > peak[2]
 
 
 @each_controller

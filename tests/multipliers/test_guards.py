@@ -6,20 +6,15 @@ import pytest
 import torch
 
 from lightning_cgrpo.multipliers import ProjectedAscent, SoftmaxAdam, StallDetector, rounded_up
-
-
-def tensor(*numbers: float) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
+from tests.dual_run import numbers as tensor
+from tests.multipliers.stepping import draws, maker
 
 
 def test_saturation() -> None:
-    controller = ProjectedAscent(max_multiplier=4.0)
-    controller.setup(2)
+    controller = maker(ProjectedAscent, 2)(max_multiplier=4.0)
     controller.multipliers.fill_(1.0)
     assert controller.saturation.tolist() == [0.25, 0.25]
-    controller = SoftmaxAdam()
-    controller.setup(2)
-    assert controller.saturation.tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert maker(SoftmaxAdam, 2)().saturation.tolist() == pytest.approx([1 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize(
@@ -56,9 +51,7 @@ class TestStallDetector:
         assert set(self.feed(self.detector(), [0.0] * 30 + [-0.1] * 30)) == {None}
 
     def test_silent_where_a_violation_is_noise(self) -> None:
-        draw = torch.Generator().manual_seed(0)
-        noise = torch.randn(2000, generator=draw, dtype=torch.float64).tolist()
-        assert set(self.feed(self.detector(updates=200), noise)) == {None}
+        assert set(self.feed(self.detector(updates=200), (draws(2000, mean=0.0) / 0.3).tolist())) == {None}
 
     def test_tells_when_it_stops_improving(self) -> None:
         told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])

@@ -1,5 +1,7 @@
 """A rate among the answers for which another signal holds, and limits in a column of the prompts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -35,22 +37,25 @@ def counts(constraint: Constraint, **more: Signal) -> list[list[float]]:
     return objective.counts(objective.made(signals(**more), PROMPTS))["long"].tolist()
 
 
+BUDGET = {"column": "budget"}
+BY_STEP = Signal(torch.full((2, 4, 2), 5.0), opportunities=torch.ones(2, 4, 2))
+UNKNOWN = Signal(torch.ones(2, 4), applicable=torch.tensor([[True] + 3 * [False], 4 * [False]]))
+COUNTS = {
+    "answers for which the signal holds": (LONG, {}, [[1, 0], [2, 1]]),
+    "within a subset": (replace(LONG, where={"language": "en"}), {}, [[1, 0], [2, 0]]),
+    "a mean": (Constraint(signal="tokens", mean_at_most=25, given="right"), {}, [[40, 20], [2, 1]]),
+    "a condition that does not apply": (LONG, {"right": UNKNOWN}, [[0, 0], [1, 0]]),
+    # The first prompt's budget is 5, the second's 30.
+    "above a column": (Constraint(signal="tokens", violated_above=BUDGET, at_most=0.1), {}, [[4, 0], [4, 4]]),
+    "below a column": (Constraint(signal="tokens", violated_below=BUDGET, at_most=0.1), {}, [[0, 1], [4, 4]]),
+    "steps": (Constraint(signal="speed", violated_below=BUDGET, at_most=0.1), {"speed": BY_STEP}, [[0, 8], [8, 8]]),
+}
+
+
 class TestCounts:
-    def test_only_answers_for_which_the_signal_holds_count(self) -> None:
-        assert counts(LONG) == [[1, 0], [2, 1]]
-
-    def test_within_a_subset(self) -> None:
-        constraint = Constraint(
-            signal="tokens", violated_above=20, at_most=0.25, given="right", where={"language": "en"}
-        )
-        assert counts(constraint) == [[1, 0], [2, 0]]
-
-    def test_a_mean_among_them(self) -> None:
-        assert counts(Constraint(signal="tokens", mean_at_most=25, given="right")) == [[40, 20], [2, 1]]
-
-    def test_the_condition_holds_for_no_answer_that_it_does_not_apply_to(self) -> None:
-        unknown = Signal(torch.ones(2, 4), applicable=torch.tensor([[True] + 3 * [False], 4 * [False]]))
-        assert counts(LONG, right=unknown) == [[0, 0], [1, 0]]
+    @pytest.mark.parametrize(("constraint", "more", "expected"), COUNTS.values(), ids=COUNTS)
+    def test_counts(self, constraint: Constraint, more: dict[str, Signal], expected: list[list[float]]) -> None:
+        assert counts(constraint, **more) == expected
 
     def test_a_faulty_condition_holds_for_no_answer(self) -> None:
         objective = Objective("tokens", {"long": LONG})
@@ -58,14 +63,6 @@ class TestCounts:
         right[0, 1] = torch.nan
         made, faults = isolate_faults(objective.made(signals(right=Signal(right)), PROMPTS))
         assert objective.counts(made)["long"].tolist() == [[0, 0], [1, 1]] and faults["right"].tolist() == [1, 0]
-
-    def test_limits_in_a_column(self) -> None:
-        """The first prompt's budget is 5, the second's 30."""
-        assert counts(Constraint(signal="tokens", violated_above={"column": "budget"}, at_most=0.1)) == [[4, 0], [4, 4]]
-        assert counts(Constraint(signal="tokens", violated_below={"column": "budget"}, at_most=0.1)) == [[0, 1], [4, 4]]
-        by_step = Signal(torch.full((2, 4, 2), 5.0), opportunities=torch.ones(2, 4, 2))
-        above = Constraint(signal="speed", violated_below={"column": "budget"}, at_most=0.1)
-        assert counts(above, speed=by_step) == [[0, 8], [8, 8]]
 
 
 class TestAdvantage:
@@ -96,7 +93,7 @@ class TestAdvantage:
         assert abs(value.sum().item()) < 1e-3, "on the whole, the condition is neither learned nor unlearned"
 
     def test_answers_outside_the_subset_are_not_compared(self) -> None:
-        objective = Objective("right", {"long": Constraint(**{**vars(LONG), "where": {"language": "en"}})})
+        objective = Objective("right", {"long": replace(LONG, where={"language": "en"})})
         components = objective.components(objective.made(signals(), PROMPTS))
         assert components.applicable[1].tolist() == [4 * [True], 4 * [False]]
 
@@ -104,8 +101,7 @@ class TestAdvantage:
         """A bandit of three arms for each of two prompts; a linear program knows the optimum."""
         right = np.array([[0.3, 0.6, 0.9], [0.2, 0.5, 0.6]])
         long = np.array([[0.05, 0.3, 0.7], [0.02, 0.1, 0.6]])
-        size = {"updates": 300, "prompts": 16}
-        problem = Conditional(right, long[None], (0.25,), **size, lengths=right, rewarded=True)
+        problem = Conditional(right, long[None], (0.25,), updates=300, prompts=16, lengths=right, rewarded=True)
         policy = train(problem, DampedAscent(), seed=0).mean(0)
         rate = (policy * right * long).sum() / (policy * right).sum()
         assert rate < 0.26
@@ -145,17 +141,19 @@ class TestMeasurement:
 
 
 class TestRefusals:
-    def test_a_condition_by_step(self) -> None:
-        by_step = Signal(torch.ones(2, 4, 3), opportunities=torch.ones(2, 4, 3))
-        with pytest.raises(ObjectiveError, match="given a signal of whole answers, but got 'right', of steps"):
-            counts(LONG, right=by_step)
-
-    def test_a_condition_that_is_a_number(self) -> None:
-        with pytest.raises(ObjectiveError, match="'right', given: to constraint 'long', to be 0 or 1, but got 2"):
-            counts(LONG, right=Signal(2 * torch.ones(2, 4)))
+    @pytest.mark.parametrize(
+        ("right", "words"),
+        [
+            (BY_STEP, "given a signal of whole answers, but got 'right', of steps"),
+            (Signal(2 * torch.ones(2, 4)), "'right', given: to constraint 'long', to be 0 or 1, but got 2"),
+        ],
+    )
+    def test_conditions(self, right: Signal, words: str) -> None:
+        with pytest.raises(ObjectiveError, match=words):
+            counts(LONG, right=right)
 
     def test_columns_of_limits(self) -> None:
-        constraint = Constraint(signal="tokens", violated_above={"column": "budget"}, at_most=0.1)
+        constraint = Constraint(signal="tokens", violated_above=BUDGET, at_most=0.1)
         assert columns_read(constraint) == ["budget"]
 
         def check(budget: object) -> None:

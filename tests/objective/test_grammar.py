@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
-from lightning_cgrpo.multipliers.units import within_groups
+from lightning_cgrpo.multipliers.units import LARGEST, Units, observed_answers, within_groups
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean
 
@@ -40,6 +40,17 @@ class TestMeans:
         objective = Objective("goal", {"kl": Constraint(mean_at_most=0.1), "entropy": Constraint(mean_at_least=1.0)})
         signals = {"goal": Signal(torch.ones(3, 7)), "kl": Signal(torch.arange(21.0).view(3, 7))}
         assert within_groups(objective, signals, ["kl", "entropy"]).tolist() == [[0, 0], [0, 0]]
+        answers = observed_answers(objective, signals, ["kl", "entropy"])
+        assert answers.tolist() == [21, 0] and answers.dtype == torch.float64
+
+    def test_means_alone_are_clamped(self) -> None:
+        """A rate of 1 is 31 units above a threshold of 0.001."""
+        constraints = {"rare": Constraint(at_most=0.001), "steps": Constraint(mean_at_most=10.0)}
+        units = Units(Objective("goal", constraints), standard=True)
+        assert LARGEST == 10
+        for sign in (1.0, -1.0):
+            clamped = units.clamped(sign * torch.tensor([31.6, 31.6]))
+            assert clamped.tolist() == (sign * torch.tensor([31.6, 10.0])).tolist()
 
     def test_equal_answers_have_no_spread_whatever_their_rounding(self) -> None:
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0)})
@@ -51,6 +62,7 @@ class TestMeans:
         assert interval == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
         assert bound.side(*interval) == "undecided" and bound.interval_text(*interval) == "16.89 to 19.11"
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
+        assert bound.interval_text(0.0, 0.0) == "all equal"
 
 
 def test_numbers_are_no_indicators() -> None:
@@ -62,5 +74,4 @@ def test_numbers_are_no_indicators() -> None:
 class TestSchedules:
     def test_a_line(self) -> None:
         constraint = Constraint(at_least=0.99, start=0.90, over=9)
-        assert [constraint.threshold(u) for u in (0, 3, 9, 100)] == pytest.approx([0.90, 0.93, 0.99, 0.99])
-        assert constraint.threshold(9) == 0.99
+        assert [constraint.threshold(u) for u in (0, 3, 9, 100)] == [0.90, pytest.approx(0.93), 0.99, 0.99]

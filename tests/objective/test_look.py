@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,15 @@ def whole(size: int = 1_000_000, **rates: float) -> Evaluation:
         error = (rate * (1 - rate) / size) ** 0.5
         found[name] = ClusteredRate(rate, error, size, size, most=1.0)
     return Evaluation({"reward/mean": 1.0}, {}, size, size, found)
+
+
+def declared(objective: Objective, state: dict[str, Any] | None = None) -> Dual:
+    """The dual of an objective, resumed from a state if there is one."""
+    dual = Dual()
+    dual.declare(objective)
+    if state is not None:
+        dual.load_state_dict(state)
+    return dual
 
 
 @pytest.mark.parametrize("constraints", [1, 3])
@@ -100,38 +110,29 @@ def test_training_aims_at_the_targets_from_yaml_python_and_trl() -> None:
     constraints = {"a": Constraint(at_most=0.15), "b": Constraint(at_most=0.15, aim=0.05)}
     constraints["late"] = Constraint(at_most=0.15, start=0.3, over=10)
     objective = Objective("goal", constraints, LOOK)
-    target = target_of(0.15, LOOK, 3)
-    dual = Dual()
-    dual.declare(objective)
+    target, dual = target_of(0.15, LOOK, 3), declared(objective)
     for targets in (dual.targets, ConstrainedAdvantages(objective).dual.targets):
         targets.enforce(0)
         assert targets.wanted.tolist() == pytest.approx([target, 0.05, 0.3])
         targets.enforce(10)
         assert targets.wanted.tolist() == pytest.approx([target, 0.05, target])
     dual.note_look(objective, whole(a=0.1, b=0.1, late=0.1))
-    resumed = Dual()
-    resumed.declare(objective)
-    resumed.load_state_dict(dual.state_dict())
-    assert torch.equal(resumed.targets.look, dual.targets.look)
+    assert torch.equal(declared(objective, dual.state_dict()).targets.look, dual.targets.look)
     for changed in (
         replace(objective, look=replace(LOOK, prompts=5_000)),
         replace(objective, constraints=constraints | {"a": Constraint(at_most=0.1)}),
     ):
-        resumed = Dual()
-        resumed.declare(changed)
-        resumed.load_state_dict(dual.state_dict())
-        assert torch.equal(resumed.targets.look, look_targets(changed)), "a look that was changed at the resume"
-    declared = {"reward": "goal", "constraints": {"a": {"at_most": 0.15}}, "look": {"prompts": 1_000, "chance": 0.8}}
-    of_yaml = Objective.declared(declared)
+        look = declared(changed, dual.state_dict()).targets.look
+        assert torch.equal(look, look_targets(changed)), "a look that was changed at the resume"
+    text = {"reward": "goal", "constraints": {"a": {"at_most": 0.15}}, "look": {"prompts": 1_000, "chance": 0.8}}
+    of_yaml = Objective.declared(text)
     assert of_yaml.look == Look(1_000, chance=0.8) and round(look_targets(of_yaml).item(), 3) == 0.121
 
 
 def test_training_leaves_room_for_the_error_of_the_validation_that_chooses_the_policy() -> None:
     """One standard error of 400 validation answers inside the look's target; an aim is chosen with its margin."""
     objective = Objective("goal", {"a": Constraint(at_most=0.15), "b": Constraint(at_most=0.15, aim=0.1)}, LOOK)
-    dual = Dual()
-    dual.declare(objective)
-    validation = whole(400, a=0.1, b=0.1)
+    dual, validation = declared(objective), whole(400, a=0.1, b=0.1)
     dual.note_validation(validation.rates)
     dual.note_look(objective, validation)
     dual.targets.answers += 1e12
@@ -145,8 +146,7 @@ def test_training_leaves_room_for_the_error_of_the_validation_that_chooses_the_p
 
 def test_without_a_look_nothing_changes() -> None:
     objective = Objective("goal", BOUNDS)
-    dual = Dual()
-    dual.declare(objective)
+    dual = declared(objective)
     dual.note_look(objective, whole(a=0.1, b=0.0, c=0.0))
     assert dual.targets.wanted.tolist() == pytest.approx([0.15, 0.01, 0.1]) and "look" not in dual.state_dict()
     assert repr(objective) == repr(replace(objective, look=LOOK)), "by which checkpoints know their objective"
@@ -173,8 +173,7 @@ def test_refused(look: object, problem: str) -> None:
 def test_a_run_resumes_before_a_mean_has_a_target() -> None:
     """A checkpoint with a NaN would be refused, and a mean has no target before a validation."""
     objective = Objective("goal", {"speed": Constraint(mean_at_least=4.0, range=[0, 10]), "a": BOUNDS["a"]}, LOOK)
-    dual = Dual()
-    dual.declare(objective)
+    dual = declared(objective)
     dual.enforce(0)
     check_numbers(dual.state_dict(), "LagrangianCallback", "last.ckpt")
     speed, rate = dual.targets.wanted.tolist()

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,42 +36,33 @@ def evaluated(index: list[int], rows: slice = slice(None)) -> Evaluation:
     return evaluation
 
 
-def test_prompts_of_one_sample_are_measured_as_one_prompt_with_all_their_answers() -> None:
-    """As the frames of a pair: metrics are those of all answers, and errors those of three samples."""
-    objective = Objective("goal", {name: CONSTRAINTS[name] for name in ("lava", "polite", "slow")})
-    batch = make_batch(np.random.default_rng(0), (5, 4, 6), False, {name: ["some"] * 5 for name in PARTLY})
-    sums = prompt_sums(objective, batch.signals, batch.rollouts)
-    columns = {"prompt": list("abcde")}
-    paired, merged = RunningSums(), RunningSums()
-    paired.add(sums, PromptGroups(torch.arange(5), columns, torch.tensor([0, 1, 2, 0, 1])))
-    rows = {name: torch.stack([row[0] + row[3], row[1] + row[4], row[2]]) for name, row in sums.items()}
-    merged.add(rows, PromptGroups(torch.arange(3), {"prompt": list("abc")}))
-    found, expected = paired.evaluation(objective), merged.evaluation(objective)
-    assert (found.prompts, found.repeats, found.answers) == (3, 2, 20)
-    assert found.metrics == pytest.approx(expected.metrics)
-    assert found.standard_errors == pytest.approx(expected.standard_errors)
-    for name, rate in expected.rates.items():
-        assert found.rates[name].bounds(0.025) == pytest.approx(rate.bounds(0.025)), name
-
-
-def test_prompts_of_one_cluster_are_measured_as_one_prompt_and_so_are_their_repeats() -> None:
-    """Of six prompts, a repeat joins two clusters: {0, 1, 3, 4}, {2} and {5} are three samples."""
+@pytest.mark.parametrize(
+    ("texts", "about", "samples", "different"),
+    [
+        # The frames of pairs: metrics are those of all answers, and errors those of four samples.
+        ("abcdef", {"sample": torch.tensor([0, 1, 2, 0, 1, 5])}, [[0, 3], [1, 4], [2], [5]], 4),
+        # A repeat joins two clusters.
+        ("abcade", {"clusters": ["log 1", "log 1", "log 2", "log 3", "log 3", "log 4"]}, [[0, 1, 3, 4], [2], [5]], 5),
+    ],
+    ids=["pairs", "clusters"],
+)
+def test_prompts_of_one_sample_are_measured_as_one_prompt_with_all_their_answers(
+    texts: str, about: dict[str, Any], samples: list[list[int]], different: int
+) -> None:
     objective = Objective("goal", {name: CONSTRAINTS[name] for name in ("lava", "polite", "slow")})
     batch = make_batch(np.random.default_rng(0), (6, 4, 6), False, {name: ["some"] * 6 for name in PARTLY})
     sums = prompt_sums(objective, batch.signals, batch.rollouts)
-    clustered, merged = RunningSums(), RunningSums()
-    columns = {"prompt": ["a", "b", "c", "a", "d", "e"]}
-    for part in (slice(0, 4), slice(4, 6)):
-        texts = {"prompt": columns["prompt"][part]}
-        clusters = ["log 1", "log 1", "log 2", "log 3", "log 3", "log 4"][part]
-        rows = {name: row[part] for name, row in sums.items()}
-        clustered.add(rows, PromptGroups(torch.arange(6)[part], texts, clusters=clusters))
-    parts = [[0, 1, 3, 4], [2], [5]]
-    added = {name: torch.stack([row[part].sum() for part in parts]) for name, row in sums.items()}
-    merged.add(added, PromptGroups(torch.arange(3), {"prompt": list("xyz")}))
-    found, expected = clustered.evaluation(objective), merged.evaluation(objective)
-    assert (found.prompts, found.repeats, found.answers, found.different) == (3, 3, 24, 5)
-    assert not found.assumed and expected.assumed
+    together, merged = RunningSums(), RunningSums()
+    for part in [slice(0, 6)] if "sample" in about else [slice(0, 4), slice(4, 6)]:
+        asked = {name: values[part] for name, values in about.items()}
+        prompts = PromptGroups(torch.arange(6)[part], {"prompt": list(texts[part])}, **asked)
+        together.add({name: row[part] for name, row in sums.items()}, prompts)
+    added = {name: torch.stack([row[part].sum() for part in samples]) for name, row in sums.items()}
+    merged.add(added, PromptGroups(torch.arange(len(samples)), {"prompt": list("wxyz")[: len(samples)]}))
+    found, expected = together.evaluation(objective), merged.evaluation(objective)
+    assert (found.prompts, found.repeats) == (len(samples), 6 - len(samples))
+    assert (found.answers, found.different) == (24, different)
+    assert found.assumed == ("clusters" not in about) and expected.assumed
     assert found.metrics == pytest.approx(expected.metrics)
     assert found.standard_errors == pytest.approx(expected.standard_errors)
     for name, rate in expected.rates.items():
@@ -152,8 +144,5 @@ def test_more_batches_carry_that_clusters_are_not_known() -> None:
     assert not known.assumed
     known.extend(unknown)
     assert known.assumed
-
-
-def test_an_evaluation_of_nothing_has_no_answers() -> None:
     nothing = Evaluation()
     assert (nothing.prompts, nothing.answers, nothing.different, nothing.repeats) == (0, 0, 0, 0)

@@ -57,12 +57,11 @@ class TestViolations:
     @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.float64])
     @pytest.mark.parametrize("word", ["at_most", "at_least"])
     def test_indicators_of_any_type(self, word: str, dtype: torch.dtype) -> None:
-        indicator = torch.tensor([[1, 0, 1, 1]])
-        constraint = Constraint(**{word: 0.5})
+        indicator, constraint = torch.tensor([[1, 0, 1, 1]]), Constraint(**{word: 0.5}, signal="x")
         expected, got = Signal(indicator.float()), Signal(indicator.to(dtype))
         for a, b in zip(constraint.violations(expected), constraint.violations(got), strict=True):
             assert a.tolist() == b.tolist()
-        objective = Objective("x", {"c": Constraint(**{word: 0.5}, signal="x")})
+        objective = Objective("x", {"c": constraint})
         values = [objective.components({"x": signal}).values for signal in (expected, got)]
         assert values[0].tolist() == values[1].tolist() and values[1].is_floating_point()
 
@@ -79,15 +78,12 @@ class TestCost:
 
     signal = Signal(torch.tensor([[1.0, 2.0]]), opportunities=torch.tensor([[10.0, 80.0]]))
 
-    def test_a_sum_prefers_the_answer_with_the_higher_rate(self) -> None:
+    def test_the_excess_prefers_the_answer_that_meets_the_threshold_and_a_sum_the_other(self) -> None:
         """A sum is the cost where the task gives it beside a count."""
-        signal = replace(self.signal, count=self.signal.value)
-        wrong, right = Constraint(at_most=0.05).component(signal)[0].tolist()
+        constraint = Constraint(at_most=0.05)
+        assert constraint.component(self.signal)[0].tolist() == pytest.approx((-0.5, 2.0))
+        wrong, right = constraint.component(replace(self.signal, count=self.signal.value))[0].tolist()
         assert wrong > right
-
-    def test_the_excess_prefers_the_answer_that_meets_the_threshold(self) -> None:
-        wrong, right = Constraint(at_most=0.05).component(self.signal)[0].tolist()
-        assert (wrong, right) == pytest.approx((-0.5, 2.0))
 
     @pytest.mark.parametrize("word", ["at_most", "at_least"])
     def test_the_excess_of_an_indicator_is_its_value_up_to_a_constant(self, word: str) -> None:
@@ -115,15 +111,13 @@ class TestCost:
 
 
 def test_component_weights() -> None:
-    objective = Objective(
-        {"goal": 1.0, "speed": 0.5},
-        {
-            "lava": Constraint(at_most=0.01),
-            "seen": Constraint(role="monitor", signal="battery"),
-            "drift": Constraint(mean_at_most=0.1, signal="kl"),
-            "charged": Constraint(at_least=0.9, signal="full"),
-        },
-    )
+    constraints = {
+        "lava": Constraint(at_most=0.01),
+        "seen": Constraint(role="monitor", signal="battery"),
+        "drift": Constraint(mean_at_most=0.1, signal="kl"),
+        "charged": Constraint(at_least=0.9, signal="full"),
+    }
+    objective = Objective({"goal": 1.0, "speed": 0.5}, constraints)
     weights = torch.tensor([0.5, 0.3, 0.1, 0.2], dtype=torch.float64)
     got = objective.component_weights(weights)
     assert got.dtype == torch.float64 and got.tolist() == [0.5, 0.25, 0.3, 0.2]

@@ -105,6 +105,7 @@ def test_constraints(constraint: dict, keyword: str) -> None:
         ({"constraints": {"lava": 0.1}}, "at_most: 0.01"),
         ({"constraints": {"reward": {"at_most": 0.1}}}, "'reward'"),
         ({"constraints": {True: {"at_most": 0.1}}}, "quotes"),
+        ({"reward": {False: 1.0}}, "got False, try quotes"),
         ({"constraints": {"goal": {"at_most": 0.1}, "lava": {"at_most": 2}, "score": {}}}, "'lava'"),
         ({"constraints": {"r/l=a": {"at_most": 0.2}, "r": {"at_most": 0.1, "by": {"l": ["a", "b"]}}}}, "'r/l=a'"),
         ({"constraints": {"low": {"signal": "lava", "at_least": 0.9}, "high": {"signal": "lava", "at_most": 0.5}}},
@@ -133,6 +134,7 @@ def test_what_fits_passes() -> None:
             "short": Constraint(at_most=0.1, signal="tokens", violated_below=1.0),
             "score": Constraint(at_least=1),
             "high": Constraint(at_most=0.5, signal="score", violated_above=0.9),
+            "brief": Constraint(mean_at_most=3, range=(0, 24), signal="tokens"),
             "low": Constraint(at_most=0.6, signal="score", violated_below=0.9),
             "long": Constraint(at_most=0.1, signal="tokens", violated_above={"column": "budget"}, given="goal"),
         },
@@ -147,11 +149,7 @@ VALUES = st.one_of(
         st.sampled_from(["tokens", "x"]), st.one_of(NUMBERS, st.lists(st.integers(1, 3), max_size=3)), max_size=2
     ),
 )
-DECLARATIONS = st.dictionaries(
-    st.sampled_from([field.name for field in fields(Constraint)]),
-    VALUES,
-    max_size=4,
-)
+DECLARATIONS = st.dictionaries(st.sampled_from([field.name for field in fields(Constraint)]), VALUES, max_size=4)
 NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "typo"])
 
 
@@ -174,13 +172,3 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
     assert violations.isfinite().all() and (opportunities >= 0).all()
     assert objective.components(found).values.isfinite().all()
     assert within_groups(objective, found, objective.constraints).isfinite().all()
-
-
-def test_a_name_that_yaml_reads_as_another_value_is_told():
-    with pytest.raises(ObjectiveError, match="got False, try quotes"):
-        Objective({False: 1.0})
-
-
-def test_a_range_may_be_a_tuple():
-    assert Constraint(mean_at_most=3, range=(0, 24)).bound.range == (0, 24)
-    assert Objective("goal", {"hours": Constraint(mean_at_most=3, range=(0, 24))}).constrained

@@ -113,14 +113,8 @@ def test_a_signal_without_a_finite_value_for_20_updates_ends_the_run(folder, fau
 
 
 def test_a_function_that_hangs_ends_the_run_after_the_time_limit(folder):
-    forever = threading.Event()
-    with pytest.raises(UserError, match=r"'reward_of_it' to return within 0.2 s, but got no result, try a larger"):
-        train(folder, lambda completions: forever.wait(), time_limit=0.2)
-    forever.set()
-
-
-def test_an_asynchronous_function_that_hangs_is_cancelled(folder):
-    cancelled = threading.Event()
+    """And is cancelled, if it is asynchronous."""
+    forever, cancelled = threading.Event(), threading.Event()
 
     async def hangs(completions):
         try:
@@ -129,9 +123,11 @@ def test_an_asynchronous_function_that_hangs_is_cancelled(folder):
             cancelled.set()
             raise
 
-    with pytest.raises(UserError, match=r"signal 'reward_of_it' to return within 0.2 s"):
-        train(folder, hangs, time_limit=0.2)
+    for function in (lambda completions: forever.wait(), hangs):
+        with pytest.raises(UserError, match=r"'reward_of_it' to return within 0.2 s, but got no result, try a larger"):
+            train(folder, function, time_limit=0.2)
     assert cancelled.wait(5)
+    forever.set()
 
 
 def test_a_time_limit_that_is_kept_changes_nothing(folder):

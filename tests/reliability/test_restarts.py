@@ -1,10 +1,11 @@
-"""Restarts by torchrun on two nodes and by Ray Train: the same command, with ``--ckpt_path=auto``."""
+"""Killed runs that are started again, by torchrun on two nodes and by Ray Train, too, and what ends with a process."""
 
 import importlib.util
 import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import kill_loop
 from benchmarks.run_differences import differences
@@ -138,9 +140,8 @@ TorchTrainer(
         self.start(sys.executable, "-c", self.script, str(folder), *self.arguments)
 
     def kill(self, rank: int, container: bool) -> bool:
-        return end(
-            [int(file.read_text()) for file in self.folder.glob("process_*" if container else f"process_{rank}")]
-        )
+        files = self.folder.glob("process_*" if container else f"process_{rank}")
+        return end([int(file.read_text()) for file in files])
 
     def close(self) -> None:
         for process in self.started:
@@ -173,19 +174,16 @@ def test_a_run_whose_processes_are_killed_at_random_equals_a_whole_run(launcher,
             rank, container = draw.randrange(2), draw.random() < 0.3
             if run.kill(rank, container):
                 kills += 1
-                victim = f"process {rank}{' and its container' * container}"
-                print(
-                    f"kill {kills}: {victim}, {run.updates()} updates, {time.monotonic() - started:.0f} s", flush=True
-                )
+                victim = f"process {rank}{' and its container' * container}, {run.updates()} updates"
+                print(f"kill {kills}: {victim}, {time.monotonic() - started:.0f} s", flush=True)
         statuses = [process.wait(PATIENCE) for process in run.started]
     finally:
         run.close()
     text = run.output()
     assert not any(statuses), text[-3000:]
     # Workers of Ray call `main`, which leaves errors to Ray.
-    assert launcher is RayTrain or re.search(
-        r"but process [01] on 127\.0\.0\.1 is lost, as process [01] found", text
-    ), text[-3000:]
+    lost = r"but process [01] on 127\.0\.0\.1 is lost, as process [01] found"
+    assert launcher is RayTrain or re.search(lost, text), text[-3000:]
     assert len(list(killed.glob("runs/run/version_*"))) > 1
     kill_loop.Run(whole, "gridworld", "ddp", f"--trainer.max_steps={UPDATES}").finish()
     assert list(differences(killed, whole)) == []
@@ -210,3 +208,62 @@ def test_what_libraries_say_of_a_lost_process(text):
     assert of_a_lost_process(ValueError(text)) is None
     error.__cause__.__cause__, error.__cause__.args = error, ("No space left on device",)  # a circle
     assert of_a_lost_process(error) is None
+
+
+@pytest.mark.slow
+def test_killed_runs_go_on_as_if_they_had_not_been(monkeypatch):
+    """Three kinds, both tasks, one process and two; the third leaves a part of a directory."""
+    for number in (5, 10, 11, 15):
+        (trial,) = kill_loop.main(["--kills=1", f"--first={number}", "--seed=1"])
+        assert trial.differences == []
+
+
+def test_what_differs_is_told(tmp_path):
+    runs = []
+    for name in ("run", "whole"):
+        version = tmp_path / name / "runs/run/version_0"
+        (version / "checkpoints").mkdir(parents=True)
+        state = {"callbacks": {"Checkpoints{}": name}, "state_dict": {"a": torch.zeros(2)}, "loops": [1, {"b": 2}]}
+        torch.save(state, version / "checkpoints/last.ckpt")
+        (version / "metrics.csv").write_text("rate,step,time/score\n0.5,0,1\n0.25,1,2\n")
+        runs.append(tmp_path / name)
+    assert list(differences(*runs)) == []
+    torch.save({**state, "loops": [1, {"b": 3}]}, runs[0] / "runs/run/version_0/checkpoints/last.ckpt")
+    (runs[0] / "runs/run/version_0/metrics.csv").write_text("rate,step,time/score\n0.5,0,9\n")
+    shutil.copytree(runs[0] / "runs/run/version_0", runs[0] / "runs/run/version_1")
+    (runs[0] / "runs/run/version_1/metrics.csv").write_text("rate,step,time/score\n0.75,0,9\n")
+    assert list(differences(*runs)) == [
+        "checkpoint.loops[1].b: 3, not 2",
+        "(0, 'rate') logged as 0.5 and 0.75",
+        "(1, 'rate') logged as None, not 0.25",
+    ]
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from lightning.pytorch import Callback
+
+class Differ(Callback):
+    def on_train_batch_end(self, trainer, *_):
+        Path(f"process_{trainer.global_rank}").write_text(str(os.getpid()))
+        if trainer.global_rank:
+            time.sleep(1000)  # as in a collective that the other doesn't come to
+        while not Path("process_1").exists():
+            time.sleep(0.05)
+        raise ValueError("only here")
+"""
+
+
+@pytest.mark.slow
+def test_the_others_are_ended_when_the_first_fails(tmp_path):
+    (tmp_path / "differ.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "lightning_cgrpo", "fit", "-c", "configs/gridworld.yaml", "--trainer.devices=2"]
+    command += ["--trainer.max_steps=3", "--callbacks.initial_rates=null", "--callbacks.differ=differ.Differ"]
+    command += ["--data.prompts_per_update=2", "--callbacks.pictures=null", "--trainer.limit_val_batches=0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=300)
+    assert result.returncode == 1 and b"only here" in result.stderr
+    other = int((tmp_path / "process_1").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)

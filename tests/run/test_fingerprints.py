@@ -16,8 +16,6 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.run.reads import reads_of
 
-CODE = '"""Rewards."""\n\ndef brief(texts):\n    """Short."""\n    return [-len(t) for t in texts]  # a comment\n'
-
 
 def test_prompts() -> None:
     rows = [{"prompt": "2 + 2?", "answer": 4}, {"prompt": " 2 + 2? ", "answer": 5}, {"prompt": "3?", "answer": 4}]
@@ -125,25 +123,6 @@ def test_images_and_other_values_of_libraries_count_by_content() -> None:
     assert torch.equal(found[0], found[1]), "made anew, at other addresses"
     assert len({*found[1:, 0].tolist()}) == 4
     assert found[0, 1] == found[3, 1] == found[4, 1] != found[2, 1]
-
-
-@pytest.mark.parametrize(
-    ("change", "differs"),
-    [
-        (("a comment", "another comment"), False),
-        (('"""Short."""', '"""Longer words."""'), False),
-        (("texts", "answers"), True),
-        (("-len(t)", "-2 * len(t)"), True),
-    ],
-)
-def test_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], differs: bool) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    file = tmp_path / "rewards_of_this_test.py"
-    file.write_text(CODE)
-    before = reads_of(["rewards_of_this_test.brief", "torch.nn.Linear", "no text", "lightning_cgrpo.Task"]).code
-    assert list(before) == ["rewards_of_this_test"]
-    file.write_text(CODE.replace(*change))
-    assert (reads_of(["rewards_of_this_test.brief"]).code != before) == differs
 
 
 @pytest.mark.parametrize("initialized", [True, False], ids=["", "no __init__.py"])

@@ -1,7 +1,6 @@
 """Which runs are of one method."""
 
 import json
-import sys
 
 import pytest
 
@@ -69,15 +68,6 @@ def test_callbacks_that_only_show_say_so_themselves():
     assert {name for name in classes if not only_shows(f"lightning_cgrpo.callbacks.{name}")} == learning
     assert only_shows("SampleAnswers") and only_shows("lightning_cgrpo.callbacks.moved_since.SampleAnswers")
     assert only_shows("lightning.pytorch.callbacks.ModelCheckpoint") and not only_shows("mine.ModelCheckpoint")
-
-
-def test_own_callbacks_count_unless_they_say_otherwise(tmp_path, monkeypatch):
-    text = "class Counts:\n    changes_learning = True\n\nclass Shows:\n    changes_learning: bool = False\n"
-    (tmp_path / "own_callbacks.py").write_text(text)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert key({"callbacks.own": {"class_path": "own_callbacks.Shows"}}) == key()
-    assert key({"callbacks.own": {"class_path": "own_callbacks.Counts"}}) != key()
-    assert "own_callbacks" not in sys.modules
 
 
 def test_a_folder_counts_by_its_name_alone():

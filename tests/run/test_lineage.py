@@ -3,14 +3,17 @@
 import json
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from lightning_cgrpo.callbacks.tested_prompts import TestedPrompts
+from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.run.fingerprints import file_fingerprints
 from lightning_cgrpo.run.lineage import FILE, read_lineage, write_lineage
 from lightning_cgrpo.run.looks import Ledger, company_of, used_prompts
-from lightning_cgrpo.run.manifest import Manifest, differences
+from lightning_cgrpo.run.manifest import KEY, Manifest, differences
 from lightning_cgrpo.run.register import Register, shown_by
 
 OURS, OTHERS = shown_by([1.0, 2.0]), shown_by([3.0])
@@ -48,11 +51,30 @@ def test_looks_at_an_ancestor_count_in_another_project(exported, tmp_path):
     assert used_prompts(looks, {}).looked == {1.0, 2.0, 7.0}
 
 
-def test_an_export_of_an_unwritable_project_has_its_record(exported, tmp_path, monkeypatch):
+@pytest.fixture
+def unwritable(monkeypatch):
+    """Makes the register of every project unwritable."""
+
     def refused(*_):
         raise PermissionError("not yours")
 
-    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    return lambda: monkeypatch.setattr("filelock.FileLock.acquire", refused)
+
+
+def test_a_test_of_an_unwritable_project_has_results_and_tells_that_no_certificate_will_know(folder, unwritable):
+    data = GridworldDataModule(prompts_per_update=4, train_prompts=12, val_prompts=4)
+    trainer = SimpleNamespace(datamodule=data, ckpt_path=str(folder / "last.ckpt"))
+    callback = TestedPrompts()
+    callback.on_load_checkpoint(trainer, None, {KEY: Manifest({}, lineage=("a run",)).state(), "global_step": 3})
+    callback.on_test_end(trainer, None)
+    assert [(entry["event"], entry["update"]) for entry in Register(folder).entries()] == [("test", 3)]
+    unwritable()
+    with pytest.warns(UserWarning, match="No certificate will tell of this test. Expected to record"):
+        callback.on_test_end(trainer, None)
+
+
+def test_an_export_of_an_unwritable_project_has_its_record(exported, tmp_path, unwritable):
+    unwritable()
     (exported / FILE).unlink()
     with pytest.warns(UserWarning, match=r"count only with its lineage.json. Expected to record .*not yours"):
         write_lineage(exported, Manifest({}, lineage=("ancestor",), project=str(tmp_path / "first")), "weights")

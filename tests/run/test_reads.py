@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.run.reads import SMALL, Reads, reads_in, reads_of
+from tests.refusals import refused
 
 REWARD = "def reward(completions):\n    return [SIGN * len(text) for text in completions]\n"
 Change = Callable[[Path], None]
@@ -22,37 +22,32 @@ def write(folder: Path, name: str, text: str) -> None:
     file.write_text(text)
 
 
+BY_MODULE = "SIGN = 1\n", "SIGN = -1\n"
+HERE = "import os, json, importlib\nfrom pathlib import Path\n"
 SOURCES = {
-    "a file": ("import json\nSIGN = json.load(open('sign_here.json'))\n", "sign_here.json", "1", "-1"),
+    "a file": ("SIGN = json.load(open('sign_here.json'))", "sign_here.json", "1", "-1"),
     "a file beside the module": (
-        "from pathlib import Path\nSIGN = int((Path(__file__).parent / 'data' / 'sign.txt').read_text())\n",
-        *("data/sign.txt", "1", "-1"),
+        "SIGN = int((Path(__file__).parent / 'data' / 'sign.txt').read_text())", "data/sign.txt", "1", "-1"
     ),
     "a joined path": (
-        "import os\nSIGN = int(open(os.path.join(os.path.dirname(__file__), 'data', 'sign.txt')).read())\n",
+        "SIGN = int(open(os.path.join(os.path.dirname(__file__), 'data', 'sign.txt')).read())",
         *("data/sign.txt", "1", "-1"),
     ),
     "importlib": (
-        "import importlib\nSIGN = importlib.import_module('sign_module_of_reads').SIGN\n",
-        *("sign_module_of_reads.py", "SIGN = 1\n", "SIGN = -1\n"),
+        "SIGN = importlib.import_module('sign_module_of_reads').SIGN", "sign_module_of_reads.py", *BY_MODULE
     ),
     "a computed import": (
-        "import importlib\nSIGN = importlib.import_module('_'.join(['sign', 'computed'])).SIGN\n",
-        *("sign_computed.py", "SIGN = 1\n", "SIGN = -1\n"),
+        "SIGN = importlib.import_module('_'.join(['sign', 'computed'])).SIGN", "sign_computed.py", *BY_MODULE
     ),
     "an installed package": (
-        "from package_of_reads import SIGN\n",
-        *("lib/site-packages/package_of_reads/__init__.py", "SIGN = 1\n", "SIGN = -1\n"),
+        "from package_of_reads import SIGN", "lib/site-packages/package_of_reads/__init__.py", *BY_MODULE
     ),
-    "an installed package in place": (
-        "from placed_of_reads import SIGN\n",
-        *("src/placed_of_reads.py", "SIGN = 1\n", "SIGN = -1\n"),
-    ),
+    "an installed package in place": ("from placed_of_reads import SIGN", "src/placed_of_reads.py", *BY_MODULE),
     "a docstring in use": (
-        "import doc_of_reads\nSIGN = int(doc_of_reads.__doc__)\n",
-        *("doc_of_reads.py", '"""1"""\n', '"""-1"""\n'),
+        "import doc_of_reads\nSIGN = int(doc_of_reads.__doc__)", "doc_of_reads.py", '"""1"""\n', '"""-1"""\n'
     ),
 }  # fmt: skip
+"""By kind: how a module gets the sign, from which file, and the file's content before and after."""
 
 
 class InPlace:
@@ -67,18 +62,17 @@ class InPlace:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path / "lib/site-packages"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, InPlace(tmp_path)])
-    return tmp_path
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(folder / "lib/site-packages"))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, InPlace(folder)])
+    return folder
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_negated_reward_is_another(here: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     sign, file, before, after = SOURCES[source]
-    write(here, "reward_of_reads.py", sign + REWARD)
+    write(here, "reward_of_reads.py", f"{HERE}{sign}\n{REWARD}")
     write(here, file, before)
     if source == "a computed import":  # told as far as it is imported
         module = importlib.util.module_from_spec(InPlace(here).find_spec("none") or spec_of(here / file))
@@ -119,26 +113,23 @@ def test_the_schema_of_a_tool_is_its_docstring(here: Path) -> None:
 
 
 def test_listed_files_folders_and_packages(here: Path) -> None:
-    places = {
-        "signs/one.txt": "signs",
-        "other.bin": "other.bin",
-        "lib/site-packages/listed_of_reads.py": "listed_of_reads",
-    }
-    for file, listed in places.items():
+    package = "lib/site-packages/listed_of_reads.py"
+    for file, listed in {"signs/one.txt": "signs", "other.bin": "other.bin", package: "listed_of_reads"}.items():
         write(here, file, "1")
         settings = {"model.task.reads": [listed]}
         importlib.invalidate_caches()
         before = reads_in(settings)
         write(here, file, "-1")
         assert reads_in(settings) != before == before
-    with pytest.raises(UserError, match="Expected reads to list files, folders or packages, but there is no 'gone'"):
-        reads_in({"model.task.reads": ["gone"]})
+    words = "Expected reads to list files, folders or packages, but there is no 'gone'"
+    assert words in refused(reads_in, {"model.task.reads": ["gone"]})
 
 
 def test_what_changes_no_reward_is_no_difference(here: Path) -> None:
     """Comments, files that are written, large installed packages of equal version, and other programs' files."""
     write(here, "reward_of_reads.py", "open('log.txt', 'w').write('x')\nSIGN = 1\n" + REWARD)
-    before = reads_of(["reward_of_reads.reward", "torch.nn.Linear", "prompts.jsonl", "no text. At all."])
+    others = ["torch.nn.Linear", "lightning_cgrpo.Task", "prompts.jsonl", "no text. At all."]
+    before = reads_of(["reward_of_reads.reward", *others])
     assert [*before.code] == ["reward_of_reads"] and [*before.versions] == ["torch"] and not before.found
     write(here, "log.txt", "x")
     write(here, "prompts.jsonl", "x")
@@ -177,15 +168,14 @@ def test_a_large_file_is_not_read_and_an_unreadable_one_is_no_error(
     with (here / "large.bin").open("wb") as file:
         file.truncate(SMALL + 1)
 
-    def refused(file: Path) -> str:
+    def unreadable(file: Path) -> str:
         raise PermissionError(file)
 
-    monkeypatch.setattr("lightning_cgrpo.run.reads.file_fingerprint", refused)
+    monkeypatch.setattr("lightning_cgrpo.run.reads.file_fingerprint", unreadable)
     found = reads_of(["reward_of_reads.reward"]).found
     [(name, told)] = found.items()
     assert name == "reward_of_reads, large.bin" and told.startswith(f"{SMALL + 1} bytes")
-    with pytest.raises(UserError, match=r"to list what can be read, but got 'small\.txt'"):
-        reads_in({"model.task.reads": ["small.txt"]})
+    assert "to list what can be read, but got 'small.txt'" in refused(reads_in, {"model.task.reads": ["small.txt"]})
 
 
 @pytest.mark.parametrize("text", ["~~~", "~", "~nobody_of_this_name/sign", "\\0", "$NOT_SET/a", "x" * 5000])

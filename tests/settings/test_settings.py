@@ -1,5 +1,6 @@
-"""Every setting of every shipped configuration is told when it changes or goes, or refused, or changes no number."""
+"""Settings of configurations and objects: each is told when it changes or goes, or refused, or changes no number."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.settings.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.settings.effects import EFFECTS, NUMBERLESS, Effect, effect_of, only_shows
-from lightning_cgrpo.settings.objects import described
+from lightning_cgrpo.settings.objects import Stated, described
 from lightning_cgrpo.settings.settings import UNSET, differing, settings_of
 from tests.bases import base_of
 
@@ -125,19 +126,19 @@ def test_the_range_of_a_mean_is_no_setting_and_a_column_of_that_name_is() -> Non
 
 
 def test_what_only_shows_is_no_setting() -> None:
-    shown = {
-        "trainer": {"logger": False, "enable_progress_bar": False},
-        "callbacks": {"a": {"class_path": "lightning_cgrpo.callbacks.Pictures"}},
-    }
-    assert settings_of(shown) == {}
+    callbacks = {"a": {"class_path": "lightning_cgrpo.callbacks.Pictures"}}
+    assert settings_of({"trainer": {"logger": False, "enable_progress_bar": False}, "callbacks": callbacks}) == {}
 
 
 def test_an_own_callback_that_only_shows_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As docs/callbacks.md marks one: the name of the run and a resume say the same of it."""
-    (tmp_path / "own_showing.py").write_text("class Shows:\n    changes_learning = False\n\nclass Pictures: ...\n")
+    shows = "class Shows:\n    changes_learning = False\n\nclass Declares:\n    changes_learning: bool = False\n"
+    counts = "class Counts:\n    changes_learning = True\n\nclass Pictures: ...\n"
+    (tmp_path / "own_showing.py").write_text(shows + counts)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Shows"}}}) == {}
-    assert settings_of({"callbacks": {"mine": {"class_path": "own_showing.Counts"}}}) != {}
+    for name, only in {"Shows": True, "Declares": True, "Counts": False, "Pictures": False, "Unknown": False}.items():
+        assert (settings_of({"callbacks": {"mine": {"class_path": f"own_showing.{name}"}}}) == {}) == only
+    assert "own_showing" not in sys.modules
     with_own = Manifest(settings_of({"callbacks": {"mine": {"class_path": "own_showing.Pictures"}}}))
     told = differences(Manifest(settings_of({})), with_own)
     assert told == ["callbacks.mine unset -> own_showing.Pictures"], "though a shipped class has its name"
@@ -180,12 +181,34 @@ def test_objects_are_described_as_a_configuration_states_them() -> None:
     of_library = described(_Holder(pytest.approx(1)))["init_args"]["other"]
     assert of_library.endswith(".ApproxScalar"), "the arguments of libraries' objects are their own"
     inner = {"class_path": path, "init_args": {"other": [1, "a"], "rate": 0.25}}
-    assert described(_Holder(_Holder([1, "a"], 0.25))) == {
-        "class_path": path,
-        "init_args": {"other": inner, "rate": 0.5},
-    }
+    expected = {"class_path": path, "init_args": {"other": inner, "rate": 0.5}}
+    assert described(_Holder(_Holder([1, "a"], 0.25))) == expected
     itself = _Holder()
     itself.other = itself
     assert described(itself)["class_path"] == path
     assert described(_Holder(list(range(2_000))))["init_args"] == {"rate": 0.5}, "data is no setting"
     assert settings_of({"model": described(Optimization(kl_weight=0.3))})["model.kl_weight"] == 0.3
+
+
+class Judge(Stated):
+    def __init__(self, key: str, words: frozenset[str] = frozenset()) -> None:
+        self.key, self.words = key, words
+
+
+def test_a_value_of_the_environment_is_written_as_a_short_hash(monkeypatch):
+    found = []
+    for secret in ("sk-1234567890", "sk-0987654321"):
+        monkeypatch.setenv("JUDGE_OF_OBJECTS", secret)
+        made = {"judge": Judge(secret), "plain": [secret, "a text of no secret"]}
+        found.append(settings_of({"model": described(made)}))
+        assert secret not in repr(found)
+    assert found[0]["model.judge.key"].startswith("${oc.env:JUDGE_OF_OBJECTS} (")
+    assert found[0] != found[1] and found[0]["model.plain"][1] == "a text of no secret"
+    monkeypatch.setenv("JUDGE_OF_OBJECTS", "short")
+    assert described("short") == "short"
+
+
+def test_a_set_has_one_order():
+    letters = [chr(number) for number in range(97, 123)]
+    assert described(frozenset(letters)) == described({*reversed(letters)}) == letters
+    assert described({2, "a", None}) == ["a", 2, None]

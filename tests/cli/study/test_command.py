@@ -11,9 +11,9 @@ import pytest
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.study import command
-from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.run.runs import read_record
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[3]
 STUDY = """
@@ -63,10 +63,8 @@ def test_from_the_file_to_the_report(study, tmp_path, capsys):
     assert "(`study --list` says why): bad,seed=0, bad,seed=1.\n" in page
     assert "| rewards | 2 | " in page and "| advantages | 2 | " in page.partition("## Cost")[2]
     main(["study", "mine.yaml", "--list"])
-    assert (
-        "bad,seed=0: failed: Expected argument" in (listed := capsys.readouterr().out)
-        and "advantages,seed=1: finished" in listed
-    )
+    listed = capsys.readouterr().out
+    assert "bad,seed=0: failed: Expected argument" in listed and "advantages,seed=1: finished" in listed
     # On another machine, with the results alone.
     (tmp_path / "runs").rename(tmp_path / "results")
     for folder in (tmp_path / "results/mine").glob("*seed=*"):
@@ -97,8 +95,8 @@ def test_an_interrupted_run_is_resumed(study, tmp_path):
     assert record.updates == UPDATES and None not in record.saved.series["reward/mean"]
 
 
-def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("study")
+def test_errors_before_anything_is_trained(tmp_path):
     (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
     (tmp_path / "runs/mine/rewards,seed=1/version_0").mkdir(parents=True)
     (tmp_path / "runs/mine/rewards,seed=1/version_0/config.yaml").write_text("")
@@ -108,8 +106,7 @@ def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
         ("mine.yaml", "--out", "mine.yaml"): "Expected --out to be a folder",
         ("configs/studies/gsm8.yaml",): "Did you mean 'configs/studies/gsm8k.yaml'",
     }.items():
-        with pytest.raises(UserError, match=complaint):
-            main(["study", *arguments])
+        assert complaint in refused(main, ["study", *arguments])
     assert [path.name for path in (tmp_path / "runs/mine").iterdir()] == ["rewards,seed=1"]
 
 

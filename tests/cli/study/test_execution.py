@@ -80,9 +80,8 @@ def test_failures_are_named_by_the_last_line_of_their_error_and_the_rest_is_fini
         "early": "its process ended without an error after 4 of 10 updates",  # as by sys.exit(0) in a reward function
     }
     assert {run.name: error for run, error in ended.items()} == {run.name: errors[run.variant] for run in runs}
-    assert state(runs[0]) == "failed at 4 of 10: no room" and state(runs[3]).startswith(
-        "failed at 4 of 10: its process"
-    )
+    assert state(runs[0]) == "failed at 4 of 10: no room"
+    assert state(runs[3]).startswith("failed at 4 of 10: its process")
 
 
 def test_a_failure_after_training_is_no_reason_to_train_again():

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.cli.study.command import report
-from lightning_cgrpo.cli.study.state import (
-    Results,
-    check_distinct,
-    digest_now,
-    identity,
-    note,
-    state,
-    weights,
-)
+from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
@@ -149,11 +141,9 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
     files = {"rewards_of_study.py": REWARDS, "prompts.jsonl": PROMPTS, "rules/words.txt": "rules"}
     for name, text in files.items():
         (folder / name).write_text(text)
-    task = (
-        "--model.task={class_path: FunctionTask, init_args: {signals: {brief: rewards_of_study.brief}, reads: [rules]}}"
-    )
-    data = ("--data=PromptDataModule", "--data.path=prompts.jsonl")
-    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", *data, task), "runs/a")
+    own = ("--data=PromptDataModule", "--data.path=prompts.jsonl", "--model.task=FunctionTask")
+    own += ("--model.task.signals={brief: rewards_of_study.brief}", "--model.task.reads=[rules]")
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", *own), "runs/a")
     prompts = source_fingerprints(PromptDataModule("prompts.jsonl").source("train"))
     reads = reads_of(["rewards_of_study.brief"])
     reads.add(["rules"])

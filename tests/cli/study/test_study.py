@@ -1,25 +1,25 @@
-"""Study files: how they are read, their errors, and that the variants of the shipped ones differ."""
+"""Study files: how they are read, their errors, and that shipped variants differ and pages are right."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.cli.study.study import configuration, read_study
-from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.settings.configuration import PACKAGED
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "configs/studies").glob("*.yaml"))
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(folder):
     """Writes a study file, and reads it."""
-    monkeypatch.chdir(tmp_path)
 
     def write(text):
-        (tmp_path / "mine.yaml").write_text(text)
+        (folder / "mine.yaml").write_text(text)
         return read_study("mine.yaml")
 
     return write
@@ -65,22 +65,20 @@ ERRORS = {
 
 @pytest.mark.parametrize("line", ERRORS)
 def test_errors_are_one_line(study, line):
-    with pytest.raises(UserError) as caught:
-        study(f"{BASE}{line}\n")
-    assert ERRORS[line] in str(caught.value) and "\n" not in str(caught.value)
+    assert ERRORS[line] in refused(study, f"{BASE}{line}\n")
 
 
-RUN_ERRORS = {
-    "--trainer.max_step=3": "Did you mean 'max_steps'",
-    "--trainer.logger=WandbLogger": "TensorBoardLogger or a CSVLogger",
-}
-
-
-@pytest.mark.parametrize("arguments", RUN_ERRORS)
-def test_errors_of_a_variant_name_it(study, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--trainer.max_step=3", "Did you mean 'max_steps'"),
+        ("--trainer.logger=WandbLogger", "TensorBoardLogger or a CSVLogger"),
+    ],
+)
+def test_errors_of_a_variant_name_it(study, arguments, words):
     (run,) = study(f"{BASE}variants: {{a: '{arguments}'}}\n").runs
-    with pytest.raises(UserError, match=f"Variant 'a': .*{RUN_ERRORS[arguments]}"):
-        configuration(run)
+    message = refused(configuration, run)
+    assert message.startswith("Variant 'a': ") and words in message
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
@@ -90,3 +88,27 @@ def test_shipped_variants_differ(file):
     configurations = [configuration(run) for run in study.runs if run.seed == study.seeds[0]]
     parts = [[one["model"], one["data"], one["callbacks"]["multipliers"]] for one in configurations]
     assert len({json.dumps(part, sort_keys=True, default=str) for part in parts}) == len(study.variants)
+
+
+PAGE = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
+YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_first_study_of_the_page(study):
+    found = study(YAML[0])
+    assert len({run.name for run in found.runs}) == 9 and found.after and found.at_once == 2
+    assert all(configuration(run)["trainer"]["max_steps"] == 2000 for run in found.runs)
+
+
+def test_a_user_s_own_problem(folder):
+    (folder / "mine.yaml").write_text(YAML[1])
+    (folder / "study.yaml").write_text(YAML[2])
+    (functions,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    assert functions.strip() in tour
+    study = read_study("study.yaml")
+    for run in study.runs:
+        model = configuration(run)["model"]["init_args"]
+        assert model["task"]["init_args"]["signals"].keys() == {"brief", "says_it"}
+        assert model["policy"]["init_args"]["model"] == "models/tiny-qwen2"
+    assert [run.name for run in study.runs[:2]] == ["softmax,seed=0", "pid,seed=0"] and len(study.runs) == 6

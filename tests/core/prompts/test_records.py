@@ -86,65 +86,47 @@ def test_a_parquet_text_that_is_not_utf8_is_named(tmp_path):
         read_records(file)
 
 
-@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
-def test_an_empty_file_is_named(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(RecordError, match=name):
-        read_records(tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "content", "asked", "words"),
+    [
+        ("train.jsonl", "", "train.jsonl", r"train\.jsonl"),
+        ("train.parquet", "", "train.parquet", r"train\.parquet"),
+        ("prompts.jsonl", '{"prompt": "a"}', "promts.jsonl", r"promts\.jsonl, but .* Did you mean 'prompts\.jsonl'\?"),
+        ("train.jsonl", '{"a": "x"}', "nowhere/train.jsonl", "there is none"),
+        ("train.jsonl", '{"a": "x"}', "none", "Expected a file or a folder at .*none"),
+        ("dataset_info.json", "{}", "", r"`save_to_disk` wrote, try dataset\.to_parquet\('train\.parquet'\)"),
+    ],
+)
+def test_what_holds_no_records_is_named_and_a_misspelled_file_is_guessed(tmp_path, name, content, asked, words):
+    (tmp_path / name).write_text(content)
+    (tmp_path / "other.csv").write_text("a\nx\n")
+    with pytest.raises(RecordError, match=words):
+        read_records(tmp_path / asked)
 
 
-def test_a_misspelled_file_is_guessed(tmp_path):
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
-    with pytest.raises(RecordError, match=r"promts\.jsonl, but .* Did you mean 'prompts\.jsonl'\?"):
-        read_records(tmp_path / "promts.jsonl")
-
-
-def test_a_missing_path_is_named(tmp_path):
-    with pytest.raises(RecordError, match=r"Expected a file or a folder at .*none"):
-        read_records(tmp_path / "none")
-
-
-def test_a_folder_of_save_to_disk_is_named_with_a_file_to_write(tmp_path):
-    (tmp_path / "dataset_info.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"`save_to_disk` wrote, try dataset\.to_parquet\('train\.parquet'\)"):
-        read_records(tmp_path)
-
-
-def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
+def test_a_name_is_loaded_by_the_datasets_library(folder, monkeypatch):
     def load_dataset(name, subset, split):
         if split != "test":
             raise ConnectionError("no network")
         assert (name, subset) == ("openai/gsm8k", "main")
         return ROWS
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr("lightning_cgrpo.core.prompts.records.hub_answers", lambda: True)
     records = read_records("openai/gsm8k", "test", "main")
     assert [record.values for record in records] == ROWS
     assert records[1].where == "openai/gsm8k [test], row 2"
-    with pytest.raises(
-        RecordError, match=r"'openai/gsm8k' to be a file, .* split 'train' gave ConnectionError: no net"
-    ):
+    words = "'openai/gsm8k' to be a file, .* split 'train' gave ConnectionError: no net"
+    with pytest.raises(RecordError, match=words):
         read_records("openai/gsm8k", "train", "main")
 
 
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, library):
-    path = "openai/gsm8k" if library == "datasets" else write_parquet(tmp_path / "train.parquet")
-    monkeypatch.chdir(tmp_path)
+def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch, library):
+    path = "openai/gsm8k" if library == "datasets" else write_parquet(folder / "train.parquet")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(RecordError, match=rf"`{library}` to be installed.*pip install -c .*\[data\]"):
         read_records(path)
-
-
-def test_a_missing_file_is_answered_by_the_nearest_name(tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"a": "x"}\n')
-    (tmp_path / "other.csv").write_text("a\nx\n")
-    with pytest.raises(RecordError, match=r"there is none .*[Dd]id you mean .?train\.jsonl"):
-        read_records(tmp_path / "trian.jsonl")
-    with pytest.raises(RecordError, match="there is none"):
-        read_records(tmp_path / "nowhere" / "train.jsonl")
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: (inner, 1)])

@@ -72,19 +72,23 @@ def test_bounds_rarely_miss(rate, correlation, level):
         assert naive > 4 * level
 
 
+def missed(draw, rate, repetitions):
+    """Shares of samples of unequal opportunities, as `draw` gives them, whose bounds are above and below the rate."""
+    generator, missed = np.random.default_rng(0), np.zeros(2)
+    for _ in range(repetitions):
+        found = of_unequal(*draw(generator))
+        low, high = found.bounds(0.025) if found else (0, 1)
+        missed += low > rate, high < rate
+    return missed / repetitions
+
+
 @pytest.mark.parametrize("kind", [kind for kind in UNEQUAL if kind != "1 % very long"])
 @pytest.mark.parametrize(("prompts", "rate"), [(20, 0.15), (200, 0.05), (200, 0.5)])
 def test_bounds_rarely_miss_where_opportunities_differ(kind, prompts, rate):
     """As if opportunities were equal, up to 36 % of the upper bounds miss."""
     population = UNEQUAL[kind](rate)
-    generator = np.random.default_rng(0)
-    repetitions = 600
-    missed = np.zeros(2)
-    for _ in range(repetitions):
-        found = of_unequal(*population.draw(generator, prompts), population.most)
-        low, high = found.bounds(0.025) if found else (0, 1)
-        missed += low > population.rate, high < population.rate
-    assert (missed / repetitions < 0.035 + 3 * math.sqrt(0.025 / repetitions)).all()
+    shares = missed(lambda generator: (*population.draw(generator, prompts), population.most), population.rate, 600)
+    assert (shares < 0.035 + 3 * math.sqrt(0.025 / 600)).all()
 
 
 def test_a_standard_error_of_few_long_answers_is_itself_uncertain():
@@ -120,20 +124,16 @@ def test_one_answer_to_each_prompt_has_the_exact_bounds():
 @pytest.mark.parametrize(("rate", "share"), [(0.0175, 0.0075), (0.03, 0.025)])
 def test_bounds_rarely_miss_where_a_few_prompts_are_bad(rate, share):
     """Of 200 prompts, no bad one is sampled in 22 %, or two of five in 8 %; the error of the others says nothing."""
-    population, generator = few_bad(rate, share), np.random.default_rng(0)
-    missed = np.zeros(2)
-    for _ in range(400):
-        low, high = of_unequal(*population.draw(generator, 200), 8.0).bounds(0.025)
-        missed += low > rate, high < rate
-    assert (missed <= 0.035 * 400).all()
+    population = few_bad(rate, share)
+    assert (missed(lambda generator: (*population.draw(generator, 200), 8.0), rate, 400) <= 0.035).all()
 
 
 @pytest.mark.parametrize("design", [name for name in CLUSTERED if "navtest" not in name])
 def test_bounds_rarely_miss_where_prompts_belong_together(design):
     """One answer to each prompt; a cluster is one sample."""
-    generator, missed = np.random.default_rng(0), np.zeros(2)
-    for _ in range(400):
+
+    def draw(generator):
         violations, sizes = CLUSTERED[design].draw(generator, 0.05)
-        low, high = of_unequal(violations, sizes, sizes).bounds(0.025)
-        missed += low > 0.05, high < 0.05
-    assert (missed <= 0.035 * 400).all()
+        return violations, sizes, sizes
+
+    assert (missed(draw, 0.05, 400) <= 0.035).all()

@@ -26,10 +26,8 @@ def test_holm_is_spent_on_the_strongest_first():
 
 def test_bounds_hold_together():
     """A bound is the threshold where Holm's steps decided, and that of the last step elsewhere; see the simulation."""
-    found = verdicts(
-        {"low": single(3, 2_000, 0.01), "high": single(300, 2_000, 0.1), "at": single(20, 2_000, 0.01)}, 0.95
-    )
-    low, high, at = found.values()
+    counts = {"low": single(3, 2_000, 0.01), "high": single(300, 2_000, 0.1), "at": single(20, 2_000, 0.01)}
+    low, high, at = verdicts(counts, 0.95).values()
     assert (low.decision, high.decision, at.decision) == ("certified", "refuted", "undecided")
     assert low.upper == 0.01 and high.lower == 0.1
     assert at.upper == pytest.approx(upper_bound(20, 2_000, 0.05 / 2)) and at.needed is None and at.rate == 0.01
@@ -108,9 +106,7 @@ def test_a_threshold_that_no_feasible_number_of_prompts_certifies(threshold):
 
 def test_bounds_where_all_are_refuted_or_all_certified_are_those_of_the_data():
     """And not the threshold, beside which the rate itself would be as good as decided."""
-    refuted = verdicts({"a": single(400, 1_000, 0.1), "b": single(300, 1_000, 0.1)}, 0.95)
-    for verdict in refuted.values():
+    for verdict in verdicts({"a": single(400, 1_000, 0.1), "b": single(300, 1_000, 0.1)}, 0.95).values():
         assert verdict.decision == "refuted" and 0.2 < verdict.lower < verdict.rate
-    certified = verdicts({"a": single(10, 1_000, 0.1), "b": single(20, 1_000, 0.1)}, 0.95)
-    for verdict in certified.values():
+    for verdict in verdicts({"a": single(10, 1_000, 0.1), "b": single(20, 1_000, 0.1)}, 0.95).values():
         assert verdict.decision == "certified" and verdict.rate < verdict.upper < 0.05

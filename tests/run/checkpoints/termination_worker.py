@@ -45,11 +45,7 @@ def train(folder: str, arguments: list[str], hang: str, call: int, terminal: str
     command_line.run()
 
 
-HANGS = {
-    "sleep": lambda: time.sleep(1000),
-    "long": lambda: time.sleep(2),
-    "forked": lambda: _forked(),
-}
+HANGS = {"sleep": lambda: time.sleep(1000), "long": lambda: time.sleep(2), "forked": lambda: _forked()}
 
 
 def _forked() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.checkpoints.damage import check_checkpoint, find_damage
@@ -17,6 +16,7 @@ from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.run.checkpoints.replacement import remove_unfinished, replace_checkpoint
 from lightning_cgrpo.run.place import find_checkpoint, last_checkpoint
 from tests.quiet import CSV, GRIDWORLD
+from tests.refusals import refused
 from tests.run.checkpoints.full_disk_worker import little_room
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
@@ -110,10 +110,8 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
         logger = {"init_args": {"save_dir": str(tmp_path), "name": "runs"}}
         assert last_checkpoint({"trainer": {"logger": logger}}) == target
     else:
-        assert (
-            find_checkpoint("fit", {"ckpt_path": str(target)})
-            == f"Resuming from {target} (--ckpt_path=null starts anew)."
-        )
+        told = find_checkpoint("fit", {"ckpt_path": str(target)})
+        assert told == f"Resuming from {target} (--ckpt_path=null starts anew)."
     assert (target / "meta.pt").read_text() == "last.ckpt"
 
 
@@ -159,32 +157,25 @@ def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path
         assert find_damage(broken)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(folder, monkeypatch, capsys):
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(folder):
     folders = [folder / f"runs/gridworld/version_{number}/checkpoints" for number in (0, 1)]
     for age, path in enumerate([folders[1] / "last.ckpt", folders[1] / "step=4.ckpt", folders[0] / "last.ckpt"]):
         CheckpointFiles().save_checkpoint(CONTENT, path)
         os.utime(path, (1e9 - age, 1e9 - age))
 
-    def refused(*arguments):
+    def message(path):
         check_checkpoint.cache_clear()
-        monkeypatch.setattr(
-            "sys.argv", ["lightning_cgrpo", "fit", *ARGUMENTS, "--trainer.logger.name=gridworld", *arguments]
-        )
-        with pytest.raises(SystemExit, match="2"):
-            command_line.run()
-        return capsys.readouterr().err
+        return refused(main, ["fit", *ARGUMENTS, "--trainer.logger.name=gridworld", f"--ckpt_path={path}"])
 
     (folders[1] / "last.ckpt").write_bytes(b"PK")
     os.utime(folders[1] / "last.ckpt", (1e9, 1e9))
-    message = refused("--ckpt_path=last")
-    assert message.startswith("lightning_cgrpo: error: Expected 'runs/gridworld/version_1/checkpoints/last.ckpt' to be")
-    assert (
-        "damaged (File is not a zip file), try --ckpt_path=runs/gridworld/version_1/checkpoints/step=4.ckpt" in message
-    )
+    last = "runs/gridworld/version_1/checkpoints/last.ckpt"
+    told = f"Expected '{last}' to be a whole checkpoint, but it is damaged (File is not a zip file), try --ckpt_path="
+    assert message("last").startswith(f"{told}runs/gridworld/version_1/checkpoints/step=4.ckpt")
     (folders[1] / "step=4.ckpt").write_bytes(b"PK")
-    assert "try --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt" in refused("--ckpt_path=last")
+    assert "try --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt" in message("last")
     (folders[0] / "last.ckpt").unlink()
-    assert "there is no other one" in refused(f"--ckpt_path={folders[1]}/last.ckpt")
+    assert "there is no other one" in message(folders[1] / "last.ckpt")
 
 
 class Code:
@@ -199,8 +190,6 @@ def test_code_in_a_checkpoint_is_not_run(folder, how):
         torch.save({"state_dict": Code()}, path)
     else:
         path.write_bytes(pickle.dumps({"state_dict": Code()}))
-    with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
-        main(["fit", *ARGUMENTS, f"--ckpt_path={path}"])
-    with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
-        CheckpointFiles().load_checkpoint(path)
+    for read, given in ((main, ["fit", *ARGUMENTS, f"--ckpt_path={path}"]), (CheckpointFiles().load_checkpoint, path)):
+        assert ("tensors and plain containers" if how == "torch" else "damaged") in refused(read, given)
     assert not Path("executed").exists()

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.callbacks.checkpoints import Checkpoints
-from lightning_cgrpo.datamodules import GridworldDataModule
 from tests.forked import server
-from tests.grids import grid_module
-from tests.quiet import quiet_trainer
 from tests.run.checkpoints import termination_worker
 from tests.run.checkpoints.test_written_when import ARGUMENTS
 
@@ -26,14 +21,13 @@ LAST = FOLDER / "checkpoints/last.ckpt"
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(folder, monkeypatch):
     """Starts a run, and returns its process once its task hangs."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     started = []
 
     def started_run(hang, call=2, arguments=RUN, terminal=None):
-        given = (str(tmp_path), arguments, hang, call, None if terminal is None else os.ttyname(terminal[1]))
+        given = (str(folder), arguments, hang, call, None if terminal is None else os.ttyname(terminal[1]))
         process = server().Process(target=termination_worker.train, args=given)
         process.start()
         started.append(process)
@@ -96,25 +90,6 @@ def test_a_signal_ends_the_run_after_its_update(start, number, name, code):
     assert torch.load(FOLDER.with_name("version_1") / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start"])
-def test_a_signal_to_this_process(tmp_path, hook):
-    """The first of two batches of a validation is the last."""
-    seen, callback = [], Callback()
-
-    def begin(*arguments, **named):
-        if not seen:
-            signal.raise_signal(signal.SIGTERM)
-        seen.append(hook)
-
-    setattr(callback, hook, begin)
-    options = {"max_steps": 3, "limit_val_batches": 2, "num_sanity_val_steps": 0, "val_check_interval": 1}
-    trainer = quiet_trainer(callback, Checkpoints(tmp_path), **options | {"enable_checkpointing": True})
-    with pytest.raises(SystemExit) as ended:
-        trainer.fit(grid_module(), GridworldDataModule(4, 8, 8, eval_prompts=4))
-    assert ended.value.code == 143 and len(seen) == 1
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 1
-
-
 @pytest.mark.slow
 def test_timeout_and_torchrun_which_send_sigterm_twice_leave_a_checkpoint(start):
     process = start("long")
@@ -128,9 +103,9 @@ def test_timeout_and_torchrun_which_send_sigterm_twice_leave_a_checkpoint(start)
 def test_a_second_ctrl_c_ends_the_run_at_once(start):
     """The checkpoint before stays."""
     process = start("sleep", call=4)
-    os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.5)
-    os.kill(process.pid, signal.SIGINT)
+    for pause in (0.5, 0):
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(pause)
     began = time.monotonic()
     assert status(process) == 130 and time.monotonic() - began < 30
     assert updates() == 2 and summary_status() == "interrupted"

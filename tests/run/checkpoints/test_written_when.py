@@ -1,13 +1,11 @@
 """What a run has written when it is ended or killed, and that nothing else is left."""
 
-import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from benchmarks.run_differences import logs
 from lightning_cgrpo import __main__ as command_line
@@ -22,31 +20,15 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-class Terminate(Callback):
-    """Sends SIGTERM to its own process in an update, or in a batch of the validation after it."""
-
-    def __init__(self, update: int, validation: bool = False):
-        self.update, self.validation, self.waiting = update, validation, True
-
-    def on_train_batch_start(self, trainer, *args):
-        self._send(trainer, not self.validation and trainer.global_step == self.update)
-
-    def on_validation_batch_start(self, trainer, *args):
-        self._send(trainer, self.validation and trainer.global_step == self.update + 1)
-
-    def _send(self, trainer, now):
-        if now and self.waiting:
-            self.waiting = False
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def fit(name, *arguments):
     main(["fit", *ARGUMENTS, f"--trainer.logger.name={name}", *arguments])
 
 
 def terminated(update, validation=False):
-    terminate = f"--callbacks.terminate={__name__}.Terminate"
-    return terminate, f"--callbacks.terminate.update={update}", f"--callbacks.terminate.validation={validation}"
+    """By SIGTERM in an update, or in the first batch of the validation after it."""
+    when = {"update": update + validation, "batch": 0 if validation else "null"}
+    terminate = "--callbacks.terminate"
+    return f"{terminate}=tests.callbacks.small_runs.Terminate", *(f"{terminate}.{k}={v}" for k, v in when.items())
 
 
 def logged(name):
@@ -59,14 +41,10 @@ def last(name, version):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder, here = tmp_path_factory.mktemp("whole"), Path.cwd()
-    os.chdir(folder)
-    try:
-        fit("whole")
-        return logged("whole"), last("whole", 0)
-    finally:
-        os.chdir(here)
+def whole(made_in_a_folder):
+    found = []
+    made_in_a_folder(lambda: found.extend((fit("whole"), logged("whole"), last("whole", 0))))
+    return found[1:]
 
 
 @pytest.mark.parametrize(("update", "validation"), [(2, False), (1, False), (1, True)])
@@ -111,9 +89,9 @@ def test_sigterm_in_the_last_update_ends_as_usual(folder, whole):
     assert last("parts", 0)["global_step"] == 5 and logged("parts") == whole[0]
 
 
-def test_what_a_killed_run_has_left_is_removed_when_it_goes_on(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("folder")
+def test_what_a_killed_run_has_left_is_removed_when_it_goes_on():
     """By a run that writes to another folder itself, but nothing in a folder that isn't of checkpoints."""
-    monkeypatch.chdir(tmp_path)
     fit("run", "--trainer.max_steps=2")
     folder, elsewhere = Path("runs/run/version_0/checkpoints"), Path("downloads")
     shutil.copytree(folder, elsewhere)
@@ -148,11 +126,8 @@ def test_a_disk_that_fills_up_while_logs_are_written_ends_the_run_in_one_line(fo
     """TensorBoard's writer is a thread, whose error the next metrics meet."""
     given = [a for a in ARGUMENTS if "logger=" not in a and "max_steps" not in a]
     # No checkpoint before the logs have filled the room.
-    given += [
-        "--trainer.max_steps=400",
-        "--callbacks.checkpoints.every_n_train_steps=1000",
-        "--trainer.limit_val_batches=0",
-    ]
+    given += ["--trainer.max_steps=400", "--callbacks.checkpoints.every_n_train_steps=1000"]
+    given += ["--trainer.limit_val_batches=0"]
     monkeypatch.setattr("sys.argv", ["lightning_cgrpo", "fit", *given, "--trainer.logger.name=full"])
     with little_room(30_000), pytest.raises(SystemExit, match="2"):
         command_line.run()
