@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from tests.quiet import GRIDWORLD
+from tests.quiet import GRIDWORLD, SILENT
 
 ROOT = Path(__file__).parents[1]
 PARTS = '''
@@ -114,9 +114,6 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
-QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.logger=false"]
-
-
 def test_a_problem_of_one_s_own(own, capsys):
     """Environment, task, signals, data, sampler, estimator, controller and callback; nothing of a shipped task."""
     Path("mine.yaml").write_text(
@@ -138,7 +135,7 @@ def test_a_problem_of_one_s_own(own, capsys):
           counter: own_parts.Counter
         """)
     )
-    main(["fit", "-c", "mine.yaml", *QUIET])
+    main(["fit", "-c", "mine.yaml", *SILENT])
     import own_parts
 
     assert own_parts.Twice.calls >= 3

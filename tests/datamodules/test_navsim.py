@@ -12,7 +12,7 @@ from driving_scenes.scene_file import write_scene
 from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PairLoader
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -22,6 +22,7 @@ from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.columns import EXTENDED_COMFORT
 from navsim_score.evaluation import constant_velocity
 from navsim_score.expert.pdm_closed import plan
+from tests.answered import answered
 from tests.driving_scenes.scenes import straight_road
 from tests.policies.tiny_vision import make_tiny_vision_model
 
@@ -137,10 +138,8 @@ def test_a_scene_without_a_next_frame_is_certified_without_its_comfort(monkeypat
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=6, seed=0)
     [batch] = data.certification(None).loader(6)
     assert [scene.name for scene in batch.columns["scene"][3:]][1] == batch.columns["scene"][1].name
-    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6}
-    steps = torch.ones(6, 1, 1, dtype=torch.int64)
-    info |= {"truncated": torch.zeros(6, 1, dtype=torch.bool)}
-    comfort = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
+    drives = answered([["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6)
+    comfort = DrivingTask().score(batch, drives)[EXTENDED_COMFORT]
     assert comfort.applicable.flatten().tolist() == [True, False, True] * 2
 
 
@@ -157,11 +156,13 @@ def test_a_frame_that_is_the_next_of_one_scene_and_a_scene_itself_is_compared_wi
     [batch] = PairLoader(data.source("test"), ScenePrompts([second, third], None, SMALL), 2)
     assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name, second.name, "third"]
     held, back = constant(first), "[5.0,0.0], [2.0,0.0], [9.0,0.0], [0.0,0.0]"
-    info = {"text": [[held], [back], [constant(second)], [held]], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
-    steps = torch.ones(4, 1, 1, dtype=torch.int64)
-    score = DrivingTask().score
-    comfort = score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
-    pairs = [score(chosen(batch, rows), answers(info, rows))[EXTENDED_COMFORT].value[0] for rows in ([0, 2], [1, 3])]
+    texts = [[held], [back], [constant(second)], [held]]
+
+    def scored(prompts, rows):
+        return DrivingTask().score(prompts, answered([texts[row] for row in rows]))[EXTENDED_COMFORT]
+
+    comfort = scored(batch, range(4))
+    pairs = [scored(chosen(batch, rows), rows).value[0] for rows in ([0, 2], [1, 3])]
     assert comfort.applicable.all() and comfort.value[2:].tolist() == comfort.value[:2].tolist()
     assert comfort.value[:2].tolist() == [pair.tolist() for pair in pairs]
     assert pairs[0] != pairs[1], "the answers tell the pairs apart"
@@ -176,12 +177,6 @@ def chosen(batch, rows):
     """A pair of a batch."""
     columns = {name: [column[row] for row in rows] for name, column in batch.columns.items()}
     return PromptGroups(batch.index[rows], columns, torch.tensor([0, 0]))
-
-
-def answers(info, rows):
-    steps = torch.ones(2, 1, 1, dtype=torch.int64)
-    texts = {"text": [info["text"][row] for row in rows], "truncated": info["truncated"][rows]}
-    return Rollouts(steps, steps.bool(), {}, info=texts)
 
 
 def test_what_is_missing_is_said_at_once(tmp_path):

@@ -155,23 +155,24 @@ class FakeScenario:
                 yield SimpleNamespace(status=status, lane_connector_id=lane)
 
 
+def install_modules(monkeypatch: Any, contents: dict[str, dict[str, Any]], **paths: list[str]) -> None:
+    """Install modules with these contents, and the packages that they lie in, as on these paths."""
+    for path, content in contents.items():
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            module = ModuleType(name)
+            vars(module).update({"__path__": paths.get(name, [])} | (content if name == path else {}))
+            monkeypatch.setitem(sys.modules, name, module)
+
+
 def install(monkeypatch: Any, folder: Path) -> Path:
     """Install the fake devkit, whose data are below the folder; returns the folder of its splits."""
     modules: dict[str, dict[str, Any]] = {
-        "navsim": {"__path__": [str(folder / "navsim")]},
-        "navsim.common": {},
         "navsim.common.dataclasses": {"Scene": FakeScene, "SensorConfig": FakeSensorConfig},
-        "navsim.planning": {},
-        "navsim.planning.scenario_builder": {},
         "navsim.planning.scenario_builder.navsim_scenario": {"NavSimScenario": FakeScenario},
-        "nuplan": {},
-        "nuplan.common": {},
-        "nuplan.common.maps": {},
         "nuplan.common.maps.maps_datatypes": {"SemanticMapLayer": Layer},
     }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        vars(module).update({"__path__": []} | content)
-        monkeypatch.setitem(sys.modules, name, module)
+    install_modules(monkeypatch, modules, navsim=[str(folder / "navsim")])
     set_variables(monkeypatch, folder)
     return folder / "navsim" / "planning" / "script" / "config" / "common" / "train_test_split"

@@ -27,9 +27,10 @@ from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
 from driving_scenes.cameras.ground import layers
 from driving_scenes.cameras.lights import CASE_WIDTH, LAMP_HEIGHTS, WIDTH, lamps
 from driving_scenes.generator import GeneratedScenes
-from driving_scenes.scene import Lights
+from driving_scenes.generator.rigid_motion import moved
+from driving_scenes.scene import AGENT_TYPES, Lights
 from driving_scenes.scene_file import scene_from_json, scene_to_json
-from tests.driving_scenes.scenes import agent, crossing, moved, straight_road
+from tests.driving_scenes.scenes import agent, crossing, straight_road
 
 TALL, WIDE = 128, 256
 
@@ -66,8 +67,6 @@ def test_road_sky_and_borders_are_where_they_are():
 
 @pytest.mark.parametrize("kind", range(7))
 def test_boxes_are_where_agents_are(kind):
-    from driving_scenes.scene import AGENT_TYPES
-
     scene = straight_road([agent("a", 16.0, -0.5, kind=AGENT_TYPES[kind], speed=2.0)])
     empty = CameraViews(straight_road(), TALL, WIDE)
     for at in (-1.0, 0.0):
@@ -113,10 +112,9 @@ def test_lights_are_seen_from_where_they_count():
         assert near(image[int(row), int(column)], color)
     assert not near(CameraViews(crossing(red=False), TALL, WIDE)(), RED).any()
     # From the other side there is no lamp.
-    other = moved(red, 0, 0, 0)
-    poses = other.ego.poses.clone()
+    poses = red.ego.poses.clone()
     poses[:, 0], poses[:, 2] = 60.0 - poses[:, 0], math.pi
-    behind = CameraViews(replace(other, ego=replace(other.ego, poses=poses)), TALL, WIDE)()
+    behind = CameraViews(replace(red, ego=replace(red.ego, poses=poses)), TALL, WIDE)()
     assert not near(behind, RED)[: int(HORIZON_PLACE * TALL)].any()
 
 
@@ -157,7 +155,7 @@ def test_neither_route_nor_expert_nor_future_is_seen(index):
 
 def test_it_doesnt_matter_where_a_scene_is():
     scene = crossing([agent("a", 12.0, 3.0, speed=4.0)])
-    far = images(moved(scene, 4e5, -2e5, 2.1)).astype(int)
+    far = images(moved(scene, 2.1, (4e5, -2e5))).astype(int)
     assert (np.abs(far - images(scene)).max(-1) > 60).mean() < 0.01  # by rounding, some borders of pixels
 
 

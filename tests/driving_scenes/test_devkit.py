@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
 from driving_scenes.devkit import NavsimDevkit, indexing
@@ -18,13 +17,13 @@ from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from lightning_cgrpo.callbacks import WriteSubmission
-from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.__main__ import main as run
 from navsim_score.columns import EXTENDED_COMFORT, MULTIPLIERS
 from navsim_score.command.submission import Authors, read_submission
+from tests.answered import answered
 from tests.driving_scenes.devkit_files import (
     set_variables,
     write_caches,
@@ -38,6 +37,8 @@ from tests.driving_scenes.made_up_drive import LOGS, TOWN, expected, frames, syn
 
 FOLLOW_UP, BEFORE_IT = "1234567890abcdefg", "1234567890abcdefh"
 CAMERAS = ("CAM_F0", "CAM_L0")
+FORM = PromptFormat(frames=1, cameras=(), system=False)
+DRIVE = "[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"
 
 
 @pytest.fixture
@@ -142,9 +143,8 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return load(file)
 
     monkeypatch.setattr(indexing.pickle, "load", load)
-    form = PromptFormat(frames=1, cameras=(), system=False)
     for expected_reads in ([f"{log}.pkl" for log in LOGS], []):
-        data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
+        data = NavsimDataModule(1, source(test="test"), FORM, None, None, None, follow_ups=True)
         data.setup("fit")
         data.setup("test")
         assert len(data.train_dataloader()) == 2
@@ -162,7 +162,7 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_test_needs_no_training_data(fake: Path) -> None:
     for log in LOGS[:2]:
         (fake / "data" / "navsim_logs" / "trainval" / f"{log}.pkl").write_bytes(b"")
-    data = NavsimDataModule(1, source(), PromptFormat(frames=1, cameras=(), system=False), None, None, None)
+    data = NavsimDataModule(1, source(), FORM, None, None, None)
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn=TrainerFn.TESTING))
     data.trainer = trainer
     data.prepare_data()
@@ -231,14 +231,10 @@ def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.Monke
     assert after[0] is not None
     assert_same(scene_to_json(after[0]), scene_to_json(scenes[1]))
 
-    form = PromptFormat(frames=1, cameras=(), system=False)
-    data = NavsimDataModule(4, source(test="sparse"), form, None, None, None, frame_pairs=True, eval_prompts=4)
+    data = NavsimDataModule(4, source(test="sparse"), FORM, None, None, None, frame_pairs=True, eval_prompts=4)
     [batch] = data.test_dataloader()
     assert [scene.name for scene in batch.columns["scene"]] == ["2021.c-3", "2021.c-4"]
-    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 2}
-    steps = torch.ones(2, 1, 1, dtype=torch.int64)
-    info |= {"truncated": torch.zeros(2, 1, dtype=torch.bool)}
-    signals = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))
+    signals = DrivingTask().score(batch, answered([[DRIVE]] * 2))
     assert bool(signals[EXTENDED_COMFORT].applicable.all())
 
     log = fake / "data" / "navsim_logs" / "test" / "2021.c.pkl"
@@ -293,18 +289,12 @@ def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.Monkey
     assert scenes[2].intent == wanted.intent
 
     some = {"tokens": ["p-4"], "reactive_synthetic_initial_tokens": ["3".zfill(17)]}
-    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **some)
-    assert [scene.name for scene in source(test="private").scenes("test")] == ["3".zfill(17), "p-4"]
-    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **lists)
+    write_split(config, "some", "private_test_hard", None, include_synthetic_scenes=True, **some)
+    assert [scene.name for scene in source(test="some").scenes("test")] == ["3".zfill(17), "p-4"]
 
-    form = PromptFormat(frames=1, cameras=(), system=False)
-    data = NavsimDataModule(1, source(test="private"), form, None, None, None)
+    data = NavsimDataModule(1, source(test="private"), FORM, None, None, None)
     [batch] = data.predict_dataloader()
-    answers = ["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"] * 3 + ["Straight on."]
-    steps = torch.ones(4, 1, 1, dtype=torch.int64)
-    info = {"text": [[answer] for answer in answers], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
-    rollouts = Rollouts(steps, steps.bool(), {}, info=info)
-    task = DrivingTask()
+    rollouts, task = answered([[DRIVE]] * 3 + [["Straight on."]]), DrivingTask()
     signals = task.score(batch, rollouts)
     assert signals["malformed"].value[:, 0].tolist() == [0, 0, 0, 1]
     assert set(signals) >= set(task.signals)

@@ -18,10 +18,9 @@ WALL = [[4.0 * n, 0.0, 0.0] for n in range(1, 9)]
 
 def scenes() -> Mapping[str, Scene]:
     """Scenes by name, each for one difference between dialects."""
-    light = [[4.0 * n, 0.0, 0.0] for n in range(1, 9)]
     return {
         "human_hits": straight_road([agent("wall", 24.0, -1.75, times=LONG)], human_trajectory=WALL),
-        "human_runs_red": crossing([], human_trajectory=light),
+        "human_runs_red": crossing([], human_trajectory=WALL),
         "touching": straight_road([agent("here", 4.0, -1.75, speed=2.0, times=LONG)]),
         "late": straight_road([agent("slow", 42.0, -1.75, speed=0.5, times=LONG)], human_trajectory=None),
         "cones": straight_road([agent("cone", 30.0, -1.75, kind="traffic_cone", size=(0.5, 0.5), times=LONG)]),

@@ -25,6 +25,14 @@ SAMPLING = SimpleNamespace(num_poses=40, interval_length=0.1)
 REPLAY = type("LogReplayTrafficAgents", (), {})()
 
 
+def devkit_score(cache, poses, filtered=True, sampling=SAMPLING, traffic=REPLAY):
+    """The devkit's call."""
+    pytest.importorskip("pandas")
+    plan = SimpleNamespace(poses=poses, trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
+    return pdm_score(cache, plan, sampling, None, scorer, traffic)
+
+
 def pose(values):
     return SimpleNamespace(**dict(zip(("x", "y", "heading"), map(float, values), strict=True)))
 
@@ -157,10 +165,7 @@ def test_vehicles_of_caches_react_on_the_maps_lanes(monkeypatch):
     got = scorer_of(caches, reactive=True)(poses, scene)
     for name in COLUMNS:
         assert torch.allclose(got.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
-    pytest.importorskip("pandas")
-    plan = SimpleNamespace(poses=poses[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
-    config = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=True))
-    alone, _ = pdm_score(caches[0], plan, SAMPLING, None, config, type("NavsimIDMTrafficAgents", (), {})())
+    alone, _ = devkit_score(caches[0], poses[0].numpy(), traffic=type("NavsimIDMTrafficAgents", (), {})())
     assert float(alone["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[0]), abs=1e-9)
 
 
@@ -237,12 +242,9 @@ def test_repeated_vertices_and_caches_for_training():
 
 
 def test_pdm_score_has_the_devkits_signature_and_columns(cases):
-    pytest.importorskip("pandas")
     caches, expected, _ = cases
-    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
     for filtered in (True, False):
-        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
-        frame, states = pdm_score(caches[0], plan, SAMPLING, None, scorer, REPLAY)
+        frame, states = devkit_score(caches[0], candidates()[0].numpy(), filtered)
         columns = expected.columns if filtered else expected.unfiltered
         assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(
             {name: float(columns[name][0]) for name in COLUMNS}
@@ -257,30 +259,27 @@ def test_pdm_score_has_the_devkits_signature_and_columns(cases):
 
 
 def test_only_another_cache_or_filter_is_converted_again(cases, monkeypatch):
-    pytest.importorskip("pandas")
     caches, expected, _ = cases
-    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
     converted = []
     convert = drop_in.scorer_of
     monkeypatch.setattr(drop_in, "scorer_of", lambda *args, **given: converted.append(1) or convert(*args, **given))
     drop_in._kept_scorer.cache_clear()
     counts = []
     for row, filtered in ((0, True), (0, True), (0, False), (2, False), (2, False), (0, True)):
-        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
-        frame, _ = pdm_score(caches[row], plan, SAMPLING, None, scorer, REPLAY)
+        frame, _ = devkit_score(caches[row], candidates()[0].numpy(), filtered)
         assert float(frame["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[4 * row]))
         counts.append(len(converted))
     assert counts == [1, 1, 2, 3, 3, 4]
 
 
-def test_what_a_cache_cannot_score_is_refused(cases):
-    plan = SimpleNamespace(poses=np.full((8, 3), np.nan), trajectory_sampling=SimpleNamespace(interval_length=0.5))
-    scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=None))
-    pytest.importorskip("pandas")
-    for sampling, traffic, words in (
+@pytest.mark.parametrize(
+    ("sampling", "traffic", "words"),
+    [
         (SimpleNamespace(num_poses=50, interval_length=0.1), REPLAY, "40 poses"),
         (SAMPLING, object(), "LogReplayTrafficAgents"),
         (SAMPLING, REPLAY, "finite"),
-    ):
-        with pytest.raises(InputError, match=words):
-            pdm_score(cases[0][0], plan, sampling, None, scorer, traffic)
+    ],
+)
+def test_what_a_cache_cannot_score_is_refused(cases, sampling, traffic, words):
+    with pytest.raises(InputError, match=words):
+        devkit_score(cases[0][0], np.full((8, 3), np.nan), None, sampling, traffic)

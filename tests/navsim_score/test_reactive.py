@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
-from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
+from driving_scenes.scene_file import read_scene
 from navsim_score.batch.scene_batch import SceneBatch
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.geometry import rectangles
@@ -21,7 +21,7 @@ from navsim_score.traffic.idm.rails import find_rails
 from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.traffic.traffic import TrafficRollouts
-from tests.driving_scenes.scenes import agent, straight, straight_road
+from tests.driving_scenes.scenes import agent, lane, rectangle, road_map, straight, straight_road
 from tests.navsim_score.reactive_oracle import worst
 
 RIGHT, LEFT = -1.75, 1.75
@@ -36,7 +36,7 @@ def drive(scenes: list[Scene], poses: Tensor, scene: Tensor | None = None) -> tu
     return Reactive()(batch, states, scene), states
 
 
-def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
+def merge(agents: list[dict[str, Any]], speed: float = 6.0, junction: bool = True) -> Scene:
     """A lane eastward along y = 0 turns left at x = 0, to the north along x = 15, joined by one from below."""
     angles = np.linspace(0, np.pi / 2, 17)
     lines = {
@@ -46,20 +46,14 @@ def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
         "through": ([[15.0, y] for y in range(-10, 16)], True, ["below"], ["north"]),
         "north": ([[15.0, y] for y in range(15, 91, 3)], False, ["turn", "through"], []),
     }
-    lanes, blocks = [], []
-    for name, (line, connector, incoming, outgoing) in lines.items():
+    lanes = []
+    for name, (line, connector, before, after) in lines.items():
         outline = np.array(shapely.LineString(line).buffer(1.75, cap_style="flat").exterior.coords)[:-1].tolist()
-        common = {"id": name, "connector": connector, "polygon": outline, "incoming": incoming, "outgoing": outgoing}
-        limit = 9.0 if name == "north" else None
-        lanes.append({**common, "roadblock": name, "centerline": line, "speed_limit": limit})
-        blocks.append({**common, "lanes": [name]})
-    junction = [[0.0, -10.0], [17.0, -10.0], [17.0, 15.0], [0.0, 15.0]]
-    content = scene_to_json(straight_road(agents, speed=speed)) | {
-        "map": {"roadblocks": blocks, "lanes": lanes, "intersections": [{"id": "junction", "polygon": junction}]},
-        "route": ["east", "turn", "north"],
-    }
-    content["ego"] = [{"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]}]
-    return scene_from_json(content, "merge")
+        lanes.append(lane(name, name, outline, line, connector, 9.0 if name == "north" else None, before, after))
+    areas = [{"id": "junction", "polygon": rectangle(0.0, -10.0, 17.0, 15.0)}] if junction else []
+    ego = [{"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]}]
+    map_and_way = {"map": road_map(lanes, intersections=areas), "route": ["east", "turn", "north"]}
+    return straight_road(agents, speed=speed, ego=ego, **map_and_way)
 
 
 def busy(seed: int) -> Scene:
@@ -115,13 +109,8 @@ def test_speeds_of_traffic():
 
 
 def test_the_lane_ends():
-    fast = straight_road([agent("car", 140.0, LEFT, speed=10.0)])
-    fast = scene_from_json(
-        scene_to_json(fast)
-        | {"ego": [{"t": 0.0, "pose": [60.0, RIGHT, 0.0], "velocity": [8.0, 0.0], "acceleration": [0, 0]}]},
-        "fast",
-    )
-    traffic, _ = drive([fast], straight()[None])
+    ego = [{"t": 0.0, "pose": [60.0, RIGHT, 0.0], "velocity": [8.0, 0.0], "acceleration": [0, 0]}]
+    traffic, _ = drive([straight_road([agent("car", 140.0, LEFT, speed=10.0)], ego=ego)], straight()[None])
     assert float(traffic.poses[0, 0, -1, 0]) == pytest.approx(145.0)
     assert traffic.present[0, 0].all()
 
@@ -181,11 +170,9 @@ def test_limit_of_the_lane_before_stays():
 
 
 def test_connectors_carry_vehicles_inside_of_intersections_alone():
-    scene = merge([agent("a", 15.0, 5.0, math.pi / 2, 5.0)])
-    assert len(find_rails(scene).rails) == 1
-    content = scene_to_json(scene)
-    content["map"]["intersections"] = []
-    assert find_rails(scene_from_json(content, "no junction")).rails == ()
+    there = [agent("a", 15.0, 5.0, math.pi / 2, 5.0)]
+    assert len(find_rails(merge(there)).rails) == 1
+    assert find_rails(merge(there, junction=False)).rails == ()
 
 
 def test_tokens_in_tokens_are_overlooked():

@@ -6,10 +6,11 @@ import torch
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from driving_scenes.generator.rigid_motion import moved
 from navsim_score.render import style
 from navsim_score.render.draw import draw
 from navsim_score.scorer import Scorer
-from tests.driving_scenes.scenes import agent, moved, straight, straight_road
+from tests.driving_scenes.scenes import agent, straight, straight_road
 
 TO_THE_SIDE = straight(left=-3.0)
 
@@ -39,8 +40,8 @@ def boxes(axes, color):
 
 def test_the_ego_looks_up_wherever_the_scene_lies():
     scene = straight_road([agent("other", 20.0, 1.75, size=(4.0, 2.0))])
-    for pose in ((0.0, 0.0, 0.0), (500.0, -300.0, 2.0)):
-        figure, _ = picture(moved(scene, *pose), [straight()])
+    for motion in ((0.0, (0.0, 0.0)), (2.0, (500.0, -300.0))):
+        figure, _ = picture(moved(scene, *motion), [straight()])
         axes, beside = figure.axes
         # The other is 20 m ahead and 3.5 m to the left.
         [box] = boxes(axes, to_rgba(style.AGENTS["vehicle"]))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from shapely import LineString, Point, Polygon
 
+from driving_scenes.generator.rigid_motion import moved
 from driving_scenes.vehicle import centers, corners
 from navsim_score.batch.scene_batch import SceneBatch
 from navsim_score.expert.pdm_closed import plan
@@ -17,7 +18,7 @@ from navsim_score.scoring.lanes import driving_direction_compliance, lane_keepin
 from navsim_score.scoring.sub_scores import SubScores
 from navsim_score.simulation.simulate import simulate
 from navsim_score.traffic.log_replay import LogReplay
-from tests.driving_scenes.scenes import agent, crossing, moved, straight_road
+from tests.driving_scenes.scenes import agent, crossing, straight_road
 
 ROWS = 24
 
@@ -181,7 +182,7 @@ def random_agents(seed, count=9):
 def sub_scores(seed):
     """Of random candidates in a random scene, with all that the slow scorer needs."""
     scene = (straight_road, crossing)[seed % 2](random_agents(seed), speed=float(seed % 3 * 4))
-    scene = moved(scene, 1000.0 * (seed > 1), -500.0, 0.7 * (seed > 1))
+    scene = moved(scene, 0.7 * (seed > 1), (1000.0 * (seed > 1), -500.0))
     [expert] = plan([scene])
     batch = SceneBatch.of([scene], [expert])
     rows = torch.zeros(ROWS, dtype=torch.int64)

@@ -8,10 +8,11 @@ import torch
 
 from driving_scenes.cameras.camera_views import CameraViews
 from driving_scenes.generator import GeneratedScenes
+from driving_scenes.generator.rigid_motion import moved
 from driving_scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
-from tests.driving_scenes.scenes import crossing, moved, straight_road
+from tests.driving_scenes.scenes import crossing, straight_road
 
 PLAIN = PromptFormat(system=False)
 
@@ -87,7 +88,7 @@ def test_history_is_smooth_and_in_the_egos_frame():
     scene = replace(scene, ego=replace(scene.ego, times=times, poses=poses))
     at = 0.4 * np.arange(-6, 1) / 4
     expected = np.stack([20 * np.sin(at), 20 * (1 - np.cos(at))], 1)
-    for place in (scene, moved(scene, 300.0, -40.0, 2.0)):
+    for place in (scene, moved(scene, 2.0, (300.0, -40.0))):
         np.testing.assert_allclose(history(place), expected, atol=0.06)
         np.testing.assert_allclose(history(place)[::2], expected[::2], atol=1e-9)
 
