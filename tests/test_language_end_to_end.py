@@ -13,6 +13,7 @@ from lightning_cgrpo import GSM8KTask
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.gsm8k_records import write_records
+from tests.quiet import QUIET
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,9 @@ def arguments(model, data):
     return shlex.split(
         f"-c configs/gsm8k.yaml --model.policy.model={model} --data=GSM8KDataModule --data.path={data} "
         "--model.objective.look=null "
-        "--data.val_prompts=3 --trainer.logger.name=gsm8k "
-        "--data.prompts_per_update=3 --model.group_size=4 "
-        f"--model.sampler.max_new_tokens={LONGEST} "
+        "--data.val_prompts=3 --trainer.logger.name=gsm8k --data.prompts_per_update=3 --model.group_size=4 "
+        f"--model.sampler.max_new_tokens={LONGEST} {QUIET} "
         "--trainer.accelerator=cpu --trainer.val_check_interval=2 --threads=1 --callbacks.progress=null "
-        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
         "--callbacks.checkpoints.every_n_train_steps=1 --callbacks.samples.every_n_updates=1"
     )
 
@@ -54,7 +53,11 @@ def train_and_read(model, data):
         if name.startswith("policy.")
     ]
     assert len(moved) > 5 and any(moved), "the policy learns, away from its reference"
-    events = EventAccumulator(str(version))
+    return events_of(version)
+
+
+def events_of(path):
+    events = EventAccumulator(str(path))
     events.Reload()
     return events
 
@@ -95,13 +98,12 @@ def test_records_to_checkpoints(model, records, folder):
 
 
 def embedded(updates, *more):
-    options = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.progress=null"
-    return [*shlex.split(f"-c configs/gsm8k.yaml {options} --trainer.max_steps={updates}"), *more]
+    words = f"-c configs/gsm8k.yaml {QUIET} --callbacks.progress=null --trainer.max_steps={updates}"
+    return [*shlex.split(words), *more]
 
 
 def scalars(path):
-    events = EventAccumulator(path)
-    events.Reload()
+    events = events_of(path)
     return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 

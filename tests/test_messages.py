@@ -46,11 +46,10 @@ class Wire:
         self.sent.append(("all_reduce", tensor.nbytes))
 
     def all_gather_object(self, values: list, value: object) -> None:
-        self.sent.append(("all_gather", len(pickle.dumps(value))))
-        values[:] = [value] * self.size
+        self.gather_object(value, values, "all_gather")
 
-    def gather_object(self, value: object, values: list | None) -> None:
-        self.sent.append(("gather", len(pickle.dumps(value))))
+    def gather_object(self, value: object, values: list | None, name: str = "gather") -> None:
+        self.sent.append((name, len(pickle.dumps(value))))
         if values is not None:
             values[:] = [value] * self.size
 
@@ -77,15 +76,12 @@ def language(folder) -> tuple[ConstrainedGRPO, object]:
     return module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=2 * 64)
 
 
-@pytest.mark.parametrize(
-    ("made", "messages"),
-    [
-        # The counts of units and steps, the estimator's deviation, the report, and the dual's counts.
-        (gridworld, ["all_reduce"] * 4),
-        (language, ["all_reduce"] * 4),
-    ],
-)
-def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messages, tmp_path, monkeypatch) -> None:
+MESSAGES = ["all_reduce"] * 4
+"""The counts of units and steps, the estimator's deviation, the report, and the dual's counts."""
+
+
+@pytest.mark.parametrize("made", [gridworld, language])
+def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, tmp_path, monkeypatch) -> None:
     sent = {}
     for size in (2, 64):
         folder = tmp_path / str(size)
@@ -95,8 +91,8 @@ def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messag
             wire = Wire(size, patch)
             # The first two updates also ask whether all tensors moved, see `FirstSteps`.
             quiet_trainer(LagrangianCallback(), max_steps=4).fit(module, data)
-        in_updates = wire.sent[len(wire.sent) - 2 * len(messages) :]  # not the check of the prompts' lengths
-        assert [name for name, _ in in_updates] == messages * 2
+        in_updates = wire.sent[len(wire.sent) - 2 * len(MESSAGES) :]  # not the check of the prompts' lengths
+        assert [name for name, _ in in_updates] == MESSAGES * 2
         sent[size] = sum(count for name, count in in_updates if name == "all_reduce") / 2
     assert sent[64] - sent[2] == 62 * ROW and sent[2] < 1000
 

@@ -191,16 +191,6 @@ def test_the_scalarized_reward_estimator_in_closed_form(seed: int, constraints: 
     assert torch.allclose(estimate(ScalarizedAdvantages("group"), group, weights), advantages, rtol=1e-10, atol=1e-12)
 
 
-@cases
-def test_scalarized_rewards_respond_to_ratios_only(seed: int, constraints: int) -> None:
-    """By Euler, sum_j lambda_j dg/dlambda_j = 0: g^ScRew has degree 0 in the multipliers, so normalizing them by a
-    softmax couples nothing beyond what sigma_S does.
-    """
-    group, weights = random_group(seed, constraints), softmax(random_logits(seed, constraints))
-    partials = jacobian(lambda w: estimate(ScalarizedRewards(), group, w), weights).T
-    assert (weights[:, None] * partials).sum(0).abs().max() < 1e-12
-
-
 def test_a_group_that_does_not_vary_adds_nothing_to_the_sensitivity() -> None:
     group, logits = random_group(0, 2), random_logits(0, 2)
     alive = torch.stack([sign * x for sign, x in group.signed])[:, None]

@@ -289,8 +289,9 @@ def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.Monkey
     assert scenes[2].intent == wanted.intent
 
     some = {"tokens": ["p-4"], "reactive_synthetic_initial_tokens": ["3".zfill(17)]}
-    write_split(config, "some", "private_test_hard", None, include_synthetic_scenes=True, **some)
-    assert [scene.name for scene in source(test="some").scenes("test")] == ["3".zfill(17), "p-4"]
+    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **some)
+    assert [scene.name for scene in source(test="private").scenes("test")] == ["3".zfill(17), "p-4"]
+    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **lists)
 
     data = NavsimDataModule(1, source(test="private"), FORM, None, None, None)
     [batch] = data.predict_dataloader()

@@ -62,12 +62,8 @@ def full(frame: int, rate: float, camera: list[list[float]] = LEFT) -> dict[str,
 
 def mini(frame: int, rate: float, camera: list[list[float]] = LEFT) -> dict[str, Any]:
     """A record of CoVLA-Dataset-Mini."""
-    return {
-        "frame_id": frame,
-        "ego_state": EGO,
-        **state(frame, rate, camera),
-        "image_path": f"images/a/{frame:04d}.png",
-    }
+    about = {"frame_id": frame, "ego_state": EGO, "image_path": f"images/a/{frame:04d}.png"}
+    return {**about, **state(frame, rate, camera)}
 
 
 def write(folder: Path, lines: list[str], name: str = "2022-07-14--14-32-55--10_first", between: str = "\n") -> Path:
@@ -112,16 +108,8 @@ def test_scenes_of_a_car_on_a_circle(
 
 
 def test_demonstrations_have_the_front_camera_s_images(tmp_path: Path) -> None:
-    data = NavsimDemonstrationsDataModule(
-        2,
-        CoVLA(write(tmp_path, clip()), 0.5),
-        FORM,
-        True,
-        train_prompts=None,
-        val_prompts=None,
-        test_prompts=None,
-        seed=0,
-    )
+    sizes = dict.fromkeys(("train_prompts", "val_prompts", "test_prompts"))
+    data = NavsimDemonstrationsDataModule(2, CoVLA(write(tmp_path, clip()), 0.5), FORM, True, **sizes, seed=0)
     data.setup("fit")
     (batch,) = data.train_dataloader()
     assert batch.columns["completion"] == ["[8.0,0.0], [16.0,0.0], [24.0,0.0], [32.0,0.0]"] * 2

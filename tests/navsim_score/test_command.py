@@ -31,7 +31,7 @@ GOOD = {"tag": "on", "poses": straight().tolist()}
 BRAKE = {"tag": "brake", "poses": straight(acceleration=-3.0).tolist()}
 
 
-def write(name, scene, candidates, **fields):
+def write(name, scene, candidates, /, **fields):
     Path(f"{name}.scene.json").write_text(scene if isinstance(scene, str) else json.dumps(scene | fields))
     if candidates is not None:
         text = candidates if isinstance(candidates, str) else json.dumps({"trajectories": candidates})
