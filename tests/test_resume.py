@@ -212,16 +212,18 @@ def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path):
         torch.save(content, tmp_path / "changed.ckpt")
         trained(2, LagrangianCallback(), ckpt_path=tmp_path / "changed.ckpt")
 
-    lacking = {"callbacks": (), "optimizer_states": ([],), "loops": ({},)}
-    weights, whole = saved["state_dict"], (*lacking, "state_dict", "lr_schedulers")
+    weights = saved["state_dict"]
+    lacks, other = "whole state of a run, but it lacks", "hold a run's state, but its"
     mistakes = [
-        *(({name: value for name, value in saved.items() if name != part}, f"it lacks {part}") for part in lacking),
-        *(({**saved, part: value}, f"it lacks {part}") for part, empty in lacking.items() for value in empty),
-        *(
-            ({**saved, part: 5}, f"hold a run's state, but its {part} is ")
-            for part in (*lacking, "state_dict", "lr_schedulers")
-        ),
-        ({**saved, "global_step": "5"}, "hold a run's state, but its global_step is "),
+        ({**saved, "optimizer_states": []}, f"{lacks} optimizer_states"),
+        ({**saved, "loops": {}}, f"{lacks} loops"),
+    ]
+    for part in ("callbacks", "optimizer_states", "loops"):
+        mistakes.append(({name: value for name, value in saved.items() if name != part}, f"{lacks} {part}"))
+    for part in ("state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers"):
+        mistakes.append(({**saved, part: 5}, f"{other} {part} is "))
+    mistakes += [
+        ({**saved, "global_step": "5"}, f"{other} global_step is "),
         ({**saved, "optimizer_states": [5]}, "its optimizer_states is "),
         ({**saved, "optimizer_states": [{"state": {}}]}, "optimizer 0 lacks param_groups"),
         ({**saved, "state_dict": {**weights, next(iter(weights)): 5}}, "is a int there and"),

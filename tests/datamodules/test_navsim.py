@@ -30,6 +30,10 @@ SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=
 COUNTS = {"train_prompts": 6, "val_prompts": 3, "test_prompts": 4}
 
 
+def names(batches):
+    return [scene.name for batch in batches for scene in batch.columns["scene"]]
+
+
 def test_batches_have_prompts_and_scenes():
     data = NavsimDataModule(2, form=SMALL, eval_prompts=3, **COUNTS)
     data.setup("fit")
@@ -41,13 +45,9 @@ def test_batches_have_prompts_and_scenes():
     for prompt, scene in zip(batch.columns["prompt"], batch.columns["scene"], strict=True):
         assert [part["type"] for part in prompt[0]["content"]] == ["text", "image", "text"]
         assert scene.name.startswith("generated_train")
-    seen = {scene.name for split in (loader, data.val_dataloader(), data.test_dataloader()) for batch in split
-            for scene in batch.columns["scene"]}  # fmt: skip
-    assert len(seen) == 13
+    assert len({*names(loader), *names(data.val_dataloader()), *names(data.test_dataloader())}) == 13
     again = NavsimDataModule(2, form=SMALL, **COUNTS)
-    assert [s.name for s in next(iter(again.train_dataloader())).columns["scene"]] == [
-        s.name for s in batch.columns["scene"]
-    ]
+    assert names([next(iter(again.train_dataloader()))]) == names([batch])
 
 
 def test_follow_ups_are_a_dataloader_by_themselves():
@@ -70,17 +70,15 @@ def test_follow_ups_are_a_dataloader_by_themselves():
 def test_follow_ups_and_pairs_of_frames_in_training():
     source = GeneratedScenes(0, follow_ups=2)
     mixed = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, worker=False)
-    names = [scene.name for batch in mixed.train_dataloader() for scene in batch.columns["scene"]]
-    assert len(names) == 8 and 2 <= sum("_after_" in name for name in names) <= 4
-    [batch] = mixed.val_dataloader()
-    assert sum("_after_" in scene.name for scene in batch.columns["scene"]) == 1
+    found = names(mixed.train_dataloader())
+    assert len(found) == 8 and 2 <= sum("_after_" in name for name in found) <= 4
+    assert sum("_after_" in name for name in names(mixed.val_dataloader())) == 1
     first = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, val_follow_ups=0.0, worker=False)
-    [batch] = first.val_dataloader()
-    assert not any("_after_" in scene.name for scene in batch.columns["scene"])
+    assert not any("_after_" in name for name in names(first.val_dataloader()))
     assert first.source("train").share == 0.5
     with pytest.raises(UserError, match="`val_follow_ups` to be in"):
         NavsimDataModule(2, source, SMALL, val_follow_ups=1.5)
-    assert not any("_after_" in scene.name for batch in mixed.test_dataloader() for scene in batch.columns["scene"])
+    assert not any("_after_" in name for name in names(mixed.test_dataloader()))
     paired = NavsimDataModule(4, source, SMALL, 8, 4, 4, follow_ups=True, frame_pairs=True, worker=False)
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
@@ -103,8 +101,7 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
     assert [len(batch) for batch in batches] == [4, 2], "at most four prompts at once"
     ahead = list(chosen.loader(4, worker=True))
     assert [batch.index.tolist() for batch in ahead] == [batch.index.tolist() for batch in batches]
-    for made, batch in zip(ahead, batches, strict=True):
-        assert [scene.name for scene in made.columns["scene"]] == [scene.name for scene in batch.columns["scene"]]
+    assert names(ahead) == names(batches)
     assert first.sample.tolist() == [0, 1, 0, 1] and last.sample.tolist() == [0, 0]
     [same] = expected.loader(4)
     assert [*first.index[:2].tolist(), *last.index[:1].tolist()] == same.index.tolist(), "the same answers"
@@ -119,11 +116,11 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
 def test_looks_at_generated_scenes_never_repeat_a_scene():
     """Each look draws new ones after those before, whatever the number of test prompts is."""
     data = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
-    tested = [scene.name for batch in data.test_dataloader() for scene in batch.columns["scene"]]
+    tested = names(data.test_dataloader())
     first = data.certification(3)
     fewer = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 2, eval_prompts=4, seed=0)
     second = fewer.certification(4, Used(new_until=first.new_until))
-    shown = [scene.name for look in (first, second) for batch in look.loader(4) for scene in batch.columns["scene"]]
+    shown = [name for look in (first, second) for name in names(look.loader(4))]
     assert len({*tested, *shown}) == 5 + 3 + 4
     other = NavsimDataModule(4, GeneratedScenes(1), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
     assert data.stream() == fewer.stream() != other.stream()  # so the register knows scenes again
@@ -137,7 +134,7 @@ def test_a_scene_without_a_next_frame_is_certified_without_its_comfort(monkeypat
     monkeypatch.setattr(source, "next_frames", lambda split: [following[0], None, following[2]])
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=6, seed=0)
     [batch] = data.certification(None).loader(6)
-    assert [scene.name for scene in batch.columns["scene"][3:]][1] == batch.columns["scene"][1].name
+    assert names([batch])[4] == names([batch])[1]
     drives = answered([["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6)
     comfort = DrivingTask().score(batch, drives)[EXTENDED_COMFORT]
     assert comfort.applicable.flatten().tolist() == [True, False, True] * 2
@@ -151,10 +148,10 @@ def test_a_frame_that_is_the_next_of_one_scene_and_a_scene_itself_is_compared_wi
     monkeypatch.setattr(source, "scenes", lambda split: [first, second])
     monkeypatch.setattr(source, "next_frames", lambda split: [second, third])
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=4, seed=0)
-    [batch] = data.test_dataloader()  # one pair: the second prompt is the first scene's next frame
-    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name]
+    # One pair: the second prompt is the first scene's next frame.
+    assert names(data.test_dataloader()) == [first.name, second.name]
     [batch] = PairLoader(data.source("test"), ScenePrompts([second, third], None, SMALL), 2)
-    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name, second.name, "third"]
+    assert names([batch]) == [first.name, second.name, second.name, "third"]
     held, back = constant(first), "[5.0,0.0], [2.0,0.0], [9.0,0.0], [0.0,0.0]"
     texts = [[held], [back], [constant(second)], [held]]
 

@@ -24,6 +24,20 @@ class Layer(IntEnum):
     ROADBLOCK_CONNECTOR = 18
 
 
+def tracked(token: str, kind: str, place: Any, size: Any, velocity: Any = None) -> Any:
+    """A tracked object; what does not move has no velocity."""
+    x, y, yaw = map(float, place)
+    item = SimpleNamespace(
+        track_token=token,
+        tracked_object_type=SimpleNamespace(name=kind.upper()),
+        center=SimpleNamespace(x=x, y=y, heading=yaw),
+        box=SimpleNamespace(**dict(zip(("length", "width", "height"), map(float, size), strict=True))),
+    )
+    if velocity is not None:
+        item.velocity = SimpleNamespace(x=float(velocity[0]), y=float(velocity[1]))
+    return item
+
+
 class FakeMap:
     """nuPlan's AbstractMap of `MAP`."""
 
@@ -136,16 +150,8 @@ class FakeScenario:
         if 3 + iteration >= len(self.scene.log):
             raise AssertionError(f"Iteration is out of scenario: {iteration}!")
         found = []
-        for token, kind, (x, y, yaw), (length, width, height), (vx, vy) in others(3 + iteration):
-            item = SimpleNamespace(
-                track_token=token,
-                tracked_object_type=SimpleNamespace(name=kind.upper()),
-                center=SimpleNamespace(x=x, y=y, heading=yaw),
-                box=SimpleNamespace(length=length, width=width, height=height),
-            )
-            if kind in ("vehicle", "pedestrian"):
-                item.velocity = SimpleNamespace(x=vx, y=vy)
-            found.append(item)
+        for token, kind, place, size, velocity in others(3 + iteration):
+            found.append(tracked(token, kind, place, size, velocity if kind in ("vehicle", "pedestrian") else None))
         return SimpleNamespace(tracked_objects=found)
 
     def get_traffic_light_status_at_iteration(self, iteration: int) -> Any:

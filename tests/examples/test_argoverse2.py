@@ -1,6 +1,8 @@
 """Argoverse 2's logs: their scenes are those that others made of them, and have the official scores."""
 
 import pickle
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -74,26 +76,23 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
 ) -> None:
     """But for rounding: the files have micrometers to half a millimeter, tokens of 16 letters, other ids of blocks."""
     mine, other = real[name], read_scene(shared_data / "driving" / "cases" / f"{name}.scene.json")
-    assert mine.route == other.route
-    for part in ("times", "poses", "velocities", "accelerations"):
-        torch.testing.assert_close(getattr(mine.ego, part), getattr(other.ego, part), atol=1e-5, rtol=0)
-    torch.testing.assert_close(mine.human, other.human, atol=1e-5, rtol=0)
+
+    def close(*places: str, atol: float) -> None:
+        for place in places:
+            ours, theirs = (attrgetter(place)(scene) for scene in (mine, other))
+            torch.testing.assert_close(ours, theirs, atol=atol, rtol=0, msg=place)
+
     assert tuple(token[:16] for token in mine.agents.tokens) == other.agents.tokens
-    for part in ("types", "sizes", "times", "seen"):
-        assert torch.equal(getattr(mine.agents, part), getattr(other.agents, part))
-    torch.testing.assert_close(mine.agents.states, other.agents.states, atol=1e-4, rtol=0)
-    assert mine.map.lanes.ids == other.map.lanes.ids
-    for lanes in ("incoming", "outgoing"):
-        assert getattr(mine.map.lanes, lanes) == getattr(other.map.lanes, lanes)
-        assert getattr(mine.map.roadblocks, lanes) == getattr(other.map.roadblocks, lanes)
-    assert torch.equal(mine.map.lanes.roadblock, other.map.lanes.roadblock)
-    assert torch.equal(mine.map.lanes.connector, other.map.lanes.connector)
-    assert mine.map.roadblocks.lanes == other.map.roadblocks.lanes
-    assert torch.equal(mine.map.roadblocks.connector, other.map.roadblocks.connector)
-    torch.testing.assert_close(mine.map.lanes.centerlines.xy, other.map.lanes.centerlines.xy, atol=1e-3, rtol=0)
-    for shapes in ("lanes", "roadblocks", "intersections"):
-        ours, theirs = getattr(mine.map, shapes).polygons, getattr(other.map, shapes).polygons
-        torch.testing.assert_close(ours.xy, theirs.xy, atol=3e-3, rtol=0)
+    for place in ("route", "map.lanes.ids", "map.roadblocks.lanes"):
+        assert attrgetter(place)(mine) == attrgetter(place)(other), place
+    for part, way in product(("lanes", "roadblocks"), ("incoming", "outgoing")):
+        assert getattr(getattr(mine.map, part), way) == getattr(getattr(other.map, part), way)
+    close(*(f"ego.{part}" for part in ("times", "poses", "velocities", "accelerations")), "human", atol=1e-5)
+    close(*(f"agents.{part}" for part in ("types", "sizes", "times", "seen")), atol=0)
+    close("map.lanes.roadblock", "map.lanes.connector", "map.roadblocks.connector", atol=0)
+    close("agents.states", atol=1e-4)
+    close("map.lanes.centerlines.xy", atol=1e-3)
+    close(*(f"map.{shapes}.polygons.xy" for shapes in ("lanes", "roadblocks", "intersections")), atol=3e-3)
     for row in range(len(other.map.carparks.ids)):  # three of the files' are turned around
         ours, theirs = mine.map.carparks.polygons[row].tolist(), other.map.carparks.polygons[row].tolist()
         assert theirs in (ours, ours[:1] + ours[:0:-1])

@@ -18,6 +18,7 @@ from navsim_score.columns import COLUMNS
 from navsim_score.drop_in import pdm_score, scorer_of
 from navsim_score.scorer import Scorer
 from navsim_score.traffic.reactive import Reactive
+from tests.driving_scenes.fake_devkit import tracked
 from tests.driving_scenes.scenes import straight, straight_road
 from tests.navsim_score.devkit_scenes import candidates, scenes
 
@@ -52,19 +53,9 @@ def tracks(scene):
         found = []
         for row, token in enumerate(scene.agents.tokens):
             if present[row, step]:
-                length, width, height = scene.agents.sizes[row].tolist()
                 kind = int(scene.agents.types[row])
-                item = SimpleNamespace(
-                    track_token=token,
-                    tracked_object_type=SimpleNamespace(name=AGENT_TYPES[kind].upper()),
-                    center=pose(poses[row, step]),
-                    box=SimpleNamespace(length=length, width=width, height=height),
-                )
-                if kind < MOVING_TYPES:
-                    item.velocity = SimpleNamespace(
-                        x=float(velocities[row, step, 0]), y=float(velocities[row, step, 1])
-                    )
-                found.append(item)
+                velocity = velocities[row, step] if kind < MOVING_TYPES else None
+                found.append(tracked(token, AGENT_TYPES[kind], poses[row, step], scene.agents.sizes[row], velocity))
         yield SimpleNamespace(tracked_objects=found)
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
+import torch
 
 from lightning_cgrpo import ConstrainedGRPO, FunctionTask, GenerationSampler, Objective
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -147,23 +149,26 @@ def _group_runs(group):
     return False
 
 
+def trained(folder, score, updates):
+    """A run with the reward of a function, and its trainer."""
+    policy = CausalLMPolicy(str(make_tiny_model(folder / "tiny", hidden_size=32, layers=1)))
+    task, sampler = FunctionTask({"m": score}), GenerationSampler(max_new_tokens=2)
+    module = ConstrainedGRPO(policy, sampler, task, Objective("m"), partial(torch.optim.SGD, lr=0.0), group_size=2)
+    trainer = quiet_trainer(max_steps=updates)
+    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
+    trainer.fit(module, PromptDataModule(rows, prompts_per_update=2))
+    return module, trainer
+
+
 def test_a_run_counts_the_fault_and_goes_on(tmp_path):
     """One answer of four hangs in each update: the others are graded, and the run ends as it should."""
-    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1)))
 
     def score(completions, answer):
         said = [r"\boxed{9^{9^{9}}}", r"\boxed{7}", r"\boxed{8}", r"\boxed{3}"]
         return math_correct(said, answer)
 
-    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
-    module = ConstrainedGRPO(
-        policy, GenerationSampler(max_new_tokens=2), FunctionTask({"m": score}), Objective("m"), _sgd, group_size=2
-    )
     with pytest.warns(UserWarning, match="Signal values were not finite and are left out: {'m': 1}"):
-        quiet_trainer(max_steps=1).fit(
-            module,
-            PromptDataModule(rows, prompts_per_update=2),
-        )
+        module, _ = trained(tmp_path, score, 1)
     assert module.latest_metrics["faults/m"] == 1
     assert module.latest_metrics["reward/mean"] == pytest.approx(2 / 3)
 
@@ -186,7 +191,6 @@ CASES = {
 @pytest.mark.slow
 def test_a_run_of_20_updates_with_every_expression_ends(tmp_path):
     """In update n, expression n is an answer, and expression n + 1 the gold answer of another prompt."""
-    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1)))
     said = [rf"\boxed{{{expression}}}" for expression in CASES.values()]
     graded, longest = [], 0.0
 
@@ -201,18 +205,7 @@ def test_a_run_of_20_updates_with_every_expression_ends(tmp_path):
         graded.append(values)
         return values
 
-    module = ConstrainedGRPO(
-        policy, GenerationSampler(max_new_tokens=2), FunctionTask({"m": score}), Objective("m"), _sgd, group_size=2
-    )
-    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
-    trainer = quiet_trainer(max_steps=len(CASES))
-    trainer.fit(module, PromptDataModule(rows, prompts_per_update=2))
+    _, trainer = trained(tmp_path, score, len(CASES))
     assert trainer.global_step == len(graded) == 20
     assert sum(values[0] is None for values in graded) > 5 and sum(values[0] == 0.0 for values in graded) > 2
     assert longest < 60  # two expressions of two CPU seconds, and a new process for each, on a loaded machine
-
-
-def _sgd(weights):
-    import torch
-
-    return torch.optim.SGD(weights, lr=0.0)

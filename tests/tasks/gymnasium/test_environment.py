@@ -295,8 +295,8 @@ def test_first_actions():
             Gymnasium(WALK, options, max_steps=4, wrappers=[{path: {"actions": count}}])
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_no_prompts_have_no_episodes(processes):
+@pytest.mark.parametrize("options", [{}, {"processes": True}, {"vector": small_worlds.walks}])
+def test_no_prompts_have_no_episodes(options):
     """As on a process that gets none of an update's prompts."""
-    rollouts = rollout(discrete(), Gymnasium(WALK, processes=processes), prompts([]))
+    rollouts = rollout(discrete(), Gymnasium(WALK, **options), prompts([]))
     assert rollouts.mask.shape[:2] == (0, GROUP) and rollouts.info["reward"].shape == rollouts.mask.shape

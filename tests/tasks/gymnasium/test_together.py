@@ -68,11 +68,6 @@ def test_a_vector_environment_equals_its_worlds(make):
         assert found.lengths.unique().numel() > 1 and (found.info["info.cost"] == 0).any()
 
 
-def test_no_prompts_have_no_episodes():
-    rollouts = rollout(discrete(), Gymnasium(WALK, vector=walks), prompts([]))
-    assert rollouts.mask.shape[0] == 0
-
-
 def test_a_difference_from_the_single_world_is_told_once():
     environment = Gymnasium(WALK, vector=other_walks)
     with pytest.warns(UserWarning, match=r"that step together differ from a single world in the reward of step 1\."):
