@@ -28,10 +28,7 @@ from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
-from navsim_score.provenance import Provenance
 from navsim_score.signals import NavsimSignals
-from navsim_score.store.preparing import prepared
-from navsim_score.store.store import write_store
 from tests.navsim_score import devkit_scenes
 from tests.policies import tiny_families
 from tests.pretended_device import DEVICE, DeviceError, Graph, pretending
@@ -354,7 +351,7 @@ def test_a_run_of_the_cpu_resumes_on_the_device(folder):
 def test_stored_scenes_are_scored_on_the_candidates_device(tmp_path, machine):
     """The store is in the host's memory, and everything after it on the device of the candidates."""
     made = devkit_scenes.scenes()
-    write_store(tmp_path, (prepared(scene, name=name) for name, scene in made.items()), Provenance("", None, "", ""))
+    devkit_scenes.store_of(tmp_path, made)
     signals, tokens = NavsimSignals(tmp_path), [*made, "late"]
     poses = devkit_scenes.candidates().expand(len(tokens), -1, -1, -1)
     previous = [None] * len(made) + ["touching"]

@@ -70,11 +70,12 @@ def theorem_1(group: Group, weights: Tensor) -> Tensor:
 
 
 def corollary(group: Group, weights: Tensor) -> Tensor:
-    """d g^ScAdv / d z_k of the constraints, [K, D], as the paper prints it."""
+    """d g^ScAdv / d z_k, [1 + K, D]: of the constraints as the paper prints it, and of the reward's logit alike."""
     reward = weights[0] * numerator(group.reward, group.psi) / sigma(group.reward)
     z = [numerator(cost, group.psi) / sigma(cost) for cost in group.costs]
     mixed = sum(weight * term for weight, term in zip(weights[1:], z, strict=True))
-    return torch.stack([weight * (-term - reward + mixed) for weight, term in zip(weights[1:], z, strict=True)])
+    rows = [weight * (-term - reward + mixed) for weight, term in zip(weights[1:], z, strict=True)]
+    return torch.stack([reward + weights[0] * (mixed - reward), *rows])
 
 
 def estimate(estimator: AdvantageEstimator, group: Group, weights: Tensor) -> Tensor:
@@ -127,35 +128,25 @@ cases = pytest.mark.parametrize(
 )
 
 
+through_a_softmax = pytest.mark.parametrize(
+    ("estimator", "closed_form"),
+    [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages("group"), corollary)],
+    ids=["theorem", "corollary"],
+)
+
+
 @cases
-def test_theorem_1(seed: int, constraints: int) -> None:
+@through_a_softmax
+def test_sensitivities_to_logits(estimator, closed_form, seed: int, constraints: int) -> None:
     group, logits = random_group(seed, constraints), random_logits(seed, constraints)
 
     def g(z: Tensor) -> Tensor:
-        return estimate(ScalarizedRewards(), group, softmax(z))
+        return estimate(estimator, group, softmax(z))
 
-    closed = theorem_1(group, softmax(logits))
+    closed = closed_form(group, softmax(logits))
     assert closed.abs().max() > 1e-3
     assert torch.allclose(jacobian(g, logits).T, closed, rtol=1e-9, atol=1e-11)
     assert torch.allclose(finite_differences(g, logits), closed, rtol=1e-6, atol=1e-8)
-
-
-@cases
-def test_corollary(seed: int, constraints: int) -> None:
-    group, logits = random_group(seed, constraints), random_logits(seed, constraints)
-
-    def g(z: Tensor) -> Tensor:
-        return estimate(ScalarizedAdvantages("group"), group, softmax(z))
-
-    weights = softmax(logits)
-    closed = corollary(group, weights)
-    assert closed.abs().max() > 1e-3
-    assert torch.allclose(jacobian(g, logits).T[1:], closed, rtol=1e-9, atol=1e-11)
-    assert torch.allclose(finite_differences(g, logits)[1:], closed, rtol=1e-6, atol=1e-8)
-    # The reward's logit, by the same chain rule.
-    partials = partials_of_scalarized_advantages(group, weights)
-    of_reward = weights[0] * (partials[0] - (weights[:, None] * partials).sum(0))
-    assert torch.allclose(jacobian(g, logits).T[0], of_reward, rtol=1e-9, atol=1e-11)
 
 
 @cases
@@ -255,11 +246,7 @@ class TestAPolicy:
         return -torch.cat([gradient.flatten() for gradient in gradients])
 
     @pytest.mark.parametrize("constraints", [1, 2, 3])
-    @pytest.mark.parametrize(
-        ("estimator", "closed_form"),
-        [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages("group"), None)],
-        ids=["theorem", "corollary"],
-    )
+    @through_a_softmax
     def test_sensitivity_of_the_gradient_step(
         self, policy, rollouts, estimator: AdvantageEstimator, closed_form, constraints: int
     ) -> None:
@@ -278,8 +265,5 @@ class TestAPolicy:
 
         assert torch.allclose(step(logits), estimate(estimator, group, softmax(logits)), rtol=1e-9, atol=1e-12)
         moved = finite_differences(step, logits)
-        if closed_form is not None:
-            assert torch.allclose(moved, closed_form(group, softmax(logits)), rtol=1e-5, atol=1e-8)
-        else:
-            assert torch.allclose(moved[1:], corollary(group, softmax(logits)), rtol=1e-5, atol=1e-8)
+        assert torch.allclose(moved, closed_form(group, softmax(logits)), rtol=1e-5, atol=1e-8)
         assert moved.abs().max() > 1e-3

@@ -38,12 +38,9 @@ def test_flawless_ones_come_first():
 
 
 def test_a_demonstration_follows_from_its_index():
-    whole = [text for groups in demonstrations().train_dataloader() for text in groups.columns["completion"]]
-    parts = [
-        text
-        for groups in demonstrations(prompts_per_update=4).train_dataloader()
-        for text in groups.columns["completion"]
-    ]
-    assert whole == parts
-    other = [text for groups in demonstrations(seed=1).train_dataloader() for text in groups.columns["completion"]]
-    assert whole != other
+    def texts(**changes):
+        return [
+            text for groups in demonstrations(**changes).train_dataloader() for text in groups.columns["completion"]
+        ]
+
+    assert texts() == texts(prompts_per_update=4) != texts(seed=1)

@@ -49,14 +49,19 @@ def pixel(x, y, z=0.0, yaw=0.0):
     return WIDE / 2 - focus * distance * math.sin(angle) / depth, HORIZON_PLACE * TALL + focus * (HEIGHT - z) / depth
 
 
+def color_at(image, *place):
+    """Of the pixel that shows a point of the ego's frame."""
+    column, row = pixel(*place)
+    return image[int(row), int(column)]
+
+
 def test_road_sky_and_borders_are_where_they_are():
     image = CameraViews(straight_road(), TALL, WIDE)()
     assert image.shape == (TALL, WIDE, 3)
     assert image.dtype == np.uint8
     assert near(image[0], SKY).all()
     for (x, y), color in {(10, -1.75): ROAD, (12, 1.75): ROAD, (12, -6.0): GRASS}.items():
-        column, row = pixel(x, y + 1.75)  # the ego is at y = -1.75
-        assert near(image[int(row), int(column)], color, 10), (x, y)
+        assert near(color_at(image, x, y + 1.75), color, 10), (x, y)  # the ego is at y = -1.75
     # Yellow between the directions, white between the lanes of one.
     row = int(pixel(10, 0)[1])
     for y, color in {3.5: LEFT_BORDER, 0.0: BORDER, -3.5: BORDER}.items():
@@ -108,8 +113,7 @@ def test_lights_are_seen_from_where_they_count():
         found = near(image, color)
         assert found[: int(HORIZON_PLACE * TALL)].any(), "a lamp"
         assert found[int(HORIZON_PLACE * TALL) :].any(), "a mark on the road"
-        column, row = pixel(34.0, 0.0, 3.8)
-        assert near(image[int(row), int(column)], color)
+        assert near(color_at(image, 34.0, 0.0, 3.8), color)
     assert not near(CameraViews(crossing(red=False), TALL, WIDE)(), RED).any()
     # From the other side there is no lamp.
     poses = red.ego.poses.clone()
@@ -180,8 +184,7 @@ def test_a_hole_of_a_road_is_grass():
     road_map = replace(scene.map, roadblocks=replace(blocks, polygons=polygons))
     image = CameraViews(replace(scene, map=road_map), TALL, WIDE)()
     for x, color in ((10.5, GRASS), (16.0, ROAD)):
-        column, row = pixel(x, 0.0)
-        assert near(image[int(row), int(column)], color, 10)
+        assert near(color_at(image, x, 0.0), color, 10)
 
 
 def test_a_scene_without_anything_is_drawn():

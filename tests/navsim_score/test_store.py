@@ -15,7 +15,7 @@ from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene_file import write_scene
 from navsim_score.__main__ import main
 from navsim_score.columns import COLUMNS
-from navsim_score.provenance import Provenance, scorer_version
+from navsim_score.provenance import scorer_version
 from navsim_score.scorer import Scorer
 from navsim_score.scoring.comfort import extended_comfort
 from navsim_score.signals import NAMES, NavsimSignals
@@ -24,12 +24,11 @@ from navsim_score.store.joined import joined
 from navsim_score.store.preparing import of_metric_cache, prepared
 from navsim_score.store.store import RECORDS, Store, write_store
 from tests import refusals
-from tests.navsim_score.devkit_scenes import candidates, scenes
+from tests.navsim_score.devkit_scenes import MADE, candidates, scenes, store_of
 from tests.navsim_score.test_drop_in import cache_of
 from tests.navsim_score.test_parity import reference_plan
 
 OFFICIAL = json.loads((Path(__file__).parent / "devkit_rows.json").read_text())["scenes"]
-MADE = Provenance("hand-made scenes", None, scorer_version(), "")
 EXACT = [name for name in COLUMNS if name != "ego_progress"]
 """Products of matrices round by the number of rows, which moves progress by some 1e-15."""
 
@@ -38,7 +37,7 @@ EXACT = [name for name in COLUMNS if name != "ego_progress"]
 def stored(tmp_path_factory):
     """A store of the hand-made scenes, by their keys as tokens."""
     folder = tmp_path_factory.mktemp("stored")
-    write_store(folder, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    store_of(folder, scenes())
     return folder
 
 
@@ -182,7 +181,7 @@ def test_a_scene_is_opened_once_and_its_numbers_stay_in_the_map(stored, monkeypa
 def test_scores_tell_where_they_come_from(stored, tmp_path):
     found = NavsimSignals(stored)(candidates()[None], ["late"])
     assert found.provenance.source == "hand-made scenes" and found.provenance.scorer == scorer_version()
-    again = write_store(tmp_path, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    again = store_of(tmp_path, scenes())
     assert again == found.provenance  # the digest is of the contents
     other = write_store(tmp_path, [prepared(scenes()["late"])], MADE)
     assert other.digest != again.digest
