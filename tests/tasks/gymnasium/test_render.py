@@ -13,7 +13,7 @@ from lightning_cgrpo.callbacks import Pictures
 from lightning_cgrpo.datamodules import SeedDataModule
 from tests.memory import flat
 from tests.quiet import quiet_trainer
-from tests.tasks.gymnasium.test_environment import GROUP, SEEDS, WALK, continuous, discrete, prompts, quietly, rollout
+from tests.tasks.gymnasium.test_environment import GROUP, SEEDS, WALK, continuous, discrete, prompts, rollout
 
 
 def pictures(environment, policy, row=1, groups=None):
@@ -63,7 +63,7 @@ def test_equals_gymnasium():
 
 def test_the_callback_draws_the_sampler_s_worlds_and_changes_nothing(tmp_path):
     def run(name, *callbacks):
-        task, sampler = GymnasiumTask(), EnvironmentSampler(Gymnasium(WALK))
+        sampler, task = EnvironmentSampler(Gymnasium(WALK)), GymnasiumTask()
         module = ConstrainedGRPO(discrete(), sampler, task, Objective("reward"), torch.optim.Adam, group_size=2, seed=0)
         trainer = quiet_trainer(*callbacks, max_steps=3, logger=CSVLogger(tmp_path / name, "run"))
         trainer.fit(module, SeedDataModule(2))
@@ -73,12 +73,6 @@ def test_the_callback_draws_the_sampler_s_worlds_and_changes_nothing(tmp_path):
     assert torch.equal(drawn, plain)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     assert found == [f"drawn/run/version_0/episodes/0/{update:05d}.png" for update in (0, 2)]
-
-
-def test_worlds_that_ignore_their_seed_are_named():
-    with pytest.warns(UserWarning, match=r"Walk-v0' that were reset with the same seed start differently"):
-        rollout(discrete(), Gymnasium(WALK, {"fault": "unseeded"}))
-    quietly(Gymnasium(WALK))
 
 
 @pytest.mark.parametrize(("display", "driver"), [(None, "dummy"), (":0", None)])
