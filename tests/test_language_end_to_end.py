@@ -11,14 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo import GSM8KTask
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.gsm8k_records import write_records
 from tests.quiet import QUIET
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +56,9 @@ def events_of(path):
     return events
 
 
-def test_records_to_checkpoints(model, records, folder):
+def test_records_to_checkpoints(tiny_model, records, folder):
     """Fit, then test and predict from the checkpoint: every tag, readable completions, one line per answer."""
-    events = train_and_read(model, records)
+    events = train_and_read(tiny_model, records)
     tags = set(events.Tags()["scalars"])
     bounded = {"correctness", "format", "integer", "truncated"}
     weighted = {"reward", "correctness", "format", "integer"}
@@ -87,8 +81,8 @@ def test_records_to_checkpoints(model, records, folder):
     assert "**Prompt**\n\n    train: Tom has " in text, "the question, as a block of its own"
     assert "nswer** (" in text and "correctness " in text and "truncated " in text
 
-    main(["test", *arguments(model, records), "--ckpt_path=last"])
-    main(["predict", *arguments(model, records), "--ckpt_path=last"])
+    main(["test", *arguments(tiny_model, records), "--ckpt_path=last"])
+    main(["predict", *arguments(tiny_model, records), "--ckpt_path=last"])
     lines = [json.loads(line) for line in Path("runs/gsm8k/version_0/predictions.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
     assert all("test: " in line["prompt"] for line in lines), "the question itself"

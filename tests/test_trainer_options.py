@@ -35,13 +35,9 @@ class StopsAtOnce(Callback):
 
 @dataclass(frozen=True)
 class Works:
-    """The option does what Lightning says of it.
+    """The option does what Lightning says of it, beside other options: the run makes so many updates.
 
-    Args:
-        value: of the option.
-        updates: that the run then makes.
-        same: the policy's weights are those of a run without the option.
-        beside: other options.
+    `same`: the policy's weights are those of a run without the option.
     """
 
     value: Any

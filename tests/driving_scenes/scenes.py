@@ -70,11 +70,7 @@ def straight_road(
 ) -> Scene:
     """Two lanes eastward (their centers at y = -1.75 and 1.75) and one westward (5.25); the ego goes east from x = 0.
 
-    Args:
-        agents: see `agent`.
-        speed: of the ego.
-        y: of the ego.
-        fields: of the file, instead of those made here.
+    `fields` of the file stand instead of those made here.
     """
     lanes, blocks = [], []
     for block, centers, forward in (("east", (-WIDTH / 2, WIDTH / 2), True), ("west", (3 * WIDTH / 2,), False)):
@@ -95,11 +91,7 @@ def crossing(
 ) -> Scene:
     """A road eastward (its lane's center at y = -1.75) through a crossing from x = 20 to 34; the ego is at x = 0.
 
-    Args:
-        agents: see `agent`.
-        red: the light is red until 3 s.
-        speed: of the ego.
-        fields: of the file, instead of those made here.
+    The light is red until 3 s, or never.
     """
     parts = [("before", -50, 20, False), ("through", 20, 34, True), ("after", 34, 120, False)]
     names = [name for name, *_ in parts]

@@ -189,10 +189,8 @@ def test_a_hole_of_a_road_is_grass():
 
 def test_a_scene_without_anything_is_drawn():
     scene = straight_road()
-    bare = replace(
-        scene,
-        agents=replace(scene.agents, times=torch.zeros(0), states=torch.zeros(0, 0, 5), seen=torch.zeros(0, 0).bool()),
-    )
+    nobody = {"times": torch.zeros(0), "states": torch.zeros(0, 0, 5), "seen": torch.zeros(0, 0).bool()}
+    bare = replace(scene, agents=replace(scene.agents, **nobody))
     assert CameraViews(bare, 16, 16)().shape == (16, 16, 3)
 
 
@@ -234,9 +232,7 @@ def test_outlines_are_cut_at_the_near_plane():
 
 
 def test_a_lamp_has_a_case_around_it():
-    case, lamp = (
-        corners for corners in lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
-    )
+    case, lamp = lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
     spans = [corners.max(0) - corners.min(0) for corners in (case, lamp)]
     assert (spans[0] - spans[1]).tolist() == pytest.approx([0, 2 * CASE_WIDTH, 2 * CASE_WIDTH])
     assert spans[1].tolist() == pytest.approx([0, WIDTH, LAMP_HEIGHTS[1] - LAMP_HEIGHTS[0]])

@@ -210,21 +210,22 @@ def test_two_stages(fake: Path) -> None:
     assert follow_up.cameras == {"CAM_F0": [str(blobs / f"{step}.jpg") for step in range(4)]}
 
 
+def write_dense_and_sparse(config: Path) -> None:
+    every = {"num_future_frames": 8, "frame_interval": 1}
+    write_split(config, "dense", "test", None, **every)
+    write_split(config, "sparse", "test", None, **every, tokens=["2021.c-3", "2021.c-5"])
+
+
 def test_one_stage_has_the_frames_before(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the devkit's script for one stage pairs them: neighbors in the log's time, unless a frame is missing."""
-    config = install(monkeypatch, fake)
-    dense = {"num_future_frames": 8, "frame_interval": 1}
-    write_split(config, "dense", "test", None, **dense)
+    write_dense_and_sparse(install(monkeypatch, fake))
     assert [scene.previous for scene in source(test="dense").scenes("test")] == [None, "2021.c-3", "2021.c-4"]
-    write_split(config, "sparse", "test", None, **dense, tokens=["2021.c-3", "2021.c-5"])
     assert [scene.previous for scene in source(test="sparse").scenes("test")] == [None, None]
 
 
 def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a frame that is no scene of the split; unknown at the log's end, after a pause and without its image."""
-    config = install(monkeypatch, fake)
-    write_split(config, "dense", "test", None, num_future_frames=8, frame_interval=1)
-    write_split(config, "sparse", "test", None, num_future_frames=8, frame_interval=1, tokens=["2021.c-3", "2021.c-5"])
+    write_dense_and_sparse(install(monkeypatch, fake))
     scenes = source(test="dense", cameras=CAMERAS).scenes("test")
     after = source(test="sparse", cameras=CAMERAS).next_frames("test")
     assert len(after) == 2 and after[1] is None

@@ -120,14 +120,12 @@ def test_values_that_are_not_finite_are_faults_and_left_out():
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor):
     """The policy stays, Adam's state too; the update counts, its other steps and the next updates are taken."""
-    calls = []
+    factors = iter((1.0, factor, 1.0))  # one step per update; that of update 1 is broken
     loss = lightning_cgrpo.modules.policy_steps.grpo_loss
 
     def broken(*arguments, **options):
         terms = loss(*arguments, **options)
-        calls.append(1)
-        # One step per update; that of update 1 is broken.
-        return replace(terms, loss=terms.loss * factor) if len(calls) == 2 else terms
+        return replace(terms, loss=terms.loss * next(factors))
 
     monkeypatch.setattr(lightning_cgrpo.modules.policy_steps, "grpo_loss", broken)
     made = []

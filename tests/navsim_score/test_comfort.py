@@ -15,19 +15,19 @@ from navsim_score.simulation.simulate import simulate
 FIRST = torch.zeros(1, dtype=torch.int64)
 
 
-def history(times=(-1.5, -1.0, -0.5, 0.0), yaw=None, acceleration=(0.0, 0.0), speed=8.0):
+def history(times=(-1.5, -1.0, -0.5, 0.0), yaw=None, acceleration=(0.0, 0.0)):
     """Straight on, or of these yaws."""
     times = torch.tensor(times, dtype=torch.float64)
     yaw = torch.zeros_like(times) if yaw is None else torch.tensor(yaw, dtype=torch.float64)
-    poses = torch.stack([speed * times, torch.zeros_like(times), yaw], -1)
+    poses = torch.stack([8.0 * times, torch.zeros_like(times), yaw], -1)
     accelerations = torch.tensor(acceleration, dtype=torch.float64).expand(len(times), 2)
-    velocities = torch.tensor([speed, 0.0], dtype=torch.float64).expand(len(times), 2)
+    velocities = torch.tensor([8.0, 0.0], dtype=torch.float64).expand(len(times), 2)
     return EgoHistory(times, poses, velocities, accelerations)
 
 
-def drive(acceleration=0.0, yaw_rate=0.0, rows=1):
+def drive(acceleration=0.0, yaw_rate=0.0):
     """Constant acceleration and yaw rate."""
-    states = torch.zeros(rows, 41, 11, dtype=torch.float64)
+    states = torch.zeros(1, 41, 11, dtype=torch.float64)
     states[..., State.AX] = acceleration
     states[..., State.YAW] = yaw_rate * 0.1 * torch.arange(41)
     return states

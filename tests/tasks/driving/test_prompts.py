@@ -42,12 +42,10 @@ def test_images_come_in_the_documented_order():
 
 
 def test_the_state_as_text():
+    motion = {"velocity": [8.0, -0.04], "acceleration": [-1.26, 0.04]}
     scene = straight_road(
         intent="left",
-        ego=[
-            {"t": t, "pose": [8 * t, -1.75, 0.0], "velocity": [8.0, -0.04], "acceleration": [-1.26, 0.04]}
-            for t in (-1.5, -1.0, -0.5, 0.0)
-        ],
+        ego=[{"t": t, "pose": [8 * t, -1.75, 0.0], **motion} for t in (-1.5, -1.0, -0.5, 0.0)],
     )
     assert state(scene) == (
         "Intent: go left.\n"
@@ -121,12 +119,8 @@ def test_a_prompt_says_nothing_of_the_future():
     later = agents.times > 0
     states = agents.states.clone()
     states[:, later] += 5.0
-    other = replace(
-        scene,
-        human=None,
-        pdm_trajectory=torch.zeros(41, 3),
-        agents=replace(agents, states=states, seen=agents.seen | later),
-    )
+    agents = replace(agents, states=states, seen=agents.seen | later)
+    other = replace(scene, human=None, pdm_trajectory=torch.zeros(41, 3), agents=agents)
     for part, same in zip(parts(other), parts(scene), strict=True):
         assert part.get("text") == same.get("text")
         np.testing.assert_array_equal(part.get("image", 0), same.get("image", 0))

@@ -50,12 +50,8 @@ def test_a_layout_depends_on_its_index_and_nothing_else():
 
 
 def test_seeds_and_splits_give_other_layouts():
-    drawn = [
-        row
-        for seed in (0, 1)
-        for split in (0, 1, 2)
-        for row in rows(Layouts(50, split=split, seed=seed).groups(torch.arange(50)))
-    ]
+    every = (Layouts(50, split=split, seed=seed) for seed in (0, 1) for split in (0, 1, 2))
+    drawn = [row for layouts in every for row in rows(layouts.groups(torch.arange(50)))]
     assert len(set(drawn)) == len(drawn) == 300
 
 
