@@ -21,11 +21,11 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene_file import write_scene
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
+from tests.quiet import QUIET
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "your_problem"
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
-QUIET = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
 # The last ones stand, whatever a command says.
 FEW = dict.fromkeys(RUNS, QUIET) | {"fit": f"--trainer.max_steps=2 {QUIET}", "study": "--list"}
 # Before the command's own, which stand; none of these is part of a run's name.

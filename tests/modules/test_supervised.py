@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule
 from safetensors.torch import load_file
 
 from benchmarks.navsim.average import average
@@ -23,11 +22,9 @@ from lightning_cgrpo import (
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import SavePretrained
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.rollout import PromptGroups
-from lightning_cgrpo.datamodules import WordProblemsDataModule
+from lightning_cgrpo.datamodules import PromptDataModule, WordProblemsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
-from lightning_cgrpo.tasks.functions.prompts import Prompts
 from tests.memory import flat
 from tests.policies.small_policies import with_lora
 from tests.quiet import QUIET, quiet_trainer
@@ -45,15 +42,6 @@ def policy_of(tiny_model, dtype="float64"):
     return policy
 
 
-class Data(LightningDataModule):
-    def __init__(self, rows):
-        super().__init__()
-        self.rows = rows
-
-    def train_dataloader(self):
-        return PromptLoader(Prompts(self.rows), len(self.rows))
-
-
 def train(
     policy, rows=ROWS, updates=1, callbacks=(), lr=0.1, optimizer=torch.optim.SGD, precision="64-true", **options
 ):
@@ -66,7 +54,7 @@ def train(
         **{"max_grad_norm": None, **options},
     )
     trainer = quiet_trainer(*callbacks, precision=precision, max_steps=updates)
-    trainer.fit(module, Data(rows))
+    trainer.fit(module, PromptDataModule(rows, len(rows)))
     return trainer
 
 
