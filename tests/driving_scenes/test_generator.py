@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import shapely
-import shapely.affinity
 import torch
 
 from driving_scenes.generator import GeneratedScenes
@@ -18,6 +17,7 @@ from driving_scenes.scene import AGENT_TYPES, Scene
 from driving_scenes.source import Split
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.scorer import Scorer
+from tests.navsim_score.reactive_oracle import box
 
 COUNT = 60
 
@@ -212,12 +212,8 @@ def test_overlaps_are_those_of_polygons() -> None:
     poses = rng.uniform(-4, 4, (2, 500, 3))
     sizes = rng.uniform(0.5, 5, (2, 500, 2))
 
-    def box(pose: Any, size: Any) -> shapely.Polygon:
-        unturned = shapely.box(*(-size / 2), *(size / 2))
-        turned = shapely.affinity.rotate(unturned, pose[2], (0, 0), use_radians=True)
-        return shapely.affinity.translate(turned, *pose[:2])
-
-    expected = [box(poses[0, row], sizes[0, row]).intersects(box(poses[1, row], sizes[1, row])) for row in range(500)]
+    first, second = ([box(poses[i, row], *sizes[i, row]) for row in range(500)] for i in (0, 1))
+    expected = [one.intersects(other) for one, other in zip(first, second, strict=True)]
     assert overlapping(poses[0], sizes[0], poses[1], sizes[1]).tolist() == expected
     assert 100 < sum(expected) < 450
 

@@ -22,7 +22,7 @@ from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.traffic.traffic import TrafficRollouts
 from tests.driving_scenes.scenes import agent, lane, rectangle, road_map, straight, straight_road
-from tests.navsim_score.reactive_oracle import worst
+from tests.navsim_score.reactive_oracle import box, worst
 
 RIGHT, LEFT = -1.75, 1.75
 """Of the lanes of `straight_road`."""
@@ -195,12 +195,8 @@ def test_rectangles_against_shapely():
     def boxes(count: int) -> tuple[Tensor, list[shapely.Polygon]]:
         pose = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 8
         size = torch.rand(count, 2, generator=generator, dtype=torch.float64) * 4
-        found = rectangles.from_boxes(pose, size)
-        corners = []
-        for x, y, c, s, length, width in found.tolist():
-            signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
-            corners.append([(x + a * length * c - b * width * s, y + a * length * s + b * width * c) for a, b in signs])
-        return found, [shapely.Polygon(corner) for corner in corners]
+        polygons = [box(*one) for one in zip(pose.numpy(), *size.T.tolist(), strict=True)]
+        return rectangles.from_boxes(pose, size), polygons
 
     (a, first), (b, second) = boxes(500), boxes(500)
     distances = [one.distance(other) for one, other in zip(first, second, strict=True)]

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from driving_scenes.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.observations import Observations
-from lightning_cgrpo.tasks.driving.thoughts import thought_first
 from tests.driving_scenes.scenes import agent, straight_road
 
 TEXT = re.compile(
@@ -72,14 +70,6 @@ def test_who_is_ahead_is_an_agent_at_that_distance(scenes, said):
         places = scene.agents.states[seen, now, :2].numpy() - scene.ego.poses[-1, :2].numpy()
         assert np.hypot(*places.T).min() < int(parts[6]) + 3
     assert found > 5
-
-
-def test_answers_with_observations_can_be_read(scenes):
-    form = AnswerFormat()
-    for scene in scenes[:10]:
-        trajectory = form.write(scene.human, 0.5)
-        answer = thought_first(Observations()(scene), trajectory)
-        assert form.read(answer).tolist() == form.read(trajectory).tolist()
 
 
 def test_an_empty_road_has_nobody_ahead():
