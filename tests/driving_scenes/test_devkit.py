@@ -74,16 +74,12 @@ def source(**changes: Any) -> NavsimDevkit:
 
 def assert_same(found: Any, wanted: Any, path: str = "") -> None:
     """But for rounding; the devkit's velocities are float32."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), path
-        for key in wanted:
-            assert_same(found[key], wanted[key], f"{path}.{key}")
-    elif isinstance(wanted, list) and not (wanted and isinstance(wanted[0], int | float)):
-        assert len(found) == len(wanted), path
-        for i, item in enumerate(wanted):
-            assert_same(found[i], item, f"{path}[{i}]")
-    elif isinstance(wanted, list | float):
+    if isinstance(wanted, int | float):
         assert found == pytest.approx(wanted, abs=1e-6), path
+    elif isinstance(wanted, dict | list):
+        assert len(found) == len(wanted), path
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            assert_same(found[key], wanted[key], f"{path}.{key}")
     else:
         assert found == wanted, path
 

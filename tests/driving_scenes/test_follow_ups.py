@@ -61,17 +61,15 @@ def test_the_world_is_the_same(pairs: list[tuple[Scene, list[Scene]]]) -> None:
 
 def test_traffic_goes_on_where_it_was(pairs: list[tuple[Scene, list[Scene]]]) -> None:
     """Most of who is near the ego at 4 s is in the next scene, at exactly that place and speed."""
-    there, missing = 0, 0
+    there = []
     for first, group in pairs:
         for scene in group[:1]:
             now = first.agents.states[:, 11][first.agents.seen[:, 11]]
             near = now[(now[:, :2] - scene.ego.poses[-1, :2]).norm(dim=1) < 60]
             later = scene.agents.states[:, 3][scene.agents.seen[:, 3]]
             for state in near:
-                found = bool(len(later)) and float((later - state).abs().amax(1).min()) < 1e-9
-                there, missing = there + found, missing + (not found)
-    assert there > 50
-    assert missing / (there + missing) < 0.1
+                there.append(bool(len(later)) and float((later - state).abs().amax(1).min()) < 1e-9)
+    assert sum(there) > 50 and np.mean(there) > 0.9
 
 
 def test_egos_are_perturbed_around_where_the_human_was(pairs: list[tuple[Scene, list[Scene]]]) -> None:
@@ -100,9 +98,8 @@ def test_histories_are_consistent(after: list[Scene]) -> None:
         assert float(speeds.min()) >= 0
         assert bool((ego.velocities[:, 1] == 0).all())
         torch.testing.assert_close(steps.norm(dim=1), (speeds[1:] + speeds[:-1]) / 4, rtol=0.02, atol=0.05)
-        torch.testing.assert_close(
-            speeds.diff(), (ego.accelerations[1:, 0] + ego.accelerations[:-1, 0]) / 4, rtol=0, atol=0.05
-        )
+        gained = (ego.accelerations[1:, 0] + ego.accelerations[:-1, 0]) / 4
+        torch.testing.assert_close(speeds.diff(), gained, rtol=0, atol=0.05)
         moving = steps.norm(dim=1) > 1
         middle = (ego.poses[1:, 2] + ego.poses[:-1, 2]) / 2
         off = (torch.atan2(steps[:, 1], steps[:, 0]) - middle).sin().abs()

@@ -1,8 +1,6 @@
 """Reactive traffic: against an oracle that goes one vehicle at a time, with shapely; and official scores."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
-from driving_scenes.scene_file import read_scene
 from navsim_score.batch.scene_batch import SceneBatch
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.geometry import rectangles
@@ -144,18 +141,16 @@ def test_who_is_there():
 
 def test_parked_vehicles_give_way():
     # Off the lane, but in the way of the one that drives by; the second one overlaps the first.
-    others = [
-        agent("parked", 50.0, -4.2),
-        agent("also", 52.0, -4.4),
-        agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2)),
-    ]
-    traffic, _ = drive([straight_road(others)], straight(2.0)[None])
-    boxes = [
-        [rectangles.from_boxes(pose, size) for pose in traffic.poses[0, row]]
-        for row, size in enumerate(traffic.sizes[0])
-    ]
+    driver = agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2))
+    traffic, _ = drive(
+        [straight_road([agent("parked", 50.0, -4.2), agent("also", 52.0, -4.4), driver])], straight(2.0)[None]
+    )
     for step in range(1, 41):
-        hit = [bool(rectangles.touch(boxes[row][step], boxes[2][step])) for row in (0, 1)]
+        boxes = [
+            rectangles.from_boxes(pose, size)
+            for pose, size in zip(traffic.poses[0, :, step], traffic.sizes[0], strict=True)
+        ]
+        hit = [bool(rectangles.touch(boxes[row], boxes[2])) for row in (0, 1)]
         assert bool(traffic.present[0, 0, step]) == (not hit[0])
         assert bool(traffic.present[0, 1, step]) == (hit[0] and not hit[1])
     assert 0 < int(traffic.present[0, 0].sum()) < 41
@@ -207,24 +202,12 @@ def test_rectangles_against_shapely():
     torch.testing.assert_close(rectangles.vertical_extent(a), heights)
 
 
-# Real and official data
-
-
-def candidates(file: Path, kind: str) -> Tensor:
-    """``[R, 8, 3]`` that belong to a file of a case."""
-    rows = json.loads(Path(str(file).replace(kind, ".trajs.")).read_text())["trajectories"]
-    return torch.tensor([row["poses"] for row in rows], dtype=torch.float64)
-
-
 @pytest.mark.slow
-def test_real_scenes_drive_as_one_by_one(shared_data: Path):
-    files = sorted((shared_data / "driving" / "cases").glob("*.scene.json"))
-    for file in files:
-        scene = read_scene(file)
-        poses = candidates(file, ".scene.")[::9]
-        traffic, states = drive([scene], poses)
+def test_real_scenes_drive_as_one_by_one(official_cases):
+    for case in official_cases.values():
+        traffic, states = drive([case.scene], case.poses[::9])
         for row in range(len(states)):
-            assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
+            assert worst(case.scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
 
 
 def test_a_slow_vehicle_in_an_intersection_is_not_parked():

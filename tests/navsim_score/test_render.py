@@ -28,14 +28,9 @@ def texts(axes):
 
 def boxes(axes, color):
     """Filled polygons of a color, as ``[n, 4 or more, 2]`` in the picture's frame."""
-    return [
-        path.vertices
-        for part in axes.collections
-        if isinstance(part, PolyCollection)
-        and len(part.get_facecolor())
-        and np.allclose(part.get_facecolor()[0], color)
-        for path in part.get_paths()
-    ]
+    parts = [part for part in axes.collections if isinstance(part, PolyCollection) and len(part.get_facecolor())]
+    filled = [part for part in parts if np.allclose(part.get_facecolor()[0], color)]
+    return [path.vertices for part in filled for path in part.get_paths()]
 
 
 def test_the_ego_looks_up_wherever_the_scene_lies():
@@ -68,10 +63,8 @@ def test_candidates_are_told_by_score_and_marked_where_they_violate():
             # A mark of its kind is near the ego's center of that time, and its time is in the list.
             kinds = [line for line in axes.lines if line.get_marker() == style.MARKS[short]]
             x, y = scores.states[row, step, :2].tolist()
-            assert any(
-                abs(line.get_ydata()[0] - (x + 1.461)) < 0.3 and abs(line.get_xdata()[0] + y + 1.75) < 4
-                for line in kinds
-            )
+            places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in kinds]
+            assert any(abs(ahead - (x + 1.461)) < 0.3 and abs(aside + y + 1.75) < 4 for aside, ahead in places)
             assert any(f"{short} {step / 10:.1f}" in text for text in listed)
     assert int(scores.steps["no_at_fault_collisions"][1]) > 0
     assert int(scores.steps["drivable_area_compliance"][2]) > 0

@@ -81,12 +81,12 @@ def dense_track(start, reference):
     return states
 
 
-def candidates(rows=12, seed=0):
+def candidates():
     """Random bends and speeds, and what no driver does: stand, turn on the spot, jump, go back, noise."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     time = torch.arange(1, 9, dtype=torch.float64) * 0.5
-    speed = 14 * torch.rand(rows, 1, generator=generator, dtype=torch.float64)
-    rate = 0.6 * (torch.rand(rows, 1, generator=generator, dtype=torch.float64) - 0.5)
+    speed = 14 * torch.rand(12, 1, generator=generator, dtype=torch.float64)
+    rate = 0.6 * (torch.rand(12, 1, generator=generator, dtype=torch.float64) - 0.5)
     yaw = rate * time
     bends = torch.stack([speed * time * yaw.cos(), speed * time * yaw.sin(), yaw], -1)
     still = torch.zeros(8, 3, dtype=torch.float64)

@@ -39,9 +39,8 @@ class SlowScorer:
         streets = [self.shape(blocks.polygons, i) for i in range(len(blocks.ids)) if not blocks.connector[i]]
         self.lanes = [self.shape(self.map.lanes.polygons, i) for i in range(len(self.map.lanes.ids))]
         self.on_route = [self.lanes[i] for i in route_lanes]
-        self.crossings = [
-            self.shape(self.map.intersections.polygons, i) for i in range(len(self.map.intersections.ids))
-        ]
+        areas = self.map.intersections
+        self.crossings = [self.shape(areas.polygons, i) for i in range(len(areas.ids))]
         self.drivable = streets + self.crossings
         self.connectors = [i for i in range(len(self.lanes)) if int(self.map.lanes.roadblock[i]) in scene.route]
 
@@ -164,19 +163,14 @@ def random_candidates(seed):
 def random_agents(seed, count=9):
     rng = np.random.default_rng(seed)
     kinds = ["vehicle", "vehicle", "pedestrian", "bicycle", "traffic_cone", "barrier"]
-    return [
-        agent(
-            str(i),
-            rng.uniform(-12, 40),
-            rng.uniform(-6, 6),
-            rng.choice([0.0, math.pi, rng.uniform(-3, 3)]),
-            rng.choice([0.0, rng.uniform(0, 9)]),
-            kinds[rng.integers(len(kinds))],
-            tuple(rng.uniform(0.5, 5, 2)),
-            times=[0.5 * k for k in range(rng.integers(0, 4), rng.integers(5, 9))],
-        )
-        for i in range(count)
-    ]
+    found = []
+    for i in range(count):
+        x, y = rng.uniform(-12, 40), rng.uniform(-6, 6)
+        yaw, speed = rng.choice([0.0, math.pi, rng.uniform(-3, 3)]), rng.choice([0.0, rng.uniform(0, 9)])
+        kind, size = kinds[rng.integers(len(kinds))], tuple(rng.uniform(0.5, 5, 2))
+        times = [0.5 * k for k in range(rng.integers(0, 4), rng.integers(5, 9))]
+        found.append(agent(str(i), x, y, yaw, speed, kind, size, times))
+    return found
 
 
 def sub_scores(seed):
