@@ -118,14 +118,13 @@ def test_the_example_s_own_test_passes(tmp_path):
     assert tested.returncode == 0 and "3 passed" in tested.stdout, tested.stdout
 
 
-def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
+def test_the_example_trains_where_it_was_copied(folder):
     """Its functions are found beside the configuration, also from another folder."""
-    shutil.copytree(EXAMPLE, tmp_path / "mine", ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLE, folder / "mine", ignore=shutil.ignore_patterns("__pycache__", "runs"))
     data = "--data.path=mine/prompts.jsonl --data.test_path=mine/test.jsonl --data.prompts_per_update=2"
     said = run(shlex.split(f"fit -c mine/your_problem.yaml {data} --model.group_size=4 {SHORT}"))
     assert "Answers of update 0" in said and "explained" in said
-    assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
+    assert list(folder.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
 
 
 def test_numbers_in_prose_are_those_of_the_committed_run():
@@ -148,12 +147,11 @@ def test_numbers_in_prose_are_those_of_the_committed_run():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEWCOMERS)
-def test_a_page(name, tmp_path, monkeypatch):
+def test_a_page(name, folder, monkeypatch):
     for file in EXAMPLE.iterdir():
         if file.is_file():
-            shutil.copy(file, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+            shutil.copy(file, folder)
+    monkeypatch.syspath_prepend(str(folder))
     page, ran = ROOT / "docs" / f"{name}.md", 0
     for kind, title, text in blocks(page):
         if title:

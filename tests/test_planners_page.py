@@ -12,8 +12,7 @@ from tests.navsim_score.devkit_scenes import candidates, scenes, store_of
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
 
 
-def test_the_loops_of_the_page_give_advantages(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_loops_of_the_page_give_advantages(folder):
     made = {name: scenes()[name] for name in ("late", "cones")}
     store_of(Path("store"), made)
     recogdrive, diffusiondrive = re.findall(r"```py\n(# once.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -21,13 +21,12 @@ BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```', re.DOTALL | re.MULTILI
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch):
+def page(folder, monkeypatch):
     """The page's files in a folder of their own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(folder))
     for name, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         Path(name).write_text(text, encoding="utf-8")
-    yield tmp_path
+    yield folder
     for name in ("rater_score", "along_the_lane"):
         sys.modules.pop(name, None)
 

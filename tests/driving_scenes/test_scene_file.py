@@ -70,16 +70,15 @@ def test_every_field_round_trips() -> None:
     assert scene_to_json(read(content())) == content()
 
 
-def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_looked_for_from_the_folder_of_the_file(folder: Path) -> None:
     """Wherever one is, and also when the scene has been written elsewhere."""
-    (tmp_path / "scenes").mkdir()
+    (folder / "scenes").mkdir()
     cameras = {"CAM_F0": ["images/0.jpg", "../1.jpg"], "CAM_B0": ["/far/2.jpg", "3.jpg"]}
-    (tmp_path / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
-    monkeypatch.chdir(tmp_path)
+    (folder / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
     scene = read_scene("scenes/a.scene.json")
     assert scene.cameras == {
-        "CAM_F0": [f"{tmp_path}/scenes/images/0.jpg", f"{tmp_path}/scenes/../1.jpg"],
-        "CAM_B0": ["/far/2.jpg", f"{tmp_path}/scenes/3.jpg"],
+        "CAM_F0": [f"{folder}/scenes/images/0.jpg", f"{folder}/scenes/../1.jpg"],
+        "CAM_B0": ["/far/2.jpg", f"{folder}/scenes/3.jpg"],
     }
     write_scene(scene, "b.scene.json")
     assert read_scene("b.scene.json").cameras == scene.cameras

@@ -116,8 +116,7 @@ class Forged:
         "text",
     ],
 )
-def test_nothing_else_is_read_or_run(tmp_path, monkeypatch, content):
-    monkeypatch.chdir(tmp_path)
+def test_nothing_else_is_read_or_run(folder, content):
     Path("submission.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(InputError, match="to be a submission of the devkit"):
         read_submission("submission.pkl")
