@@ -36,6 +36,11 @@ class Group:
     def signed(self) -> list[tuple[int, Tensor]]:
         return [(1, self.reward), *((-1, cost) for cost in self.costs)]
 
+    @property
+    def values(self) -> Tensor:
+        """As of components, ``[1 + K, 1, G]``."""
+        return torch.stack([sign * x for sign, x in self.signed])[:, None]
+
 
 def numerator(x: Tensor, psi: Tensor) -> Tensor:
     """N = 1/G sum_i (x_i - mean) psi_i."""
@@ -184,8 +189,7 @@ def test_the_scalarized_reward_estimator_in_closed_form(seed: int, constraints: 
 
 def test_a_group_that_does_not_vary_adds_nothing_to_the_sensitivity() -> None:
     group, logits = random_group(0, 2), random_logits(0, 2)
-    alive = torch.stack([sign * x for sign, x in group.signed])[:, None]
-    dead = torch.ones_like(alive)
+    alive, dead = group.values, torch.ones_like(group.values)
     for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
 
         def g(z: Tensor, groups: Tensor, estimator: AdvantageEstimator = estimator) -> Tensor:
@@ -257,11 +261,9 @@ class TestAPolicy:
         logits = random_logits(2, constraints)
 
         def step(z: Tensor) -> Tensor:
-            values = torch.stack([sign * x for sign, x in group.signed])[:, None]
-            components = Components(values, torch.ones_like(values, dtype=torch.bool))
-            return self.gradient_of_loss(
-                policy, rollouts, estimator(rollouts, group_statistics(components), softmax(z))
-            )
+            components = Components(group.values, torch.ones_like(group.values, dtype=torch.bool))
+            advantages = estimator(rollouts, group_statistics(components), softmax(z))
+            return self.gradient_of_loss(policy, rollouts, advantages)
 
         assert torch.allclose(step(logits), estimate(estimator, group, softmax(logits)), rtol=1e-9, atol=1e-12)
         moved = finite_differences(step, logits)

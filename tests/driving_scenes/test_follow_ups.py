@@ -7,7 +7,7 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.generator.agent import overlapping
 from driving_scenes.scene import Scene
-from driving_scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
+from driving_scenes.vehicle import LENGTH, WIDTH, centers
 from navsim_score.evaluation import constant_velocity
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.scorer import Scorer
@@ -108,8 +108,7 @@ def test_histories_are_consistent(after: list[Scene]) -> None:
 
 def test_nobody_is_where_an_ego_starts(after: list[Scene]) -> None:
     for scene in after:
-        pose = scene.ego.poses[-1].numpy()
-        center = pose + REAR_AXLE_TO_CENTER * np.array([np.cos(pose[2]), np.sin(pose[2]), 0])
+        center = np.append(centers(scene.ego.poses[-1]), scene.ego.poses[-1, 2])
         seen = scene.agents.seen[:, 3]
         boxes = scene.agents.states[seen, 3, :3].numpy()
         sizes = scene.agents.sizes[seen, :2].numpy()

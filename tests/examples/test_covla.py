@@ -202,10 +202,8 @@ def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
         CoVLA(tmp_path / "none").scenes("train")
     write(tmp_path, clip(), "a")
     (tmp_path / "images" / "a" / "0050.png").unlink()
-    with pytest.raises(
-        UserError,
-        match=r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract",
-    ):
+    lacking = r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract"
+    with pytest.raises(UserError, match=lacking):
         CoVLA(tmp_path).scenes("train")
     with pytest.raises(UserError, match=r"a multiple of 0\.5 s, but got 0\.7"):
         CoVLA(tmp_path, 0.7)

@@ -1,6 +1,5 @@
 """PDM-Closed and its parts."""
 
-import math
 import random
 from collections.abc import Collection
 from dataclasses import replace
@@ -51,13 +50,10 @@ def test_batch_is_the_same_as_one_by_one():
 
 @pytest.mark.parametrize("scene", [straight_road([agent("car", 22.0, -3.6)]), crossing()])
 def test_rigid_motion_moves_the_plan(scene):
-    x, y, yaw = 320.0, -140.0, 0.7
-    [here], [there] = plan([scene]), plan([moved(scene, yaw, (x, y))])
-    cos, sin = math.cos(yaw), math.sin(yaw)
-    turn = torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64)
-    expected = here.trajectory[:, :2] @ turn + torch.tensor([x, y], dtype=torch.float64)
-    torch.testing.assert_close(there.trajectory[:, :2], expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(there.trajectory[:, 2], here.trajectory[:, 2] + yaw, rtol=0, atol=1e-6)
+    motion = 0.7, (320.0, -140.0)
+    [here], [there] = plan([scene]), plan([moved(scene, *motion)])
+    expected = moved(replace(scene, pdm_trajectory=here.trajectory), *motion).pdm_trajectory
+    torch.testing.assert_close(there.trajectory, expected, rtol=0, atol=1e-6)
 
 
 # Route
