@@ -32,6 +32,7 @@ from navsim_score.signals import NavsimSignals
 from tests.navsim_score import devkit_scenes
 from tests.policies import tiny_families
 from tests.pretended_device import DEVICE, DeviceError, Graph, pretending
+from tests.quiet import QUIET
 from tests.samplers.rolled import groups, noise_for
 
 ROOT = Path(__file__).parents[1]
@@ -315,14 +316,8 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
 
 def update(config, *options):
     """Adam's first moments after the command line made one update: the gradients, scaled."""
-    settings, flags = read_arguments(
-        "fit",
-        [
-            *("-c", f"configs/{config}.yaml", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"),
-            *("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"),
-            *("--data.prompts_per_update=3", *options),
-        ],
-    )
+    short = f"{QUIET} --trainer.max_steps=1 --trainer.limit_val_batches=0 --data.prompts_per_update=3"
+    settings, flags = read_arguments("fit", ["-c", f"configs/{config}.yaml", *short.split(), *options])
     prepare("fit", settings)
     line = CommandLine("fit", settings, flags)
     assert line.trainer.global_step == 1

@@ -45,9 +45,7 @@ QWEN = {
         "spatial_merge_size": 2, "out_hidden_size": 2048, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
     },
 }  # fmt: skip
-PLACES = {
-    "PATH/TO/MODEL": ".", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes",
-}  # fmt: skip
+PLACES = {"PATH/TO/MODEL": ".", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes"}
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -139,10 +137,8 @@ def test_numbers_in_prose_are_those_of_the_committed_run():
     assert f"{before['constraints']['correct']['value']:.0%}".replace("%", " %") + " are correct" in start
     characters = [round(-100 * part["reward"]["value"]) for part in (before, end)]
     assert "shorten from {} to {} characters".format(*characters) in problem
-    assert (
-        f"reward {before['reward']['value']:.4g} ± {before['reward']['error']:.2g} {end['reward']['value']:.4g}"
-        in start
-    )
+    first, last = before["reward"], end["reward"]
+    assert f"reward {first['value']:.4g} ± {first['error']:.2g} {last['value']:.4g}" in start
 
 
 @pytest.mark.slow
@@ -217,7 +213,6 @@ def test_the_readme_and_the_tour(folder):
 
     records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
     Path("prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
-    (example,) = [
-        text for file in ("README.md", "docs/tour.md") for kind, _, text in blocks(ROOT / file) if kind == "python"
-    ]
+    both = (block for file in ("README.md", "docs/tour.md") for block in blocks(ROOT / file))
+    (example,) = [text for kind, _, text in both if kind == "python"]
     exec(compile(example, "tour.md", "exec"), {"__name__": "__main__"})

@@ -58,10 +58,8 @@ def several(launch, tmp_path_factory):
     def run(processes, strategy):
         folder, names = prepare(tmp_path_factory.mktemp(f"{strategy}_{processes}")), OF[processes, strategy]
         launch(processes, WORKER, folder, strategy, *names)
-        return {
-            name: [torch.load(folder / f"{name}_rank_{rank}.pt", weights_only=True) for rank in range(processes)]
-            for name in names
-        }
+        files = {name: [folder / f"{name}_rank_{rank}.pt" for rank in range(processes)] for name in names}
+        return {name: [torch.load(file, weights_only=True) for file in each] for name, each in files.items()}
 
     return run
 
@@ -90,10 +88,8 @@ def assert_equal_runs(ranks, alone, prompts):
 
 
 def rates(metrics):
-    return [
-        [value for tag, value in update.items() if tag.startswith(("rate/", "reward/", "threshold/"))]
-        for update in metrics
-    ]
+    kinds = ("rate/", "reward/", "threshold/")
+    return [[value for tag, value in update.items() if tag.startswith(kinds)] for update in metrics]
 
 
 @pytest.mark.slow

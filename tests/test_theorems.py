@@ -96,9 +96,8 @@ def estimate(estimator: AdvantageEstimator, group: Group, weights: Tensor) -> Te
 
 def finite_differences(function: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-5) -> Tensor:
     """Central differences of a vector function, [inputs, outputs]."""
-    return torch.stack(
-        [(function(at + step * unit) - function(at - step * unit)) / (2 * step) for unit in torch.eye(len(at)).to(at)]
-    )
+    moves = step * torch.eye(len(at)).to(at)
+    return torch.stack([(function(at + move) - function(at - move)) / (2 * step) for move in moves])
 
 
 def random_group(seed: int, constraints: int) -> Group:
@@ -128,9 +127,7 @@ def softmax(logits: Tensor) -> Tensor:
     return torch.softmax(logits, 0)
 
 
-cases = pytest.mark.parametrize(
-    ("seed", "constraints"), [(seed, constraints) for constraints in (1, 2, 3) for seed in range(9)]
-)
+cases = pytest.mark.parametrize(("seed", "constraints"), [(seed, count) for count in (1, 2, 3) for seed in range(9)])
 
 
 through_a_softmax = pytest.mark.parametrize(

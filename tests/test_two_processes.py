@@ -113,9 +113,8 @@ def test_weights_of_the_loss_are_those_of_all_answers(monkeypatch, aggregation, 
     lengths = torch.tensor([[1, 4], [2, 2], [6, 0], [3, 5], [1, 1]])
     mask = torch.arange(6) < lengths[..., None]
     together = aggregation_weights(mask, aggregation, max_length=6)
-    parts, reductions = in_processes(
-        monkeypatch, lambda rank: aggregation_weights(mask[rows[rank]], aggregation, max_length=6)
-    )
+    shares = {rank: mask[own] for rank, own in rows.items()}
+    parts, reductions = in_processes(monkeypatch, lambda rank: aggregation_weights(shares[rank], aggregation, 6))
     torch.testing.assert_close(torch.cat(parts), 2 * together)
     assert reductions == [("all_reduce", (2,))]
 

@@ -200,9 +200,8 @@ def test_of_scenes_without_end_a_number_is_said(split):
 
 def test_the_worker_makes_the_same_prompts():
     """Images, scenes and plans, which then are not planned again."""
-    ahead, at_once = (
-        list(NavsimDataModule(2, form=SMALL, worker=worker, **COUNTS).train_dataloader()) for worker in (True, False)
-    )
+    made = (NavsimDataModule(2, form=SMALL, worker=worker, **COUNTS) for worker in (True, False))
+    ahead, at_once = (list(data.train_dataloader()) for data in made)
     assert len(ahead) == len(at_once) == 3
     for ours, theirs in zip(ahead, at_once, strict=True):
         assert torch.equal(ours.index, theirs.index)
@@ -220,17 +219,15 @@ def test_the_worker_makes_the_same_prompts():
 
 def test_demonstrations_of_the_expert_and_of_the_human():
     scenes = GeneratedScenes(4, 5).scenes("train")
-    expert, human = (
-        DrivingDemonstrations(scenes, None, SMALL, who).groups(torch.tensor([3, 1])) for who in (False, True)
-    )
+    both = (DrivingDemonstrations(scenes, None, SMALL, human) for human in (False, True))
+    expert, human = (data.groups(torch.tensor([3, 1])) for data in both)
     for row, number in enumerate((3, 1)):
         trajectory = plan([scenes[number]])[0].trajectory
         points = AnswerFormat().read(expert.columns["completion"][row])
         ego = scenes[number].ego.poses[-1]
         # Distances are the same in every frame.
-        torch.testing.assert_close(
-            points.norm(dim=1), (trajectory[10::10, :2] - ego[:2]).norm(dim=1), rtol=0, atol=0.08
-        )
+        away = (trajectory[10::10, :2] - ego[:2]).norm(dim=1)
+        torch.testing.assert_close(points.norm(dim=1), away, rtol=0, atol=0.08)
         points = AnswerFormat().read(human.columns["completion"][row])
         torch.testing.assert_close(points, scenes[number].human[1::2, :2], rtol=0, atol=0.0501)
 
@@ -257,9 +254,8 @@ TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    directory = make_tiny_vision_model(
-        tmp_path_factory.mktemp("models") / "tiny", TEXTS, hidden_size=32, layers=1, vision_layers=1
-    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    directory = make_tiny_vision_model(folder, TEXTS, hidden_size=32, layers=1, vision_layers=1)
     policy = VisionLanguagePolicy(str(directory))
     policy.load()
     return policy
@@ -275,9 +271,8 @@ def test_from_images_to_signals(policy):
     )
     signals = DrivingTask().score(prompts, rollouts)
     assert signals["malformed"].value.tolist() == [[1.0] * 3] * 2
-    objective = Objective(
-        "wat", {name: Constraint(at_least=0.99) for name in ("no_at_fault_collisions", "drivable_area_compliance")}
-    )
+    bounded = ("no_at_fault_collisions", "drivable_area_compliance")
+    objective = Objective("wat", dict.fromkeys(bounded, Constraint(at_least=0.99)))
     objective.check_signals(DrivingTask.signals)
     violations, opportunities = objective.violations(signals)
     assert violations.tolist() == opportunities.tolist() == [6.0, 6.0]

@@ -36,9 +36,8 @@ def prompts(source):
 
 
 def test_prompts_and_their_other_columns(tmp_path):
-    path = write(
-        tmp_path / "a.jsonl", [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
-    )
+    rows = [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
+    path = write(tmp_path / "a.jsonl", rows)
     with pytest.warns(UserWarning, match=r"a.jsonl without a column, .* \{'n': 1, 'tags': 2\} of 3\."):
         source = PromptDataModule(path).source("train")
     groups = source.groups(torch.tensor([2, 0, 1]))
@@ -68,9 +67,8 @@ def test_another_column_and_a_system_prompt(tmp_path):
     kept = [{"role": "system", "content": "Be terse."}, *CHAT]
     filled = [{**kept[0], "name": None}, *CHAT]  # as Parquet fills the fields that a message lacks
     path = write(tmp_path / "a.jsonl", [{"question": "Hi"}, {"question": CHAT}, {"question": filled}])
-    first, second, third = prompts(
-        PromptDataModule(path, prompt_column="question", system_prompt="Be kind.").source("train")
-    )
+    data = PromptDataModule(path, prompt_column="question", system_prompt="Be kind.")
+    first, second, third = prompts(data.source("train"))
     assert first == second == [{"role": "system", "content": "Be kind."}, *CHAT]
     assert third == kept
     assert prompts(PromptDataModule(path, prompt_column="question").source("train")) == ["Hi", CHAT, kept]
@@ -168,9 +166,8 @@ class TestCertification:
         data = self.data(tmp_path, "qrstuv")
         of = dict(zip("qrstuv", record_fingerprints(data.source("test").rows)[:, 1:], strict=True))
         run = {"that trained": torch.cat([of["q"], of["r"]]), "that validated": torch.cat([of["r"], of["s"]])}
-        assert data.certification(None, Used(run)).words == (
-            "the 3 test prompts without 2 that trained and without 1 that validated"
-        )
+        words = data.certification(None, Used(run)).words
+        assert words == "the 3 test prompts without 2 that trained and without 1 that validated"
         run["that trained or validated before"] = torch.cat([of[word] for word in "tuv"])
         told = "of 6 test prompts without 2 that trained and without 1 that validated and without 3 that trained or"
         with pytest.raises(UserError, match=f"Expected some .* but got 0, {told} validated before, try other"):

@@ -89,9 +89,8 @@ class FakeScene:
     def __init__(self, log: list[dict[str, Any]]) -> None:
         self.log = log
         self.scene_metadata = SimpleNamespace(num_history_frames=HISTORY, log_name=log[0]["log_name"])
-        self.frames = [
-            SimpleNamespace(ego_status=SimpleNamespace(driving_command=frame["driving_command"])) for frame in log
-        ]
+        commands = (SimpleNamespace(driving_command=frame["driving_command"]) for frame in log)
+        self.frames = [SimpleNamespace(ego_status=status) for status in commands]
 
     def get_future_trajectory(self, num_trajectory_frames: int) -> Any:
         assert num_trajectory_frames == 8

@@ -10,6 +10,7 @@ from tests.driving_scenes.scenes import lane, rectangle, road_map
 LOGS = ("2021.a", "2021.b", "2021.c")
 FRAMES, HISTORY = 14, 4
 TOWN = "us-nv-las-vegas-strip"
+CAMERAS = ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0")
 
 
 MAP = road_map(
@@ -99,10 +100,7 @@ def frames(log: str) -> list[dict[str, Any]]:
                     "instance_tokens": [f"{other[0]}-{frame}" for other in others(frame)],
                     "track_tokens": [other[0] for other in others(frame)],
                 },
-                "cams": {
-                    f"CAM_{name}": {"data_path": f"{log}/{name}/{frame}.jpg"}
-                    for name in ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0")
-                },
+                "cams": {f"CAM_{name}": {"data_path": f"{log}/{name}/{frame}.jpg"} for name in CAMERAS},
                 "lidar_path": "none.pcd",
             }
         )

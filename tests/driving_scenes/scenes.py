@@ -80,9 +80,8 @@ def straight_road(
             outline = rectangle(-50, center - WIDTH / 2, 150, center + WIDTH / 2)
             lanes.append(lane(name, block, outline, line if forward else line[::-1]))
         outline = rectangle(-50, centers[0] - WIDTH / 2, 150, centers[-1] + WIDTH / 2)
-        blocks.append(
-            {"id": block, "connector": False, "polygon": outline, "lanes": names, "incoming": [], "outgoing": []}
-        )
+        ends = {"incoming": [], "outgoing": []}
+        blocks.append({"id": block, "connector": False, "polygon": outline, "lanes": names, **ends})
     return _scene({"roadblocks": blocks, "lanes": lanes}, ["east"], y, speed, agents, fields)
 
 

@@ -5,6 +5,7 @@ made_up_drive.py is written as an OpenScene log and a nuPlan map, from which the
 
 import pickle
 import sys
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,9 +126,8 @@ def test_metric_caches_hold_the_plan(fake: Path) -> None:
 def test_cameras_are_paths_of_images(fake: Path) -> None:
     [scene] = source(cameras=CAMERAS).scenes("test")
     folder = fake / "data" / "sensor_blobs" / "test" / "2021.c"
-    assert scene.cameras == {
-        f"CAM_{name}": [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")
-    }
+    images = {name: [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")}
+    assert scene.cameras == {f"CAM_{name}": paths for name, paths in images.items()}
 
 
 def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,11 +263,9 @@ def test_a_split_is_written_as_scene_files(fake: Path, capsys: pytest.CaptureFix
 def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logs have histories of five frames, without annotations; so have its synthetic scenes."""
     config = install(monkeypatch, fake)
-    private = [
-        {key: value for key, value in frame.items() if key not in ("anns", "traffic_lights", "roadblock_ids")}
-        | {"frame_idx": number}
-        for number, frame in enumerate(frames("p")[:5])
-    ]
+    private = [frame | {"frame_idx": number} for number, frame in enumerate(frames("p")[:5])]
+    for frame, key in product(private, ("anns", "traffic_lights", "roadblock_ids")):
+        del frame[key]
     later = [frame | {"token": f"{number}".zfill(17), "scene_token": "s"} for number, frame in enumerate(private)]
     for path, content in (
         ("navsim_logs/private_test_hard/private_test_hard.pkl", private[::-1]),

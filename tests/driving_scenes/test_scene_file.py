@@ -23,6 +23,7 @@ def content() -> dict[str, Any]:
     """A lane, a connector, a light, two agents; every field of the format is there."""
     square, beyond = rectangle(0.0, -2.0, 50.0, 2.0), rectangle(50.0, -2.0, 60.0, 2.0)
     car = {"token": "car", "type": "vehicle", "length": 4.5, "width": 1.9, "height": 1.6}
+    motion = {"velocity": [8.0, 0.0], "acceleration": [0.0, 0.0]}
     cone = {"token": "cone", "type": "traffic_cone", "length": 0.4, "width": 0.4, "height": 0.7}
     scene = {
         "name": "small",
@@ -37,10 +38,7 @@ def content() -> dict[str, Any]:
             drivable_areas=[{"id": "d", "polygon": square, "holes": [[[5.0, 0.0], [6.0, 0.0], [6.0, 1.0]]]}],
         ),
         "route": ["r", "s"],
-        "ego": [
-            {"t": t, "pose": [10 + 8 * t, 0.0, 0.0], "velocity": [8.0, 0.0], "acceleration": [0.0, 0.0]}
-            for t in (-1.5, -1.0, -0.5, 0.0)
-        ],
+        "ego": [{"t": t, "pose": [10 + 8 * t, 0.0, 0.0], **motion} for t in (-1.5, -1.0, -0.5, 0.0)],
         "human_trajectory": [[4.0 * i, 0.0, 0.0] for i in range(1, 9)],
         "agents": [
             car | {"states": [[0.5 * i, 30.0 + i, 0.0, 0.1, 2.0, 0.0] for i in range(-3, 9)]},

@@ -60,9 +60,8 @@ def test_errors_say_what_is_wrong(copied: Path, tmp_path: Path) -> None:
         Argoverse2(copied / "map").scenes("train")
     boxes = feather.read_table(copied / "annotations.feather")
     (copied / "annotations.feather").unlink()
-    strange = boxes.set_column(
-        boxes.schema.get_field_index("category"), "category", pa.array(["SPACESHIP"] * len(boxes))
-    )
+    spaceships = pa.array(["SPACESHIP"] * len(boxes))
+    strange = boxes.set_column(boxes.schema.get_field_index("category"), "category", spaceships)
     feather.write_feather(strange, str(copied / "annotations.feather"))
     with pytest.raises(SceneError, match="SPACESHIP"):
         Argoverse2(tmp_path, val_share=0, test_share=0).scenes("train")[0]

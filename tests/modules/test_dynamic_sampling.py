@@ -142,13 +142,9 @@ def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
 
 
 def train(redraws, updates=1, cost="sum"):
-    parts = {
-        "task": GridworldTask(cost),
-        "group_size": 3,
-        "redraws": redraws,
-        "estimator": ScalarizedAdvantages("group"),
-    }
-    module = grid_module(CONSTRAINTS, 12, optimization=Optimization(aggregation="token_mean"), **parts)
+    parts = {"task": GridworldTask(cost), "estimator": ScalarizedAdvantages("group"), "group_size": 3}
+    options = {"optimization": Optimization(aggregation="token_mean"), "redraws": redraws}
+    module = grid_module(CONSTRAINTS, 12, **parts, **options)
     record = Memory()
     trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), record, logger=record, max_steps=updates)
     trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))

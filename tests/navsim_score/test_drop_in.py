@@ -39,10 +39,8 @@ def pose(values):
 
 
 def ego_state(ego, row):
-    vector = {
-        f"rear_axle_{kind}_2d": SimpleNamespace(x=float(values[row, 0]), y=float(values[row, 1]))
-        for kind, values in (("velocity", ego.velocities), ("acceleration", ego.accelerations))
-    }
+    now = {"velocity": ego.velocities[row].tolist(), "acceleration": ego.accelerations[row].tolist()}
+    vector = {f"rear_axle_{kind}_2d": SimpleNamespace(x=x, y=y) for kind, (x, y) in now.items()}
     time = round(float(ego.times[row]) * 1e6) + 7_000_000
     return SimpleNamespace(time_us=time, rear_axle=pose(ego.poses[row]), dynamic_car_state=SimpleNamespace(**vector))
 
@@ -237,9 +235,8 @@ def test_pdm_score_has_the_devkits_signature_and_columns(cases):
     for filtered in (True, False):
         frame, states = devkit_score(caches[0], candidates()[0].numpy(), filtered)
         columns = expected.columns if filtered else expected.unfiltered
-        assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(
-            {name: float(columns[name][0]) for name in COLUMNS}
-        )
+        expected_row = {name: float(columns[name][0]) for name in COLUMNS}
+        assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(expected_row)
         row = frame.iloc[0]
         assert row["multiplicative_metrics_prod"] == (1.0 if filtered else 0.0)
         weighted = np.dot(row["weighted_metrics"][:4], row["weighted_metrics_array"][:4]) / 14

@@ -222,8 +222,7 @@ def test_official_plans(official_cases):
     for case, found in zip(official_cases.values(), plan([c.scene for c in official_cases.values()]), strict=True):
         reference = case.official["reference"]
         assert [case.scene.map.lanes.ids[lane] for lane in found.route_lanes] == reference["route_lane_ids"]
-        trajectory, line = (
-            torch.tensor(reference[name], dtype=torch.float64)[:, :3] for name in ("pdm_trajectory", "centerline")
-        )
+        rows = (reference[name] for name in ("pdm_trajectory", "centerline"))
+        trajectory, line = (torch.tensor(values, dtype=torch.float64)[:, :3] for values in rows)
         torch.testing.assert_close(found.trajectory, trajectory, rtol=0, atol=1e-6)
         torch.testing.assert_close(found.centerline, line[:, :2], rtol=0, atol=1e-6)

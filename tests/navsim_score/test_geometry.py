@@ -128,9 +128,8 @@ def test_boxes_touch_polygons_where_shapely_says_they_intersect():
     boxes = random_boxes(len(rows) * 40, 6, spread=24) - 12
     which = torch.arange(len(rows)).repeat_interleave(40)
     found = as_polygons(rows).touch_boxes(boxes, which)
-    expected = shapely.intersects(
-        shapely.polygons(boxes.numpy()), np.array([shapely.Polygon(row) for row in rows])[which.numpy()]
-    )
+    shapes = np.array([shapely.Polygon(row) for row in rows])
+    expected = shapely.intersects(shapely.polygons(boxes.numpy()), shapes[which.numpy()])
     assert 0.1 < expected.mean() < 0.9
     assert np.array_equal(found.numpy(), expected)
 

@@ -142,14 +142,11 @@ def test_who_is_there():
 def test_parked_vehicles_give_way():
     # Off the lane, but in the way of the one that drives by; the second one overlaps the first.
     driver = agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2))
-    traffic, _ = drive(
-        [straight_road([agent("parked", 50.0, -4.2), agent("also", 52.0, -4.4), driver])], straight(2.0)[None]
-    )
+    scene = straight_road([agent("parked", 50.0, -4.2), agent("also", 52.0, -4.4), driver])
+    traffic, _ = drive([scene], straight(2.0)[None])
     for step in range(1, 41):
-        boxes = [
-            rectangles.from_boxes(pose, size)
-            for pose, size in zip(traffic.poses[0, :, step], traffic.sizes[0], strict=True)
-        ]
+        placed = zip(traffic.poses[0, :, step], traffic.sizes[0], strict=True)
+        boxes = [rectangles.from_boxes(pose, size) for pose, size in placed]
         hit = [bool(rectangles.touch(boxes[row], boxes[2])) for row in (0, 1)]
         assert bool(traffic.present[0, 0, step]) == (not hit[0])
         assert bool(traffic.present[0, 1, step]) == (hit[0] and not hit[1])

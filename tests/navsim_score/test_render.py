@@ -49,9 +49,8 @@ def test_the_ego_looks_up_wherever_the_scene_lies():
 
 def test_candidates_are_told_by_score_and_marked_where_they_violate():
     scene = straight_road([agent("parked", 30.0, -1.75)])
-    figure, scores = picture(
-        scene, [straight(acceleration=-3.0), straight(), TO_THE_SIDE], tags=["brake", None, "side"]
-    )
+    plans = [straight(acceleration=-3.0), straight(), TO_THE_SIDE]
+    figure, scores = picture(scene, plans, tags=["brake", None, "side"])
     axes, beside = figure.axes
     listed = texts(beside)
     assert listed.index("0  brake") < listed.index("1")

@@ -189,9 +189,8 @@ def test_scores_tell_where_they_come_from(stored, tmp_path):
 
 def test_the_digest_is_of_names_and_pairs_too(tmp_path):
     two = [prepared(scenes()[name], name=name) for name in ("late", "cones")]
-    swapped = [
-        (replace(entry, name=other.name), content) for (entry, content), (other, _) in zip(two, two[::-1], strict=True)
-    ]
+    others = [entry.name for entry, _ in two[::-1]]
+    swapped = [(replace(entry, name=name), content) for (entry, content), name in zip(two, others, strict=True)]
     paired = [two[0], (replace(two[1][0], previous="late"), two[1][1])]
     digests = {write_store(tmp_path, made, MADE).digest for made in (two, swapped, paired)}
     assert len(digests) == 3
@@ -324,9 +323,7 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
 @pytest.mark.parametrize(("apart", "paired"), [(0.0, False), (0.55, True), (0.5501, False)])
 def test_a_pair_of_frames_is_at_most_the_devkits_seconds_apart(tmp_path, apart, paired):
     entry, content = prepared(scenes()["late"], name="before")
-    made = [
-        (replace(entry, name=name, log="a", seconds=seconds), content)
-        for name, seconds in (("before", 0.0), ("after", apart))
-    ]
+    frames = {"before": 0.0, "after": apart}
+    made = [(replace(entry, name=name, log="a", seconds=at), content) for name, at in frames.items()]
     write_store(tmp_path, made, MADE)
     assert Store(tmp_path).entry("after").previous == ("before" if paired else None)

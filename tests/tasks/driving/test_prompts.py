@@ -60,9 +60,8 @@ def test_the_state_as_text():
 
 
 def test_format_is_configuration():
-    form = PromptFormat(
-        frames=2, frame_interval=1.0, cameras=("CAM_F0",), height=16, width=40, answer=AnswerFormat(8, 0.5)
-    )
+    images = {"frames": 2, "frame_interval": 1.0, "cameras": ("CAM_F0",), "height": 16, "width": 40}
+    form = PromptFormat(**images, answer=AnswerFormat(8, 0.5))
     system, user = messages(crossing(), form)
     assert [part.get("text", "").partition("\n")[0] for part in user["content"]] == [
         "front view, t=-1.0s", "", "front view, t=0.0s", "", "Intent: go straight."

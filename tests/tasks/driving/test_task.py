@@ -46,10 +46,8 @@ def test_answers_score_as_their_trajectories():
     source = GeneratedScenes(0).scenes("train")
     scenes = [source[index] for index in range(4)]
     answer = AnswerFormat()
-    texts = [
-        [answer.write(scene.human, 0.5), MALFORMED, answer.write(1.4 * scene.human, 0.5), written(scene)]
-        for scene in scenes
-    ]
+    drives = [[answer.write(factor * scene.human, 0.5) for factor in (1, 1.4)] for scene in scenes]
+    texts = [[human, MALFORMED, faster, written(scene)] for scene, (human, faster) in zip(scenes, drives, strict=True)]
     found = signals(scenes, texts)
     for b, scene in enumerate(scenes):
         for g in (0, 2, 3):
@@ -101,10 +99,9 @@ def test_extended_comfort_of_pairs_of_frames():
 def test_half_of_a_violation_counts_as_one():
     """Hitting a cone: NC is 0.5."""
     scene = straight_road([agent("cone", 20.0, -1.75, kind="traffic_cone", size=(0.4, 0.4))])
-    whole, half = (
-        signals([scene], [[written(scene), MALFORMED]], fractional=fractional)["no_at_fault_collisions"]
-        for fractional in (False, True)
-    )
+    texts = [[written(scene), MALFORMED]]
+    both = (signals([scene], texts, fractional=fractional) for fractional in (False, True))
+    whole, half = (found["no_at_fault_collisions"] for found in both)
     assert whole.value.tolist() == [[0, 0]]
     assert half.value.tolist() == [[0.5, 0]]
     for found in (whole, half):

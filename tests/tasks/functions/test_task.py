@@ -189,9 +189,8 @@ def test_asynchronous_functions_run_inside_a_running_loop_and_keep_theirs():
 
 
 def test_what_a_function_requires_must_be_there():
-    with pytest.raises(
-        UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
-    ):
+    words = r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
+    with pytest.raises(UserError, match=words):
         value(lambda completions, anwser, **_: [], prompts=make_prompts(answer=["a", "b"]))
 
 

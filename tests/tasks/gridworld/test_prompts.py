@@ -10,10 +10,8 @@ from tests.refusals import refused
 
 def rows(groups):
     columns = groups.columns
-    return [
-        (start, goal, tuple(lava.nonzero().flatten().tolist()))
-        for start, goal, lava in zip(columns["start"].tolist(), columns["goal"].tolist(), columns["lava"], strict=True)
-    ]
+    burning = [tuple(tiles.nonzero().flatten().tolist()) for tiles in columns["lava"]]
+    return list(zip(columns["start"].tolist(), columns["goal"].tolist(), burning, strict=True))
 
 
 @pytest.mark.parametrize(("size", "lava"), [(10, 20), (10, 98), (3, 0), (2, 2)])

@@ -50,9 +50,7 @@ def continuous():
 
 def equal(*both):
     """Whether rollouts have the same actions, observations, ends and facts."""
-    one, other = (
-        {**each.info, "actions": each.actions, "mask": each.mask, "seen": each.inputs["observations"]} for each in both
-    )
+    one, other = ({**of.info, "actions": of.actions, "mask": of.mask, **of.inputs} for of in both)
     return one.keys() == other.keys() and all(torch.equal(values, other[name]) for name, values in one.items())
 
 
@@ -98,10 +96,8 @@ def test_processes_equal_this_process(id):
     """Whatever the types of values, also of an entry of ``info`` that appears late; options are each prompt's own."""
     policy, infos = discrete(), ["cost", "late"]
     groups = prompts(options=[{"shift": 1}, {"shift": 2}, None])
-    here, apart = (
-        rollout(policy, Gymnasium(id, infos=infos, processes=processes, time_limit=limit), groups)
-        for processes, limit in ((False, None), (True, 60))
-    )
+    options = {"processes": False}, {"processes": True, "time_limit": 60}
+    here, apart = (rollout(policy, Gymnasium(id, infos=infos, **each), groups) for each in options)
     assert equal(here, apart)
     if id == ODD:
         assert here.info["info.cost"].unique().tolist() == [0, 0.25, 0.5, 1]
@@ -146,10 +142,7 @@ def test_a_wrapper_that_keeps_state_over_resets_is_told(wrapper, value, processe
         (partial(Gymnasium, ODD, {"kind": "noisy"}), REPLAYED.format("reward")),
         (partial(Gymnasium, WALK, {"fault": "drifts"}), REPLAYED.format("observation")),
         (partial(Gymnasium, WALK, infos=["cost", "csot"]), r"had info\['csot'\], which counts as 0"),
-        (
-            partial(Gymnasium, WALK, vector=small_worlds.other_walks),
-            r"differ from a single world in the reward of step 1",
-        ),
+        (partial(Gymnasium, WALK, vector=small_worlds.other_walks), "from a single world in the reward of step 1"),
     ],
 )
 def test_what_is_wrong_with_a_world_is_told_once(make, words):
