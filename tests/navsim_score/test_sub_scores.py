@@ -1,6 +1,7 @@
 """Sub-scores, with a slow scorer as oracle: the rules one by one, in loops, with shapely."""
 
 import math
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -173,6 +174,7 @@ def random_agents(seed, count=9):
     return found
 
 
+@cache
 def sub_scores(seed):
     """Of random candidates in a random scene, with all that the slow scorer needs."""
     scene = (straight_road, crossing)[seed % 2](random_agents(seed), speed=float(seed % 3 * 4))
