@@ -102,6 +102,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of one small layer, which nobody changes."""
+    from lightning_cgrpo.policies.tiny.text import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1)
+
+
+@pytest.fixture(scope="session")
 def launch() -> Callable[..., None]:
     """Runs a script in several processes, see `launch_processes`."""
     return launch_processes
@@ -112,28 +120,17 @@ def launch_processes(processes: int, script: Path, folder: Path, *arguments: obj
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    environment = {
-        "TORCHELASTIC_RUN_ID": "test",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "GROUP_RANK": "0",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test"}
+    environment |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+    environment |= {"GROUP_RANK": "0", "OMP_NUM_THREADS": "1"}
     deadline = time.monotonic() + timeout
     outputs = [folder / f"output_{rank}.txt" for rank in range(processes)]
     with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                forked(
-                    *(run_script, script, folder, *arguments),
-                    output=output,
-                    environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                )
-            )
-            for rank, output in enumerate(outputs)
-        ]
+        running = []
+        for rank, output in enumerate(outputs):
+            own = environment | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+            process = forked(run_script, script, folder, *arguments, output=output, environment=own)
+            running.append(stack.enter_context(process))
         for process, output in zip(running, outputs, strict=True):
             process.join(max(deadline - time.monotonic(), 0.1))
             assert process.exitcode == 0, output.read_text()[-3000:]

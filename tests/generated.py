@@ -89,9 +89,7 @@ class Run:
 def runs(updates: int = 1, every: bool = False) -> st.SearchStrategy[Run]:
     """Some updates under one objective, by a seed, because drawing each part from Hypothesis repeats small cases.
 
-    Args:
-        updates: number of updates.
-        every: all signals apply to all answers.
+    `every`: all signals apply to all answers.
     """
     return st.integers(0, 2**32).map(lambda seed: make_run(np.random.default_rng(seed), updates, every))
 

@@ -12,6 +12,11 @@ def flat(module):
     return torch.cat([whole(parameter.detach()).clone().flatten() for parameter in module.parameters()])
 
 
+def steady(metrics):
+    """Metrics, or a row of them, without times."""
+    return {tag: value for tag, value in metrics.items() if not tag.startswith(("time/", "throughput/"))}
+
+
 class Memory(Callback, DummyLogger):
     """Keeps outputs, and the weights of policy and objective after each update; as a logger, the metrics.
 

@@ -28,13 +28,11 @@ from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
-from navsim_score.provenance import Provenance
 from navsim_score.signals import NavsimSignals
-from navsim_score.store.preparing import prepared
-from navsim_score.store.store import write_store
 from tests.navsim_score import devkit_scenes
 from tests.policies import tiny_families
 from tests.pretended_device import DEVICE, DeviceError, Graph, pretending
+from tests.quiet import QUIET
 from tests.samplers.rolled import groups, noise_for
 
 ROOT = Path(__file__).parents[1]
@@ -139,12 +137,7 @@ def test_shipped_models_are_loaded_and_share_prompts(make, machine):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        FromScratch,
-        VisionFromScratch,
-        lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2)),
-    ],
+    "make", [FromScratch, VisionFromScratch, lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2))]
 )
 def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
     here, there = make(), make()
@@ -278,29 +271,37 @@ def test_one_graph_generates_all_rollouts_and_the_host_waits_at_looks_alone(pena
 
 
 GRPO = "--callbacks.initial_rates.batches=1", "--callbacks.progress=null", "--model.group_size=4"
+WORDS = *GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"
 SCENES = "--data.train_prompts=6", "--data.val_prompts=2"
 ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended"
 
 
 @pytest.mark.parametrize(
-    ("config", "options", "most"),
+    ("config", "options", "most", "graphs"),
     [
-        ("gridworld", GRPO, 42),  # of these 20 by steps of the environment
-        # A rollout of 60 tokens looks 8 times; three passes wait once each.
-        ("gsm8k", [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"], 34),
-        ("gsm8k_sft", ["--callbacks.save=null"], None),
+        ("gridworld", GRPO, 42, 0),  # of these 20 by steps of the environment
+        # A rollout of 60 tokens looks 8 times; three passes wait once each. One graph lets the host wait no more often.
+        ("gsm8k", WORDS, 34, 0),
+        ("gsm8k", WORDS, 34, 1),
+        ("gsm8k_sft", ["--callbacks.save=null"], None, 0),
         # Each pass with images also reads their grids.
-        ("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], 43),
-        ("navsim_sft", [*SCENES, "--callbacks.save=null"], None),
+        ("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], 43, 0),
+        ("navsim_sft", [*SCENES, "--callbacks.save=null"], None, 0),
     ],
 )
-def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, most, folder, monkeypatch):
+def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, most, graphs, folder, monkeypatch):
     """And the host waits for the device no more often than the budget allows."""
     # The first two steps of a run are looked at, for which the host waits.
     monkeypatch.setattr(first_steps, "STEPS", 0)
     (folder / "configs").symlink_to(ROOT / "configs")
     expected = update(config, *options)
-    monkeypatch.setattr(packed, "FEWER_KERNELS", {"pretended"})
+    captured = []
+    if graphs:
+        capture = lambda step: (captured.append(1), Graph.captured(step))[1]  # noqa: E731
+        monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
+        monkeypatch.setitem(replayed_step.CAPTURE, "pretended", capture)
+    else:
+        monkeypatch.setattr(packed, "FEWER_KERNELS", {"pretended"})
     with pretending() as machine:
         monkeypatch.setattr(Waits, "pretended", machine.waits)
         watch = "--trainer.callbacks=benchmarks.gpu.waits.Waits"
@@ -309,37 +310,14 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     assert largest > 1e-6
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
+    assert len(captured) == graphs
     assert most is None or 0 < Waits.lines.total() <= most, Waits.lines.most_common()
-
-
-def test_an_update_by_one_graph_is_that_of_the_cpu(folder, monkeypatch):
-    """And the host waits no more often than without graphs."""
-    monkeypatch.setattr(first_steps, "STEPS", 0)
-    (folder / "configs").symlink_to(ROOT / "configs")
-    options = [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"]
-    expected = update("gsm8k", *options)
-    captures = []
-    monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
-    monkeypatch.setitem(replayed_step.CAPTURE, "pretended", lambda step: (captures.append(1), Graph.captured(step))[1])
-    with pretending() as machine:
-        monkeypatch.setattr(Waits, "pretended", machine.waits)
-        found = update("gsm8k", *options, *ON_THE_DEVICE, "--trainer.callbacks=benchmarks.gpu.waits.Waits")
-    largest = max(float(moment.abs().max()) for moment in expected)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
-    assert len(captures) == 1 and 0 < Waits.lines.total() <= 34, Waits.lines.most_common()
 
 
 def update(config, *options):
     """Adam's first moments after the command line made one update: the gradients, scaled."""
-    settings, flags = read_arguments(
-        "fit",
-        [
-            *("-c", f"configs/{config}.yaml", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"),
-            *("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"),
-            *("--data.prompts_per_update=3", *options),
-        ],
-    )
+    short = f"{QUIET} --trainer.max_steps=1 --trainer.limit_val_batches=0 --data.prompts_per_update=3"
+    settings, flags = read_arguments("fit", ["-c", f"configs/{config}.yaml", *short.split(), *options])
     prepare("fit", settings)
     line = CommandLine("fit", settings, flags)
     assert line.trainer.global_step == 1
@@ -368,7 +346,7 @@ def test_a_run_of_the_cpu_resumes_on_the_device(folder):
 def test_stored_scenes_are_scored_on_the_candidates_device(tmp_path, machine):
     """The store is in the host's memory, and everything after it on the device of the candidates."""
     made = devkit_scenes.scenes()
-    write_store(tmp_path, (prepared(scene, name=name) for name, scene in made.items()), Provenance("", None, "", ""))
+    devkit_scenes.store_of(tmp_path, made)
     signals, tokens = NavsimSignals(tmp_path), [*made, "late"]
     poses = devkit_scenes.candidates().expand(len(tokens), -1, -1, -1)
     previous = [None] * len(made) + ["touching"]

@@ -41,15 +41,9 @@ aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default}
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 READ = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
-SHAPED = {  # the shape of the result depends on values
-    aten.nonzero.default,
-    aten.masked_select.default,
-    aten.bincount.default,
-    aten.repeat_interleave.Tensor,
-    aten._unique2.default,
-    aten.unique_dim.default,
-    aten.unique_consecutive.default,
-}
+# The shape of the result depends on values.
+SHAPED = {aten.nonzero.default, aten.masked_select.default, aten.bincount.default, aten.repeat_interleave.Tensor}
+SHAPED |= {aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default}
 
 
 class DeviceError(RuntimeError):
@@ -63,15 +57,9 @@ class Pretended(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Pretended:
-        wrapper: Pretended = torch.Tensor._make_wrapper_subclass(
-            cls,
-            held.size(),
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            layout=held.layout,
-            device=DEVICE,
-        )
+        place = {"strides": held.stride(), "storage_offset": held.storage_offset(), "layout": held.layout}
+        make = torch.Tensor._make_wrapper_subclass
+        wrapper: Pretended = make(cls, held.size(), **place, dtype=held.dtype, device=DEVICE)
         wrapper.held = held
         return wrapper
 

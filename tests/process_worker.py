@@ -43,6 +43,7 @@ from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvant
 from lightning_cgrpo.grpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.sharding import whole
 from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -165,37 +166,41 @@ def even(completions, **columns):
     return [float(len(text) % 2 == 0) for text in completions]
 
 
+def model(folder: Path) -> CausalLMPolicy:
+    return CausalLMPolicy(str(folder / "model"), dtype="float64")
+
+
+def short_answers() -> tuple[GenerationSampler, FunctionTask]:
+    kinds: Mapping[str, SignalKind] = {"even": "indicator"}
+    return GenerationSampler(max_new_tokens=8), FunctionTask({"even": even}, kinds=kinds, max_completion_tokens=8)
+
+
 def answering(
     folder: Path,
+    prompts: int,
+    updates: int,
     optimization: Optimization,
-    estimator: AdvantageEstimator | None = None,
     constraints: Mapping[str, Constraint] = MappingProxyType({"even": Constraint(at_least=0.9)}),
-) -> ConstrainedGRPO:
-    """A language model whose answers are short, and of even length."""
-    return ConstrainedGRPO(
-        CausalLMPolicy(str(folder / "model"), dtype="float64"),
-        GenerationSampler(max_new_tokens=8),
-        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
-        Objective("length", dict(constraints)),
-        optimizer=adam,
-        optimization=optimization,
-        estimator=estimator,
-        group_size=4,
-    )
+    estimator: AdvantageEstimator | None = None,
+    every: int = 1,
+) -> dict:
+    """A language model whose answers are to be short, and of even length."""
+    torch.manual_seed(0)
+    objective = Objective("length", dict(constraints))
+    parts = {"optimization": optimization, "estimator": estimator, "group_size": 4}
+    module = ConstrainedGRPO(model(folder), *short_answers(), objective, adam, **parts)
+    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
+    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=every), updates)
 
 
 def language(folder: Path, prompts: int) -> dict:
     """Eight updates of six or twelve optimizer steps; two of the updates wait for a dual step."""
-    torch.manual_seed(0)
     optimization = Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1)
-    module = answering(folder, optimization)
-    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
-    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
+    return answering(folder, prompts, 8, optimization, every=3)
 
 
 def measuring(folder: Path, prompts: int) -> dict:
     """Minibatches of whole groups, with signals that the passes measure."""
-    torch.manual_seed(0)
     optimization = Optimization(
         epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1, exact_kl=True
     )
@@ -204,41 +209,27 @@ def measuring(folder: Path, prompts: int) -> dict:
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
         "lively": Constraint(signal="entropy", mean_at_least=5.0),
     }
-    module = answering(folder, optimization, constraints=constraints)
-    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
-    return run(module, data, LagrangianCallback(SoftmaxAdam()), 8)
+    return answering(folder, prompts, 8, optimization, constraints)
 
 
 def reader(folder: Path, prompts: int) -> dict:
     """A language model as critic."""
-    torch.manual_seed(0)
-    estimator = ScalarizedGAE(
-        LanguageCritic(CausalLMPolicy(str(folder / "model"), dtype="float64")),
-        adam,
-        learning=ValueLearning(epochs=2, minibatch_size=2, micro_batch_size=1),
-    )
-    module = answering(folder, Optimization(minibatch_size=2, micro_batch_size=1), estimator)
-    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
-    return run(module, data, LagrangianCallback(SoftmaxAdam()), 4)
+    pieces = {"minibatch_size": 2, "micro_batch_size": 1}
+    estimator = ScalarizedGAE(LanguageCritic(model(folder)), adam, learning=ValueLearning(epochs=2, **pieces))
+    return answering(folder, prompts, 4, Optimization(**pieces), estimator=estimator)
 
 
 def supervised(folder: Path, prompts: int) -> dict:
     """Three updates of so many demonstrations, one in each pass."""
-    module = SupervisedFineTuning(
-        CausalLMPolicy(str(folder / "model"), dtype="float64"),
-        GenerationSampler(max_new_tokens=8),
-        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
-        Objective("length", {"even": Constraint(at_least=0.9, role="monitor")}),
-        optimizer=adam,
-        micro_batch_size=1,
-    )
+    objective = Objective("length", {"even": Constraint(at_least=0.9, role="monitor")})
+    module = SupervisedFineTuning(model(folder), *short_answers(), objective, optimizer=adam, micro_batch_size=1)
     fit(module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts), 3)
     return {"parameters": flattened(module)}
 
 
 def conversing(folder: Path, prompts: int) -> dict:
     """Two updates on demonstrated conversations, then some on sampled conversations with the same calculator."""
-    policy = CausalLMPolicy(str(folder / "model"), dtype="float64")
+    policy = model(folder)
     sampler = ConversationSampler(16, tools=[calculator], time_limit=None)
     task = FunctionTask({"correct": correct}, kinds={"correct": "indicator"}, max_completion_tokens=16)
     objective = Objective("length", {"called_calculator": Constraint(at_least=0.95)})
@@ -287,17 +278,8 @@ def size() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-RUNS = {
-    "gridworld": gridworld,
-    "grammar": grammar,
-    "critic": critic,
-    "worlds": worlds,
-    "language": language,
-    "measuring": measuring,
-    "reader": reader,
-    "supervised": supervised,
-    "conversing": conversing,
-}
+KINDS = (gridworld, grammar, critic, worlds, language, measuring, reader, supervised, conversing)
+RUNS = {kind.__name__: kind for kind in KINDS}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -16,6 +16,7 @@ AVERAGED = shlex.split(
     "--callbacks.average=lightning.pytorch.callbacks.EMAWeightAveraging --callbacks.average.decay=0.5 "
     "--callbacks.average.use_buffers=false"
 )
+SILENT = [*QUIET.split(), "--trainer.logger=false"]
 CSV = ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs", "--trainer.log_every_n_steps=1"]
 
 

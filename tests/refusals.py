@@ -8,9 +8,9 @@ import pytest
 from lightning_cgrpo.core.errors import UserError
 
 
-def refused(call: Callable[..., Any], *arguments: Any) -> str:
+def refused(call: Callable[..., Any], *arguments: Any, kind: type[Exception] = UserError) -> str:
     """The one line that the user sees instead of what was asked for."""
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(kind) as caught:
         call(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)

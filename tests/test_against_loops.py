@@ -12,12 +12,7 @@ from torch import Tensor
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import Examples, PromptGroups, Rollouts, Signal
-from lightning_cgrpo.grpo.advantages import (
-    GDPO,
-    LeaveOneOut,
-    ScalarizedAdvantages,
-    ScalarizedRewards,
-)
+from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.grpo.critic.critic import Critic
 from lightning_cgrpo.grpo.critic.critic_advantages import LagrangianGAE, ScalarizedGAE
 from lightning_cgrpo.grpo.own_signals import own_signals
@@ -228,15 +223,8 @@ def test_evaluations(run: Run, apart: bool) -> None:
         below = sum(ratio.below.values())
         assert facts == pytest.approx((ratio.value, ratio.standard_error, len(ratio.observed), below), abs=1e-6)
         if not constraint.bound.of_mean:
-            counts = (
-                rate.violating,
-                rate.clean,
-                rate.violating_effective,
-                rate.clean_effective,
-                rate.most,
-                rate.telling or 0.0,
-            )
-            assert counts == pytest.approx(cluster_counts(ratio))
+            counts = rate.violating, rate.clean, rate.violating_effective, rate.clean_effective
+            assert (*counts, rate.most, rate.telling or 0.0) == pytest.approx(cluster_counts(ratio))
 
 
 @examples

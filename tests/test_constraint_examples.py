@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
+from tests.quiet import CSV, QUIET
 
 FOLDER = Path(__file__).parents[1] / "examples/constraints"
 SMALL = shlex.split(
-    "--trainer.max_steps=2 --trainer.log_every_n_steps=1 --trainer.limit_val_batches=1 --trainer.val_check_interval=2 "
-    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.samples=null "
+    "--trainer.max_steps=2 --trainer.limit_val_batches=1 --trainer.val_check_interval=2 --callbacks.samples=null "
     "--callbacks.initial_rates=null --data.prompts_per_update=4 --data.eval_prompts=8 --model.group_size=4 "
-    "--model.sampler.max_new_tokens=30 --trainer.logger=lightning.pytorch.loggers.CSVLogger "
-    "--trainer.logger.save_dir=runs --trainer.logger.name=example"
+    f"--model.sampler.max_new_tokens=30 {QUIET} {' '.join(CSV)} --trainer.logger.name=example"
 )
 EXPECTED = {
     "mean": {"mean/brevity", "multiplier/brevity", "rate/correctness", "val/mean/brevity"},

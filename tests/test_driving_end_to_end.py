@@ -101,11 +101,8 @@ def test_a_certificate_of_pairs_of_frames(folder, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(folder, method):
-    command(
-        "fit",
-        f"-c configs/ablations/navsim/{method}.yaml",
-        "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null",
-    )
+    short = "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null"
+    command("fit", f"-c configs/ablations/navsim/{method}.yaml", short)
     assert len(list(folder.glob("runs/*/version_0/checkpoints/last.ckpt"))) == 1
 
 

@@ -20,14 +20,13 @@ PAGE = (ROOT / "docs" / "coming_from_trl.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def example(tmp_path, monkeypatch):
+def example(folder):
     spec = importlib.util.spec_from_file_location("from_trl", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    make_tiny_model(tmp_path / "model", hidden_size=16)
+    make_tiny_model(folder / "model", hidden_size=16)
     records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no") for _ in range(4)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
     return module
 
 

@@ -16,7 +16,7 @@ from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
 from lightning_cgrpo.multipliers import damped_ascent
 from lightning_cgrpo.objective.evaluation import RunningSums
 from tests import process_worker
-from tests.memory import Memory
+from tests.memory import Memory, steady
 from tests.quiet import quiet_trainer
 
 UPDATES = 15
@@ -38,15 +38,8 @@ def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | No
     module, memory, duals = process_worker.grammar_module(), Memory(), LagrangianCallback()
     trainer = quiet_trainer(duals, memory, Stop(stop, save), precision="64-true", logger=memory, max_steps=updates)
     trainer.fit(module, process_worker.WithSides(3, seed=0), ckpt_path=ckpt_path)
-    return module, steady(memory.updates), duals, [outputs["measured"] for outputs in memory.outputs]
-
-
-def steady(updates):
-    """Metrics without times."""
-    return {
-        update: {tag: v for tag, v in metrics.items() if not tag.startswith(("time/", "throughput/"))}
-        for update, metrics in updates.items()
-    }
+    updates_of = {update: steady(metrics) for update, metrics in memory.updates.items()}
+    return module, updates_of, duals, [outputs["measured"] for outputs in memory.outputs]
 
 
 @pytest.fixture(scope="module")
@@ -136,14 +129,9 @@ def test_the_table_shows_the_threshold_in_force_and_units(whole) -> None:
 
 class TestPenalties:
     def test_coefficients_are_weights(self) -> None:
-        objective = Objective(
-            "goal",
-            {
-                "lava": Constraint(at_most=0.1),
-                "drift": Constraint(signal="kl", mean_at_most=0.1),
-                "lively": Constraint(signal="entropy", mean_at_least=1.0),
-            },
-        )
+        lava, drift = Constraint(at_most=0.1), Constraint(signal="kl", mean_at_most=0.1)
+        lively = Constraint(signal="entropy", mean_at_least=1.0)
+        objective = Objective("goal", {"lava": lava, "drift": drift, "lively": lively})
         weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
         penalties = objective.penalties(weights)
         assert penalties["kl"].item() == 0.2 and penalties["entropy"].item() == -0.1

@@ -11,13 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo import GSM8KTask
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.gsm8k_records import write_records
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1)
+from tests.quiet import QUIET
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +28,9 @@ def arguments(model, data):
     return shlex.split(
         f"-c configs/gsm8k.yaml --model.policy.model={model} --data=GSM8KDataModule --data.path={data} "
         "--model.objective.look=null "
-        "--data.val_prompts=3 --trainer.logger.name=gsm8k "
-        "--data.prompts_per_update=3 --model.group_size=4 "
-        f"--model.sampler.max_new_tokens={LONGEST} "
+        "--data.val_prompts=3 --trainer.logger.name=gsm8k --data.prompts_per_update=3 --model.group_size=4 "
+        f"--model.sampler.max_new_tokens={LONGEST} {QUIET} "
         "--trainer.accelerator=cpu --trainer.val_check_interval=2 --threads=1 --callbacks.progress=null "
-        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
         "--callbacks.checkpoints.every_n_train_steps=1 --callbacks.samples.every_n_updates=1"
     )
 
@@ -48,20 +41,22 @@ def train_and_read(model, data):
     version = Path("runs/gsm8k/version_0")
     saved = torch.load(version / "checkpoints" / "last.ckpt", weights_only=True)
     assert saved["global_step"] == 2 and "LagrangianCallback" in saved["callbacks"]
-    moved = [
-        not torch.equal(value, saved["state_dict"][name.replace("policy.", "reference.", 1)])
-        for name, value in saved["state_dict"].items()
-        if name.startswith("policy.")
-    ]
+    weights = saved["state_dict"]
+    trained = [name for name in weights if name.startswith("policy.")]
+    moved = [not torch.equal(weights[name], weights[f"reference.{name[7:]}"]) for name in trained]
     assert len(moved) > 5 and any(moved), "the policy learns, away from its reference"
-    events = EventAccumulator(str(version))
+    return events_of(version)
+
+
+def events_of(path):
+    events = EventAccumulator(str(path))
     events.Reload()
     return events
 
 
-def test_records_to_checkpoints(model, records, folder):
+def test_records_to_checkpoints(tiny_model, records, folder):
     """Fit, then test and predict from the checkpoint: every tag, readable completions, one line per answer."""
-    events = train_and_read(model, records)
+    events = train_and_read(tiny_model, records)
     tags = set(events.Tags()["scalars"])
     bounded = {"correctness", "format", "integer", "truncated"}
     weighted = {"reward", "correctness", "format", "integer"}
@@ -84,8 +79,8 @@ def test_records_to_checkpoints(model, records, folder):
     assert "**Prompt**\n\n    train: Tom has " in text, "the question, as a block of its own"
     assert "nswer** (" in text and "correctness " in text and "truncated " in text
 
-    main(["test", *arguments(model, records), "--ckpt_path=last"])
-    main(["predict", *arguments(model, records), "--ckpt_path=last"])
+    main(["test", *arguments(tiny_model, records), "--ckpt_path=last"])
+    main(["predict", *arguments(tiny_model, records), "--ckpt_path=last"])
     lines = [json.loads(line) for line in Path("runs/gsm8k/version_0/predictions.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
     assert all("test: " in line["prompt"] for line in lines), "the question itself"
@@ -95,29 +90,27 @@ def test_records_to_checkpoints(model, records, folder):
 
 
 def embedded(updates, *more):
-    options = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.progress=null"
-    return [*shlex.split(f"-c configs/gsm8k.yaml {options} --trainer.max_steps={updates}"), *more]
+    words = f"-c configs/gsm8k.yaml {QUIET} --callbacks.progress=null --trainer.max_steps={updates}"
+    return [*shlex.split(words), *more]
 
 
 def scalars(path):
-    events = EventAccumulator(path)
-    events.Reload()
+    events = events_of(path)
     return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("overlay", "folder", "shorter"),
+    ("overlay", "method", "shorter"),
     [
         ("", "gsm8k", 0.85),  # the default dual gives correctness more weight at first, so answers shorten later
         ("-c configs/ablations/gsm8k/softmax_adam.yaml", "gsm8k,softmax_adam", 0.75),
     ],
 )
-def test_the_embedded_task_learns(tmp_path, monkeypatch, overlay, folder, shorter):
+def test_the_embedded_task_learns(folder, overlay, method, shorter):
     """In 40 of its 300 updates: rates come closer to their thresholds, and answers get shorter."""
-    monkeypatch.chdir(tmp_path)
     main(["fit", *embedded(40, *shlex.split(overlay))])
-    seen = scalars(f"runs/{folder}/version_0")
+    seen = scalars(f"runs/{method}/version_0")
     first, last = slice(0, 3), slice(-10, None)
     for name in ("format", "integer"):
         rates = seen[f"rate/{name}"]

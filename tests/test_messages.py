@@ -22,7 +22,6 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.objective.evaluation import RunningSums
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.grids import grid_module
 from tests.process_worker import even
 from tests.quiet import quiet_trainer
@@ -46,27 +45,24 @@ class Wire:
         self.sent.append(("all_reduce", tensor.nbytes))
 
     def all_gather_object(self, values: list, value: object) -> None:
-        self.sent.append(("all_gather", len(pickle.dumps(value))))
-        values[:] = [value] * self.size
+        self.gather_object(value, values, "all_gather")
 
-    def gather_object(self, value: object, values: list | None) -> None:
-        self.sent.append(("gather", len(pickle.dumps(value))))
+    def gather_object(self, value: object, values: list | None, name: str = "gather") -> None:
+        self.sent.append((name, len(pickle.dumps(value))))
         if values is not None:
             values[:] = [value] * self.size
 
 
-def gridworld(folder) -> tuple[ConstrainedGRPO, object]:
+def gridworld(_) -> tuple[ConstrainedGRPO, object]:
     optimization = Optimization(epochs=2, minibatch_size=20, aggregation="token_mean")
     constraints = {name: Constraint(at_most=0.01) for name in ("lava", "battery")}
     module = grid_module(constraints, max_steps=8, optimization=optimization)
     return module, GridworldDataModule(2 * 64, train_prompts=256, size=5, lava=2)
 
 
-def language(folder) -> tuple[ConstrainedGRPO, object]:
-    make_tiny_model(folder / "model")
-    (folder / "prompts.jsonl").write_text('{"prompt": "Count."}\n' * 256)
+def language(model) -> tuple[ConstrainedGRPO, object]:
     module = ConstrainedGRPO(
-        CausalLMPolicy(str(folder / "model")),
+        CausalLMPolicy(str(model)),
         GenerationSampler(max_new_tokens=4),
         FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=4),
         Objective("length", {"even": Constraint(at_least=0.9), "entropy": Constraint(mean_at_least=1.0)}),
@@ -74,29 +70,24 @@ def language(folder) -> tuple[ConstrainedGRPO, object]:
         optimization=Optimization(kl_weight=0.1, epochs=2),
         group_size=2,
     )
-    return module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=2 * 64)
+    return module, PromptDataModule([{"prompt": "Count."}] * 256, prompts_per_update=2 * 64)
 
 
-@pytest.mark.parametrize(
-    ("made", "messages"),
-    [
-        # The counts of units and steps, the estimator's deviation, the report, and the dual's counts.
-        (gridworld, ["all_reduce"] * 4),
-        (language, ["all_reduce"] * 4),
-    ],
-)
-def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messages, tmp_path, monkeypatch) -> None:
+MESSAGES = ["all_reduce"] * 4
+"""The counts of units and steps, the estimator's deviation, the report, and the dual's counts."""
+
+
+@pytest.mark.parametrize("made", [gridworld, language])
+def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, tiny_model, monkeypatch) -> None:
     sent = {}
     for size in (2, 64):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        module, data = made(folder)
+        module, data = made(tiny_model)
         with monkeypatch.context() as patch:
             wire = Wire(size, patch)
             # The first two updates also ask whether all tensors moved, see `FirstSteps`.
             quiet_trainer(LagrangianCallback(), max_steps=4).fit(module, data)
-        in_updates = wire.sent[len(wire.sent) - 2 * len(messages) :]  # not the check of the prompts' lengths
-        assert [name for name, _ in in_updates] == messages * 2
+        in_updates = wire.sent[len(wire.sent) - 2 * len(MESSAGES) :]  # not the check of the prompts' lengths
+        assert [name for name, _ in in_updates] == MESSAGES * 2
         sent[size] = sum(count for name, count in in_updates if name == "all_reduce") / 2
     assert sent[64] - sent[2] == 62 * ROW and sent[2] < 1000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from tests.quiet import GRIDWORLD
+from tests.quiet import GRIDWORLD, SILENT
 
 ROOT = Path(__file__).parents[1]
 PARTS = '''
@@ -106,15 +106,11 @@ class Counter(Callback):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(folder, monkeypatch):
     """A folder of the user's, with own_parts.py."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(folder))
     Path("own_parts.py").write_text(PARTS)
-    return tmp_path
-
-
-QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.logger=false"]
+    return folder
 
 
 def test_a_problem_of_one_s_own(own, capsys):
@@ -138,7 +134,7 @@ def test_a_problem_of_one_s_own(own, capsys):
           counter: own_parts.Counter
         """)
     )
-    main(["fit", "-c", "mine.yaml", *QUIET])
+    main(["fit", "-c", "mine.yaml", *SILENT])
     import own_parts
 
     assert own_parts.Twice.calls >= 3
@@ -146,15 +142,14 @@ def test_a_problem_of_one_s_own(own, capsys):
     assert len(weights) == 3 and weights[-1] == "weights [0.636, 0.364]"  # 1 - 0.5 * 0.9^3 = 0.6355
 
 
-def test_the_page_runs(tmp_path, monkeypatch, capsys):
+def test_the_page_runs(folder, monkeypatch, capsys):
     """Each part of docs/your_own_part.md trains by the page's own command, an update long."""
     page = (ROOT / "docs" / "your_own_part.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python title=\"my_parts.py\"\n(.*?)```", page, re.DOTALL)
     (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "my_parts.py").write_text(code)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    (folder / "my_parts.py").write_text(code)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.syspath_prepend(str(folder))
     runs = [shlex.split(line)[4:] for line in commands.splitlines()]
     assert len(runs) == 3
     for arguments in runs:

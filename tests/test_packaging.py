@@ -65,8 +65,8 @@ def test_both_have_configs_models_and_linked_packages(built):
         in_source = {name.partition("/")[2] for name in archive.getnames()}
     expected = ["lightning_cgrpo/py.typed", "lightning_cgrpo/__init__.pyi"]
     for link in ("configs", "callbacks", "datamodules"):
-        expected += [f"lightning_cgrpo/{file.relative_to(ROOT)}" for file in (ROOT / link).rglob("*.yaml")]
-        expected += [f"lightning_cgrpo/{file.relative_to(ROOT)}" for file in (ROOT / link).rglob("*.py")]
+        files = [file for file in (ROOT / link).rglob("*") if file.suffix in (".yaml", ".py")]
+        expected += [f"lightning_cgrpo/{file.relative_to(ROOT)}" for file in files]
     expected += [str(file.relative_to(ROOT)) for file in (ROOT / "lightning_cgrpo" / "models").glob("*/*")]
     for link in ("callbacks", "controllers", "scene_sources"):
         files = (ROOT / "examples" / link).glob("*.py")
@@ -76,9 +76,8 @@ def test_both_have_configs_models_and_linked_packages(built):
 
 @pytest.mark.slow
 def test_the_installed_package_trains_elsewhere(python, tmp_path):
-    ran = run(
-        python, "-m", "lightning_cgrpo", "fit", "-c", "configs/gridworld.yaml", "--trainer.max_steps=1", cwd=tmp_path
-    )
+    fit = ["fit", "-c", "configs/gridworld.yaml", "--trainer.max_steps=1"]
+    ran = run(python, "-m", "lightning_cgrpo", *fit, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "runs" / "gridworld" / "version_0" / "config.yaml").is_file()
     command = str(Path(python).with_name("lightning_cgrpo"))

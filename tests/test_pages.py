@@ -21,11 +21,11 @@ import torch
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene_file import write_scene
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
+from tests.quiet import QUIET
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "your_problem"
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
-QUIET = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
 # The last ones stand, whatever a command says.
 FEW = dict.fromkeys(RUNS, QUIET) | {"fit": f"--trainer.max_steps=2 {QUIET}", "study": "--list"}
 # Before the command's own, which stand; none of these is part of a run's name.
@@ -45,9 +45,7 @@ QWEN = {
         "spatial_merge_size": 2, "out_hidden_size": 2048, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
     },
 }  # fmt: skip
-PLACES = {
-    "PATH/TO/MODEL": ".", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes",
-}  # fmt: skip
+PLACES = {"PATH/TO/MODEL": ".", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes"}
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -118,14 +116,13 @@ def test_the_example_s_own_test_passes(tmp_path):
     assert tested.returncode == 0 and "3 passed" in tested.stdout, tested.stdout
 
 
-def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
+def test_the_example_trains_where_it_was_copied(folder):
     """Its functions are found beside the configuration, also from another folder."""
-    shutil.copytree(EXAMPLE, tmp_path / "mine", ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLE, folder / "mine", ignore=shutil.ignore_patterns("__pycache__", "runs"))
     data = "--data.path=mine/prompts.jsonl --data.test_path=mine/test.jsonl --data.prompts_per_update=2"
     said = run(shlex.split(f"fit -c mine/your_problem.yaml {data} --model.group_size=4 {SHORT}"))
     assert "Answers of update 0" in said and "explained" in said
-    assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
+    assert list(folder.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
 
 
 def test_numbers_in_prose_are_those_of_the_committed_run():
@@ -140,20 +137,17 @@ def test_numbers_in_prose_are_those_of_the_committed_run():
     assert f"{before['constraints']['correct']['value']:.0%}".replace("%", " %") + " are correct" in start
     characters = [round(-100 * part["reward"]["value"]) for part in (before, end)]
     assert "shorten from {} to {} characters".format(*characters) in problem
-    assert (
-        f"reward {before['reward']['value']:.4g} ± {before['reward']['error']:.2g} {end['reward']['value']:.4g}"
-        in start
-    )
+    first, last = before["reward"], end["reward"]
+    assert f"reward {first['value']:.4g} ± {first['error']:.2g} {last['value']:.4g}" in start
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEWCOMERS)
-def test_a_page(name, tmp_path, monkeypatch):
+def test_a_page(name, folder, monkeypatch):
     for file in EXAMPLE.iterdir():
         if file.is_file():
-            shutil.copy(file, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+            shutil.copy(file, folder)
+    monkeypatch.syspath_prepend(str(folder))
     page, ran = ROOT / "docs" / f"{name}.md", 0
     for kind, title, text in blocks(page):
         if title:
@@ -219,7 +213,6 @@ def test_the_readme_and_the_tour(folder):
 
     records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
     Path("prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
-    (example,) = [
-        text for file in ("README.md", "docs/tour.md") for kind, _, text in blocks(ROOT / file) if kind == "python"
-    ]
+    both = (block for file in ("README.md", "docs/tour.md") for block in blocks(ROOT / file))
+    (example,) = [text for kind, _, text in both if kind == "python"]
     exec(compile(example, "tour.md", "exec"), {"__name__": "__main__"})

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.settings.configuration import PACKAGED
 from tests.gsm8k_records import write_records
 from tests.quiet import QUIET
@@ -24,14 +23,13 @@ def file(name):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(tmp_path_factory, tiny_model):
     """Arguments that put a tiny model and a dozen questions in the place of the real ones."""
     folder = write_records(tmp_path_factory.mktemp("small") / "records")
-    model = make_tiny_model(folder / "tiny", hidden_size=32, layers=1)
     return shlex.split(
-        f"--model.policy.model={model} --data.path={folder} --data.prompts_per_update=3 --data.test_train_prompts=4 "
-        "--model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu --trainer.strategy=auto "
-        f"--trainer.logger.name=gsm8k --threads=1 --callbacks.progress=null {QUIET}"
+        f"--model.policy.model={tiny_model} --data.path={folder} --data.prompts_per_update=3 "
+        "--data.test_train_prompts=4 --model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu "
+        f"--trainer.strategy=auto --trainer.logger.name=gsm8k --threads=1 --callbacks.progress=null {QUIET}"
     )
 
 

@@ -45,9 +45,7 @@ def test_the_toy_planner_drives_fast_within_the_bound():
 
 def test_advantages_are_those_of_the_weights_before_the_step():
     """A = w_R Z(R) - w_C Z(C), and then the dual's step by the rate of these candidates."""
-    advantages_of = ConstrainedAdvantages(
-        Objective("speed", {"collision": Constraint(at_most=0.05)}), SoftmaxAdam(lr=0.02)
-    )
+    advantages_of = ConstrainedAdvantages(OBJECTIVE, SoftmaxAdam(lr=0.02))
     advantages_of.estimator = ScalarizedAdvantages("group")
     torch.manual_seed(0)
     speed, collision = torch.rand(4, 8), (torch.rand(4, 8) < 0.4).float()

@@ -6,19 +6,15 @@ from pathlib import Path
 import torch
 
 from lightning_cgrpo import ConstrainedAdvantages, Constraint, Objective
-from navsim_score.provenance import Provenance
 from navsim_score.signals import NavsimSignals
-from navsim_score.store.preparing import prepared
-from navsim_score.store.store import write_store
-from tests.navsim_score.devkit_scenes import candidates, scenes
+from tests.navsim_score.devkit_scenes import candidates, scenes, store_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners.md"
 
 
-def test_the_loops_of_the_page_give_advantages(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_loops_of_the_page_give_advantages(folder):
     made = {name: scenes()[name] for name in ("late", "cones")}
-    write_store("store", (prepared(scene, name=name) for name, scene in made.items()), Provenance("", None, "", ""))
+    store_of(Path("store"), made)
     recogdrive, diffusiondrive = re.findall(r"```py\n(# once.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names = {
         "NavsimSignals": NavsimSignals,

@@ -108,9 +108,8 @@ class Reference:
         rollouts = output["rollouts"]
         empty = rollouts.actions.flatten(0, 1) if self.language else rollouts.actions[rollouts.mask]
         targets = {name: torch.full(empty.shape, torch.nan, dtype=torch.float64) for name in ("kl", "entropy")}
-        batch = Batch(
-            output["prompts"], rollouts, output["signals"], Examples({}, empty, empty, empty, targets=targets)
-        )
+        examples = Examples({}, empty, empty, empty, targets=targets)
+        batch = Batch(output["prompts"], rollouts, output["signals"], examples)
         run = Run(self.objective, [batch], self.weights)
         self.runs.append(run)
         predicted = {at: self.values(batch, *at).detach() for at in answers(batch)} if self.critic else {}

@@ -17,6 +17,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from tests.forked import forked
 from tests.grids import grid_module
+from tests.memory import steady
 from tests.quiet import AVERAGED, quiet_trainer
 
 EVERY = 5
@@ -43,10 +44,7 @@ ARGUMENTS = [*RUN, "--model.estimator=ScalarizedAdvantages", "--model.estimator.
 def rows(folder, version, first):
     """What was logged from update `first` on, as written, but for how long it took."""
     with (folder / f"runs/resumed/version_{version}/metrics.csv").open() as file:
-        logged = [
-            {tag: value for tag, value in row.items() if value and not tag.startswith(("time/", "throughput/"))}
-            for row in csv.DictReader(file)
-        ]
+        logged = [{tag: value for tag, value in steady(row).items() if value} for row in csv.DictReader(file)]
     return [row for row in logged if int(row["step"]) >= first]
 
 
@@ -76,6 +74,15 @@ def assert_same_state(ours, theirs, updates):
     numbers = [state for state in duals[0]["controller"].values() if isinstance(state, torch.Tensor)]
     assert len(torch.cat([number.flatten().double() for number in numbers]).unique()) > 1
     assert ours["lr_schedulers"][0]["last_epoch"] == updates
+
+
+def resumed_from_the_middle(folder, *arguments):
+    """The checkpoint of update 5 of 10, from which a run has been found to go on as the whole one."""
+    main([*arguments, "--trainer.max_steps=10"])
+    main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
+    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
+    assert_same_state(checkpoint(folder, 1, 10), checkpoint(folder, 0, 10), 10)
+    return checkpoint(folder, 0, EVERY)
 
 
 def killed_and_resumed(arguments, saved, more, tmp_path, monkeypatch):
@@ -153,14 +160,9 @@ def test_a_killed_chain_of_drives_goes_on_exactly(tmp_path, monkeypatch):
 def test_state_between_dual_steps_is_resumed(folder, multipliers):
     """A dual step every three updates, checkpoints every five: counts of two updates wait in the checkpoint."""
     arguments = [*ARGUMENTS, *shlex.split(multipliers), "--callbacks.multipliers.every_n_updates=3"]
-    main([*arguments, "--trainer.max_steps=10"])
-    middle = checkpoint(folder, 0, EVERY)
-    duals = middle["callbacks"]["LagrangianCallback"]
+    duals = resumed_from_the_middle(folder, *arguments)["callbacks"]["LagrangianCallback"]
     assert (duals["rates"]["opportunities"] > 0).all()
     assert "stall" in duals
-    main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
-    assert_same_state(checkpoint(folder, 1, 10), checkpoint(folder, 0, 10), 10)
 
 
 @pytest.mark.slow
@@ -173,27 +175,18 @@ def test_a_critic_is_resumed(folder):
     )
     # An override of the estimator would come after the file of the critic.
     arguments = [*RUN, *shlex.split(critic), "--model.estimator.learning.minibatch_size=200"]
-    main([*arguments, "--trainer.max_steps=10"])
-    middle = checkpoint(folder, 0, EVERY)
+    middle = resumed_from_the_middle(folder, *arguments)
     assert len(middle["optimizer_states"]) == len(middle["lr_schedulers"]) == 2
     assert middle["optimizer_states"][1]["param_groups"][0]["lr"] == pytest.approx(1e-4)
-    main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
     assert sum("critic/loss" in row for row in rows(folder, 0, 0)) == 10
-    assert_same_state(checkpoint(folder, 1, 10), checkpoint(folder, 0, 10), 10)
     # An evaluation needs no critic.
     main(["test", *arguments[1:], f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
 
 
 def test_float64_is_resumed(folder):
     """Lightning loads weights before it converts the module, which would round them."""
-    arguments = [*ARGUMENTS, "--trainer.precision=64-true", "--trainer.max_steps=10"]
-    main(arguments)
-    main([*arguments, f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
-    ours, theirs = (checkpoint(folder, version, 10) for version in (1, 0))
-    assert all(value.dtype == torch.float64 for value in theirs["state_dict"].values() if value.is_floating_point())
-    assert_same_state(ours, theirs, 10)
+    weights = resumed_from_the_middle(folder, *ARGUMENTS, "--trainer.precision=64-true")["state_dict"]
+    assert all(value.dtype == torch.float64 for value in weights.values() if value.is_floating_point())
 
 
 def trained(updates, *callbacks, ckpt_path=None):
@@ -219,26 +212,29 @@ def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path):
         torch.save(content, tmp_path / "changed.ckpt")
         trained(2, LagrangianCallback(), ckpt_path=tmp_path / "changed.ckpt")
 
-    for part, empty in {"callbacks": (), "optimizer_states": ([],), "loops": ({},)}.items():
-        without = {name: value for name, value in saved.items() if name != part}
-        for content in (without, *({**saved, part: value} for value in empty)):
-            with pytest.raises(UserError, match=f"whole state of a run, but it lacks {part}"):
-                resume(content)
+    weights = saved["state_dict"]
+    lacks, other = "whole state of a run, but it lacks", "hold a run's state, but its"
+    mistakes = [
+        ({**saved, "optimizer_states": []}, f"{lacks} optimizer_states"),
+        ({**saved, "loops": {}}, f"{lacks} loops"),
+    ]
+    for part in ("callbacks", "optimizer_states", "loops"):
+        mistakes.append(({name: value for name, value in saved.items() if name != part}, f"{lacks} {part}"))
+    for part in ("state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers"):
+        mistakes.append(({**saved, part: 5}, f"{other} {part} is "))
+    mistakes += [
+        ({**saved, "global_step": "5"}, f"{other} global_step is "),
+        ({**saved, "optimizer_states": [5]}, "its optimizer_states is "),
+        ({**saved, "optimizer_states": [{"state": {}}]}, "optimizer 0 lacks param_groups"),
+        ({**saved, "state_dict": {**weights, next(iter(weights)): 5}}, "is a int there and"),
+        ([1, 2], "hold a run's state, but got a list"),
+    ]
+    for content, words in mistakes:
+        with pytest.raises(UserError, match=words):
+            resume(content)
     (optimizer,) = saved["optimizer_states"]
     with pytest.warns(UserWarning, match="no state of the optimizer, which begins anew"):
         resume({**saved, "optimizer_states": [optimizer | {"state": {}}]})
-    for part in ("state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "global_step"):
-        with pytest.raises(UserError, match=f"hold a run's state, but its {part} is "):
-            resume({**saved, part: "5" if part == "global_step" else 5})
-    with pytest.raises(UserError, match="its optimizer_states is "):
-        resume({**saved, "optimizer_states": [5]})
-    with pytest.raises(UserError, match="optimizer 0 lacks param_groups"):
-        resume({**saved, "optimizer_states": [{"state": {}}]})
-    weights = saved["state_dict"]
-    with pytest.raises(UserError, match="is a int there and"):
-        resume({**saved, "state_dict": {**weights, next(iter(weights)): 5}})
-    with pytest.raises(UserError, match="hold a run's state, but got a list"):
-        resume([1, 2])
 
 
 def test_the_comparison_of_runs_can_fail(folder):

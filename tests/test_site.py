@@ -47,9 +47,8 @@ def test_search_finds_words_beside_punctuation(site, word, location):
 def test_lines_break_where_readers_would():
     on_page_content = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["on_page_content"]
     cell, option = "<td><code>grpo/own_signals.py</code> 0.01</td>", "<code>fit --trainer.max_steps=3</code>"
-    assert on_page_content(cell, None, None, None) == cell.replace("/own_", "/<wbr>own_<wbr>").replace(
-        ".py", ".<wbr>py"
-    )
+    broken = cell.replace("/own_", "/<wbr>own_<wbr>").replace(".py", ".<wbr>py")
+    assert on_page_content(cell, None, None, None) == broken
     assert '<span class="option">--trainer</span>' in on_page_content(option, None, None, None)
     equation = on_page_content(r'<div class="arithmatex">\[x^2\]</div>', None, None, None)
     assert equation.startswith('<div class="equation"><math')

@@ -36,6 +36,11 @@ class Group:
     def signed(self) -> list[tuple[int, Tensor]]:
         return [(1, self.reward), *((-1, cost) for cost in self.costs)]
 
+    @property
+    def values(self) -> Tensor:
+        """As of components, ``[1 + K, 1, G]``."""
+        return torch.stack([sign * x for sign, x in self.signed])[:, None]
+
 
 def numerator(x: Tensor, psi: Tensor) -> Tensor:
     """N = 1/G sum_i (x_i - mean) psi_i."""
@@ -70,11 +75,12 @@ def theorem_1(group: Group, weights: Tensor) -> Tensor:
 
 
 def corollary(group: Group, weights: Tensor) -> Tensor:
-    """d g^ScAdv / d z_k of the constraints, [K, D], as the paper prints it."""
+    """d g^ScAdv / d z_k, [1 + K, D]: of the constraints as the paper prints it, and of the reward's logit alike."""
     reward = weights[0] * numerator(group.reward, group.psi) / sigma(group.reward)
     z = [numerator(cost, group.psi) / sigma(cost) for cost in group.costs]
     mixed = sum(weight * term for weight, term in zip(weights[1:], z, strict=True))
-    return torch.stack([weight * (-term - reward + mixed) for weight, term in zip(weights[1:], z, strict=True)])
+    rows = [weight * (-term - reward + mixed) for weight, term in zip(weights[1:], z, strict=True)]
+    return torch.stack([reward + weights[0] * (mixed - reward), *rows])
 
 
 def estimate(estimator: AdvantageEstimator, group: Group, weights: Tensor) -> Tensor:
@@ -90,9 +96,8 @@ def estimate(estimator: AdvantageEstimator, group: Group, weights: Tensor) -> Te
 
 def finite_differences(function: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-5) -> Tensor:
     """Central differences of a vector function, [inputs, outputs]."""
-    return torch.stack(
-        [(function(at + step * unit) - function(at - step * unit)) / (2 * step) for unit in torch.eye(len(at)).to(at)]
-    )
+    moves = step * torch.eye(len(at)).to(at)
+    return torch.stack([(function(at + move) - function(at - move)) / (2 * step) for move in moves])
 
 
 def random_group(seed: int, constraints: int) -> Group:
@@ -122,40 +127,28 @@ def softmax(logits: Tensor) -> Tensor:
     return torch.softmax(logits, 0)
 
 
-cases = pytest.mark.parametrize(
-    ("seed", "constraints"), [(seed, constraints) for constraints in (1, 2, 3) for seed in range(9)]
+cases = pytest.mark.parametrize(("seed", "constraints"), [(seed, count) for count in (1, 2, 3) for seed in range(9)])
+
+
+through_a_softmax = pytest.mark.parametrize(
+    ("estimator", "closed_form"),
+    [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages("group"), corollary)],
+    ids=["theorem", "corollary"],
 )
 
 
 @cases
-def test_theorem_1(seed: int, constraints: int) -> None:
+@through_a_softmax
+def test_sensitivities_to_logits(estimator, closed_form, seed: int, constraints: int) -> None:
     group, logits = random_group(seed, constraints), random_logits(seed, constraints)
 
     def g(z: Tensor) -> Tensor:
-        return estimate(ScalarizedRewards(), group, softmax(z))
+        return estimate(estimator, group, softmax(z))
 
-    closed = theorem_1(group, softmax(logits))
+    closed = closed_form(group, softmax(logits))
     assert closed.abs().max() > 1e-3
     assert torch.allclose(jacobian(g, logits).T, closed, rtol=1e-9, atol=1e-11)
     assert torch.allclose(finite_differences(g, logits), closed, rtol=1e-6, atol=1e-8)
-
-
-@cases
-def test_corollary(seed: int, constraints: int) -> None:
-    group, logits = random_group(seed, constraints), random_logits(seed, constraints)
-
-    def g(z: Tensor) -> Tensor:
-        return estimate(ScalarizedAdvantages("group"), group, softmax(z))
-
-    weights = softmax(logits)
-    closed = corollary(group, weights)
-    assert closed.abs().max() > 1e-3
-    assert torch.allclose(jacobian(g, logits).T[1:], closed, rtol=1e-9, atol=1e-11)
-    assert torch.allclose(finite_differences(g, logits)[1:], closed, rtol=1e-6, atol=1e-8)
-    # The reward's logit, by the same chain rule.
-    partials = partials_of_scalarized_advantages(group, weights)
-    of_reward = weights[0] * (partials[0] - (weights[:, None] * partials).sum(0))
-    assert torch.allclose(jacobian(g, logits).T[0], of_reward, rtol=1e-9, atol=1e-11)
 
 
 @cases
@@ -191,20 +184,9 @@ def test_the_scalarized_reward_estimator_in_closed_form(seed: int, constraints: 
     assert torch.allclose(estimate(ScalarizedAdvantages("group"), group, weights), advantages, rtol=1e-10, atol=1e-12)
 
 
-@cases
-def test_scalarized_rewards_respond_to_ratios_only(seed: int, constraints: int) -> None:
-    """By Euler, sum_j lambda_j dg/dlambda_j = 0: g^ScRew has degree 0 in the multipliers, so normalizing them by a
-    softmax couples nothing beyond what sigma_S does.
-    """
-    group, weights = random_group(seed, constraints), softmax(random_logits(seed, constraints))
-    partials = jacobian(lambda w: estimate(ScalarizedRewards(), group, w), weights).T
-    assert (weights[:, None] * partials).sum(0).abs().max() < 1e-12
-
-
 def test_a_group_that_does_not_vary_adds_nothing_to_the_sensitivity() -> None:
     group, logits = random_group(0, 2), random_logits(0, 2)
-    alive = torch.stack([sign * x for sign, x in group.signed])[:, None]
-    dead = torch.ones_like(alive)
+    alive, dead = group.values, torch.ones_like(group.values)
     for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
 
         def g(z: Tensor, groups: Tensor, estimator: AdvantageEstimator = estimator) -> Tensor:
@@ -265,11 +247,7 @@ class TestAPolicy:
         return -torch.cat([gradient.flatten() for gradient in gradients])
 
     @pytest.mark.parametrize("constraints", [1, 2, 3])
-    @pytest.mark.parametrize(
-        ("estimator", "closed_form"),
-        [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages("group"), None)],
-        ids=["theorem", "corollary"],
-    )
+    @through_a_softmax
     def test_sensitivity_of_the_gradient_step(
         self, policy, rollouts, estimator: AdvantageEstimator, closed_form, constraints: int
     ) -> None:
@@ -280,16 +258,11 @@ class TestAPolicy:
         logits = random_logits(2, constraints)
 
         def step(z: Tensor) -> Tensor:
-            values = torch.stack([sign * x for sign, x in group.signed])[:, None]
-            components = Components(values, torch.ones_like(values, dtype=torch.bool))
-            return self.gradient_of_loss(
-                policy, rollouts, estimator(rollouts, group_statistics(components), softmax(z))
-            )
+            components = Components(group.values, torch.ones_like(group.values, dtype=torch.bool))
+            advantages = estimator(rollouts, group_statistics(components), softmax(z))
+            return self.gradient_of_loss(policy, rollouts, advantages)
 
         assert torch.allclose(step(logits), estimate(estimator, group, softmax(logits)), rtol=1e-9, atol=1e-12)
         moved = finite_differences(step, logits)
-        if closed_form is not None:
-            assert torch.allclose(moved, closed_form(group, softmax(logits)), rtol=1e-5, atol=1e-8)
-        else:
-            assert torch.allclose(moved[1:], corollary(group, softmax(logits)), rtol=1e-5, atol=1e-8)
+        assert torch.allclose(moved, closed_form(group, softmax(logits)), rtol=1e-5, atol=1e-8)
         assert moved.abs().max() > 1e-3

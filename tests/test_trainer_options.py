@@ -22,6 +22,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from tests.grids import grid_module
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+pytestmark = pytest.mark.filterwarnings("ignore")
 BATCHES = 3
 """Updates in an epoch."""
 REFUSALS = (UserError, MisconfigurationException, ValueError)
@@ -35,13 +36,9 @@ class StopsAtOnce(Callback):
 
 @dataclass(frozen=True)
 class Works:
-    """The option does what Lightning says of it.
+    """The option does what Lightning says of it, beside other options: the run makes so many updates.
 
-    Args:
-        value: of the option.
-        updates: that the run then makes.
-        same: the policy's weights are those of a run without the option.
-        beside: other options.
+    `same`: the policy's weights are those of a run without the option.
     """
 
     value: Any
@@ -153,10 +150,8 @@ def test_the_table_has_every_option_of_lightning_and_no_other():
 CASES = [(name, case) for name, cases in OPTIONS.items() for case in cases]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}={case.value}"[:60] for name, case in CASES])
-def test_an_option_works_or_is_refused_by_name(tmp_path, monkeypatch, plain, name, case):
-    monkeypatch.chdir(tmp_path)
+def test_an_option_works_or_is_refused_by_name(folder, plain, name, case):
     options = {**case.beside, name: case.value}
     if isinstance(case, Refused):
         with pytest.raises(REFUSALS, match=case.words):
@@ -187,7 +182,6 @@ class Seen(Callback):
         self.prompts.append(batch.index.tolist())
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_limited_epochs_begin_new_passes():
     """Two of three batches make an epoch: each epoch shuffles anew, repeats no prompt, and all prompts are seen."""
     seen = Seen()
@@ -199,10 +193,8 @@ def test_limited_epochs_begin_new_passes():
     assert {prompt for epoch in epochs for prompt in epoch} == set(range(4 * BATCHES))
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("first", [pytest.param(3, marks=pytest.mark.slow), 4])  # within an epoch, and at its end
-def test_a_limited_run_resumes_to_the_bit(tmp_path, monkeypatch, first):
-    monkeypatch.chdir(tmp_path)
+def test_a_limited_run_resumes_to_the_bit(folder, first):
     limits = {"limit_train_batches": 2, "max_epochs": 4}
     _, whole = trained(**limits, max_steps=-1)
     parts = {"enable_checkpointing": True, "callbacks": [Checkpoints(dirpath="kept", save_last=True)]}

@@ -3,6 +3,7 @@
 Processes are threads with a fake `torch.distributed` (`fake_world.py`). tests/test_processes.py has real ones.
 """
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -101,9 +102,8 @@ def test_collectives_have_all_processes_values(monkeypatch):
         assert found[6] == (None if rank else [0, 1]) and found[7] == {"only": 4.0, "x": 0.5}
         assert found[8] == [1.0 + rank, 10.0 + 10 * rank], "a sum leaves the given tensor"
         assert found[9] == ((0, 1), found[8], [rank], [rank])
-    assert [name for name, _ in reductions] == ["all_reduce"] * 4 + ["all_gather_object", "gather_object"] + [
-        "all_gather_object"
-    ]
+    gathers = ["all_gather_object", "gather_object", "all_gather_object"]
+    assert [name for name, _ in reductions] == ["all_reduce"] * 4 + gathers
 
 
 @pytest.mark.parametrize("rows", [ROWS, UNEVEN])
@@ -113,9 +113,8 @@ def test_weights_of_the_loss_are_those_of_all_answers(monkeypatch, aggregation, 
     lengths = torch.tensor([[1, 4], [2, 2], [6, 0], [3, 5], [1, 1]])
     mask = torch.arange(6) < lengths[..., None]
     together = aggregation_weights(mask, aggregation, max_length=6)
-    parts, reductions = in_processes(
-        monkeypatch, lambda rank: aggregation_weights(mask[rows[rank]], aggregation, max_length=6)
-    )
+    shares = {rank: mask[own] for rank, own in rows.items()}
+    parts, reductions = in_processes(monkeypatch, lambda rank: aggregation_weights(shares[rank], aggregation, 6))
     torch.testing.assert_close(torch.cat(parts), 2 * together)
     assert reductions == [("all_reduce", (2,))]
 
@@ -182,12 +181,9 @@ def test_evaluations_are_of_all_prompts(monkeypatch, rows):
         assert evaluation.metrics == pytest.approx(together.metrics)
         assert evaluation.standard_errors == pytest.approx(together.standard_errors)
         assert (evaluation.prompts, evaluation.repeats, evaluation.answers) == (4, 1, together.answers)
-        assert {name: of.rate for name, of in evaluation.rates.items()} == pytest.approx(
-            {name: of.rate for name, of in together.rates.items()}
-        )
-        assert {name: of.rate for name, of in best.items()} == pytest.approx(
-            {name: of.rate for name, of in reached.items()}
-        )
+        for found, expected in ((evaluation.rates, together.rates), (best, reached)):
+            rates = {name: of.rate for name, of in expected.items()}
+            assert {name: of.rate for name, of in found.items()} == pytest.approx(rates)
 
 
 def test_a_process_without_dull_groups_joins_the_rounds(monkeypatch):
@@ -225,7 +221,11 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
     alone = ConstrainedAdvantages(objective)
     signals = dict(zip(("brief", "vowels"), rewards.T.reshape(2, 3, 4), strict=True))
     before = ConstrainedAdvantages(objective).state_dict()
-    together = alone(signals).flatten() if trains else alone.evaluate(alone.objective.made(as_signals(signals), NONE))
+    together = (
+        alone(signals).flatten()
+        if trains
+        else alone.evaluate(alone.objective.made(as_signals(signals), PromptGroups(torch.arange(0), {})))
+    )
 
     def generation(rank):
         shown = []
@@ -239,7 +239,7 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
             state=SimpleNamespace(global_step=1, stateful_callbacks={}),
             is_world_process_zero=lambda: rank == 0,
             _logs={"advantages": shown},
-            _metrics={"train": Lists(), "eval": Lists()},
+            _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
         )
         lagrangian = object.__new__(ours.Lagrangian)
         lagrangian.trainer, lagrangian.objective, lagrangian._rewards = trainer, objective, rewards
@@ -259,11 +259,3 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
         same(state["dual"], expected["dual"])
         same(state["estimator"], expected["estimator"])
         assert rates == [pytest.approx(float(rewards[:, 1].mean()))]
-
-
-NONE = PromptGroups(torch.arange(0), {})
-
-
-class Lists(dict):
-    def __missing__(self, name):
-        return self.setdefault(name, [])

@@ -10,23 +10,23 @@ import torch
 
 from driving_scenes.generator import GeneratedScenes
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from tests.answered import answered
 from tests.policies.tiny_vision import make_tiny_vision_model
+from tests.quiet import SILENT
 
 PAGE = Path(__file__).parents[1] / "docs" / "your_benchmark.md"
 BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```', re.DOTALL | re.MULTILINE)
-QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.logger=false"]
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch):
+def page(folder, monkeypatch):
     """The page's files in a folder of their own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(folder))
     for name, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         Path(name).write_text(text, encoding="utf-8")
-    yield tmp_path
+    yield folder
     for name in ("rater_score", "along_the_lane"):
         sys.modules.pop(name, None)
 
@@ -68,17 +68,12 @@ def test_a_standing_path_faces_where_it_moved_last(page, still, sideways):
     assert rater_score(side, path, grades, 12.0)[1] == 0.0
 
 
-def rollouts(texts):
-    mask = torch.ones(len(texts), len(texts[0]), 1, dtype=torch.bool)
-    return Rollouts(mask.long(), mask, {}, info={"text": texts, "truncated": ~mask[..., 0]})
-
-
 def test_answers_of_a_group(page):
     from rater_score import RaterTask
 
     record = {"speed": [12.0], "paths": [[straight(10.0)]], "grades": [[8.0]]}
     good = "[10.0,0.0], [20.0,0.0], [30.0,0.0], [40.0,0.0], [50.0,0.0]"
-    found = RaterTask().score(PromptGroups(torch.tensor([0]), record), rollouts([[good, "straight on"]]))
+    found = RaterTask().score(PromptGroups(torch.tensor([0]), record), answered([[good, "straight on"]]))
     assert {name: signal.value.tolist() for name, signal in found.items()} == {
         "rater_score": [[8.0, 0.0]],
         "trusted": [[1.0, 0.0]],
@@ -96,7 +91,7 @@ def test_the_benchmark_trains(page, capsys):
     for split in ("train", "val", "test"):
         Path("waymo", f"{split}.jsonl").write_text("\n".join([json.dumps(record)] * 4))
     small = ["--model.policy.model=tiny", "--model.sampler.max_new_tokens=8", "--model.group_size=2"]
-    main(["fit", "-c", "rater_score.yaml", *small, "--data.prompts_per_update=2", "--trainer.max_steps=2", *QUIET])
+    main(["fit", "-c", "rater_score.yaml", *small, "--data.prompts_per_update=2", "--trainer.max_steps=2", *SILENT])
     assert "malformed" in capsys.readouterr().out
 
 

@@ -27,17 +27,13 @@ def test_the_best_at_the_rates_of_a_policy():
     assert dearer.best_at_rates_of(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx((1 + 0.2) / 2)
 
 
-def test_the_best_at_the_rates_of_steps():
-    """The dear arm's answers are three times as long: a quarter of dear answers gives half of the steps."""
-    long = Problem(TWO_ARMS.rewards, TWO_ARMS.costs, (0.2,), lengths=np.array([[1.0, 3.0]]))
-    assert long.best_at_rates_of(np.array([[0.75, 0.25]])) == pytest.approx(0.75 * 0.2 + 0.25)
-
-
 def test_rates_over_steps_pool_the_steps():
     """The dear arm's answers are three times as long, so a quarter of them gives half of the steps."""
-    long = Problem(TWO_ARMS.rewards, TWO_ARMS.costs, (0.3,), lengths=np.array([[1.0, 3.0]]))
+    long = replace(TWO_ARMS, lengths=np.array([[1.0, 3.0]]))
     assert long.excesses(np.array([[[0.75, 0.25]]])) == pytest.approx(np.array([[0]]))
     assert long.bounds()[1] == pytest.approx(0.75 * 0.2 + 0.25)
+    strict = replace(long, thresholds=(0.2,))
+    assert strict.best_at_rates_of(np.array([[0.75, 0.25]])) == pytest.approx(0.75 * 0.2 + 0.25)
 
 
 def test_all_problems_have_a_gain_within_their_thresholds():

@@ -31,9 +31,8 @@ def test_played_as_by_hand(options):
     """Gymnasium's own world, stepped by the played actions, gives the recorded facts; facts after an end are 0."""
     continuous = options.pop("continuous", False)
     # Stable-baselines3 takes discrete actions from 0.
-    shifted = {
-        "gymnasium.wrappers.TransformAction": {"func": lambda a: a - 1, "action_space": gymnasium.spaces.Discrete(3)}
-    }
+    from_zero = {"func": lambda a: a - 1, "action_space": gymnasium.spaces.Discrete(3)}
+    shifted = {"gymnasium.wrappers.TransformAction": from_zero}
     environment = Gymnasium(WALK, {"continuous": continuous}, wrappers=[] if continuous else [shifted])
     model = learn(environment.make, 0, 32, **SMALL, **options)
     assert model.num_timesteps == 32 and isinstance(model.get_env(), VecNormalize) == ("normalize" in options)

@@ -22,12 +22,8 @@ def test_false_certificates(threshold, correlation):
     assert found["selected"] > 0.4, "the luckiest of 20 checkpoints looks feasible on the prompts that selected it"
     if correlation:
         assert found["pooled"] > 0.2, "answers to a prompt are no independent prompts"
-    (committed,) = (
-        row
-        for row in json.loads(RESULTS.read_text())["false certificates"]
-        if (row["threshold"], row["correlation"]) == (threshold, correlation)
-    )
-    assert committed == {"threshold": threshold, "correlation": correlation, **found}
+    committed = json.loads(RESULTS.read_text())["false certificates"]
+    assert committed.count({"threshold": threshold, "correlation": correlation, **found}) == 1
 
 
 def test_several_constraints_and_steps():

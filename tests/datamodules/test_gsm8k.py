@@ -1,34 +1,21 @@
-import json
-
-import pytest
 import torch
 
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
 from lightning_cgrpo.tasks.gsm8k import chat
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for split, size in (("train", 20), ("test", 4)):
-        rows = [{"question": f"{split}: {n} + 1?", "answer": f"{n} + 1\n#### {n + 1}"} for n in range(size)]
-        write(tmp_path / f"{split}.jsonl", rows)
-    return tmp_path
+from tests.gsm8k_records import write_records
 
 
 def everything(source):
     return source.groups(torch.arange(len(source)))
 
 
-def test_columns(folder):
+def test_columns(tmp_path):
+    folder = write_records(tmp_path / "records", test=4)
     groups = everything(GSM8KDataModule(str(folder), val_prompts=0).source("test"))
     assert groups.columns == {
-        "prompt": [chat(f"test: {n} + 1?") for n in range(4)],
-        "answer": ["1", "2", "3", "4"],
-        "completion": [f"<think>{n} + 1</think>\n<answer>{n + 1}</answer>" for n in range(4)],
+        "prompt": [chat(f"test: Tom has {n} apples, and buys 4.") for n in range(4)],
+        "answer": ["4", "5", "6", "7"],
+        "completion": [f"<think>{n} + 4 = {n + 4}</think>\n<answer>{n + 4}</answer>" for n in range(4)],
     }
 
 

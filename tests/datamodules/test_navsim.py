@@ -12,7 +12,7 @@ from driving_scenes.scene_file import write_scene
 from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.source import PairLoader
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -22,11 +22,16 @@ from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.columns import EXTENDED_COMFORT
 from navsim_score.evaluation import constant_velocity
 from navsim_score.expert.pdm_closed import plan
+from tests.answered import answered
 from tests.driving_scenes.scenes import straight_road
 from tests.policies.tiny_vision import make_tiny_vision_model
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=False)
 COUNTS = {"train_prompts": 6, "val_prompts": 3, "test_prompts": 4}
+
+
+def names(batches):
+    return [scene.name for batch in batches for scene in batch.columns["scene"]]
 
 
 def test_batches_have_prompts_and_scenes():
@@ -40,13 +45,9 @@ def test_batches_have_prompts_and_scenes():
     for prompt, scene in zip(batch.columns["prompt"], batch.columns["scene"], strict=True):
         assert [part["type"] for part in prompt[0]["content"]] == ["text", "image", "text"]
         assert scene.name.startswith("generated_train")
-    seen = {scene.name for split in (loader, data.val_dataloader(), data.test_dataloader()) for batch in split
-            for scene in batch.columns["scene"]}  # fmt: skip
-    assert len(seen) == 13
+    assert len({*names(loader), *names(data.val_dataloader()), *names(data.test_dataloader())}) == 13
     again = NavsimDataModule(2, form=SMALL, **COUNTS)
-    assert [s.name for s in next(iter(again.train_dataloader())).columns["scene"]] == [
-        s.name for s in batch.columns["scene"]
-    ]
+    assert names([next(iter(again.train_dataloader()))]) == names([batch])
 
 
 def test_follow_ups_are_a_dataloader_by_themselves():
@@ -69,17 +70,15 @@ def test_follow_ups_are_a_dataloader_by_themselves():
 def test_follow_ups_and_pairs_of_frames_in_training():
     source = GeneratedScenes(0, follow_ups=2)
     mixed = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, worker=False)
-    names = [scene.name for batch in mixed.train_dataloader() for scene in batch.columns["scene"]]
-    assert len(names) == 8 and 2 <= sum("_after_" in name for name in names) <= 4
-    [batch] = mixed.val_dataloader()
-    assert sum("_after_" in scene.name for scene in batch.columns["scene"]) == 1
+    found = names(mixed.train_dataloader())
+    assert len(found) == 8 and 2 <= sum("_after_" in name for name in found) <= 4
+    assert sum("_after_" in name for name in names(mixed.val_dataloader())) == 1
     first = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, val_follow_ups=0.0, worker=False)
-    [batch] = first.val_dataloader()
-    assert not any("_after_" in scene.name for scene in batch.columns["scene"])
+    assert not any("_after_" in name for name in names(first.val_dataloader()))
     assert first.source("train").share == 0.5
     with pytest.raises(UserError, match="`val_follow_ups` to be in"):
         NavsimDataModule(2, source, SMALL, val_follow_ups=1.5)
-    assert not any("_after_" in scene.name for batch in mixed.test_dataloader() for scene in batch.columns["scene"])
+    assert not any("_after_" in name for name in names(mixed.test_dataloader()))
     paired = NavsimDataModule(4, source, SMALL, 8, 4, 4, follow_ups=True, frame_pairs=True, worker=False)
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
@@ -102,8 +101,7 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
     assert [len(batch) for batch in batches] == [4, 2], "at most four prompts at once"
     ahead = list(chosen.loader(4, worker=True))
     assert [batch.index.tolist() for batch in ahead] == [batch.index.tolist() for batch in batches]
-    for made, batch in zip(ahead, batches, strict=True):
-        assert [scene.name for scene in made.columns["scene"]] == [scene.name for scene in batch.columns["scene"]]
+    assert names(ahead) == names(batches)
     assert first.sample.tolist() == [0, 1, 0, 1] and last.sample.tolist() == [0, 0]
     [same] = expected.loader(4)
     assert [*first.index[:2].tolist(), *last.index[:1].tolist()] == same.index.tolist(), "the same answers"
@@ -118,11 +116,11 @@ def test_a_certificate_shows_each_scene_with_its_next_frame():
 def test_looks_at_generated_scenes_never_repeat_a_scene():
     """Each look draws new ones after those before, whatever the number of test prompts is."""
     data = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
-    tested = [scene.name for batch in data.test_dataloader() for scene in batch.columns["scene"]]
+    tested = names(data.test_dataloader())
     first = data.certification(3)
     fewer = NavsimDataModule(4, GeneratedScenes(0), SMALL, 8, 4, 2, eval_prompts=4, seed=0)
     second = fewer.certification(4, Used(new_until=first.new_until))
-    shown = [scene.name for look in (first, second) for batch in look.loader(4) for scene in batch.columns["scene"]]
+    shown = [name for look in (first, second) for name in names(look.loader(4))]
     assert len({*tested, *shown}) == 5 + 3 + 4
     other = NavsimDataModule(4, GeneratedScenes(1), SMALL, 8, 4, 5, eval_prompts=4, seed=0)
     assert data.stream() == fewer.stream() != other.stream()  # so the register knows scenes again
@@ -136,11 +134,9 @@ def test_a_scene_without_a_next_frame_is_certified_without_its_comfort(monkeypat
     monkeypatch.setattr(source, "next_frames", lambda split: [following[0], None, following[2]])
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=6, seed=0)
     [batch] = data.certification(None).loader(6)
-    assert [scene.name for scene in batch.columns["scene"][3:]][1] == batch.columns["scene"][1].name
-    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6}
-    steps = torch.ones(6, 1, 1, dtype=torch.int64)
-    info |= {"truncated": torch.zeros(6, 1, dtype=torch.bool)}
-    comfort = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
+    assert names([batch])[4] == names([batch])[1]
+    drives = answered([["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 6)
+    comfort = DrivingTask().score(batch, drives)[EXTENDED_COMFORT]
     assert comfort.applicable.flatten().tolist() == [True, False, True] * 2
 
 
@@ -152,16 +148,18 @@ def test_a_frame_that_is_the_next_of_one_scene_and_a_scene_itself_is_compared_wi
     monkeypatch.setattr(source, "scenes", lambda split: [first, second])
     monkeypatch.setattr(source, "next_frames", lambda split: [second, third])
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=4, seed=0)
-    [batch] = data.test_dataloader()  # one pair: the second prompt is the first scene's next frame
-    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name]
+    # One pair: the second prompt is the first scene's next frame.
+    assert names(data.test_dataloader()) == [first.name, second.name]
     [batch] = PairLoader(data.source("test"), ScenePrompts([second, third], None, SMALL), 2)
-    assert [scene.name for scene in batch.columns["scene"]] == [first.name, second.name, second.name, "third"]
+    assert names([batch]) == [first.name, second.name, second.name, "third"]
     held, back = constant(first), "[5.0,0.0], [2.0,0.0], [9.0,0.0], [0.0,0.0]"
-    info = {"text": [[held], [back], [constant(second)], [held]], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
-    steps = torch.ones(4, 1, 1, dtype=torch.int64)
-    score = DrivingTask().score
-    comfort = score(batch, Rollouts(steps, steps.bool(), {}, info=info))[EXTENDED_COMFORT]
-    pairs = [score(chosen(batch, rows), answers(info, rows))[EXTENDED_COMFORT].value[0] for rows in ([0, 2], [1, 3])]
+    texts = [[held], [back], [constant(second)], [held]]
+
+    def scored(prompts, rows):
+        return DrivingTask().score(prompts, answered([texts[row] for row in rows]))[EXTENDED_COMFORT]
+
+    comfort = scored(batch, range(4))
+    pairs = [scored(chosen(batch, rows), rows).value[0] for rows in ([0, 2], [1, 3])]
     assert comfort.applicable.all() and comfort.value[2:].tolist() == comfort.value[:2].tolist()
     assert comfort.value[:2].tolist() == [pair.tolist() for pair in pairs]
     assert pairs[0] != pairs[1], "the answers tell the pairs apart"
@@ -176,12 +174,6 @@ def chosen(batch, rows):
     """A pair of a batch."""
     columns = {name: [column[row] for row in rows] for name, column in batch.columns.items()}
     return PromptGroups(batch.index[rows], columns, torch.tensor([0, 0]))
-
-
-def answers(info, rows):
-    steps = torch.ones(2, 1, 1, dtype=torch.int64)
-    texts = {"text": [info["text"][row] for row in rows], "truncated": info["truncated"][rows]}
-    return Rollouts(steps, steps.bool(), {}, info=texts)
 
 
 def test_what_is_missing_is_said_at_once(tmp_path):
@@ -208,9 +200,8 @@ def test_of_scenes_without_end_a_number_is_said(split):
 
 def test_the_worker_makes_the_same_prompts():
     """Images, scenes and plans, which then are not planned again."""
-    ahead, at_once = (
-        list(NavsimDataModule(2, form=SMALL, worker=worker, **COUNTS).train_dataloader()) for worker in (True, False)
-    )
+    made = (NavsimDataModule(2, form=SMALL, worker=worker, **COUNTS) for worker in (True, False))
+    ahead, at_once = (list(data.train_dataloader()) for data in made)
     assert len(ahead) == len(at_once) == 3
     for ours, theirs in zip(ahead, at_once, strict=True):
         assert torch.equal(ours.index, theirs.index)
@@ -228,17 +219,15 @@ def test_the_worker_makes_the_same_prompts():
 
 def test_demonstrations_of_the_expert_and_of_the_human():
     scenes = GeneratedScenes(4, 5).scenes("train")
-    expert, human = (
-        DrivingDemonstrations(scenes, None, SMALL, who).groups(torch.tensor([3, 1])) for who in (False, True)
-    )
+    both = (DrivingDemonstrations(scenes, None, SMALL, human) for human in (False, True))
+    expert, human = (data.groups(torch.tensor([3, 1])) for data in both)
     for row, number in enumerate((3, 1)):
         trajectory = plan([scenes[number]])[0].trajectory
         points = AnswerFormat().read(expert.columns["completion"][row])
         ego = scenes[number].ego.poses[-1]
         # Distances are the same in every frame.
-        torch.testing.assert_close(
-            points.norm(dim=1), (trajectory[10::10, :2] - ego[:2]).norm(dim=1), rtol=0, atol=0.08
-        )
+        away = (trajectory[10::10, :2] - ego[:2]).norm(dim=1)
+        torch.testing.assert_close(points.norm(dim=1), away, rtol=0, atol=0.08)
         points = AnswerFormat().read(human.columns["completion"][row])
         torch.testing.assert_close(points, scenes[number].human[1::2, :2], rtol=0, atol=0.0501)
 
@@ -265,9 +254,8 @@ TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    directory = make_tiny_vision_model(
-        tmp_path_factory.mktemp("models") / "tiny", TEXTS, hidden_size=32, layers=1, vision_layers=1
-    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    directory = make_tiny_vision_model(folder, TEXTS, hidden_size=32, layers=1, vision_layers=1)
     policy = VisionLanguagePolicy(str(directory))
     policy.load()
     return policy
@@ -283,9 +271,8 @@ def test_from_images_to_signals(policy):
     )
     signals = DrivingTask().score(prompts, rollouts)
     assert signals["malformed"].value.tolist() == [[1.0] * 3] * 2
-    objective = Objective(
-        "wat", {name: Constraint(at_least=0.99) for name in ("no_at_fault_collisions", "drivable_area_compliance")}
-    )
+    bounded = ("no_at_fault_collisions", "drivable_area_compliance")
+    objective = Objective("wat", dict.fromkeys(bounded, Constraint(at_least=0.99)))
     objective.check_signals(DrivingTask.signals)
     violations, opportunities = objective.violations(signals)
     assert violations.tolist() == opportunities.tolist() == [6.0, 6.0]

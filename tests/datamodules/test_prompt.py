@@ -36,9 +36,8 @@ def prompts(source):
 
 
 def test_prompts_and_their_other_columns(tmp_path):
-    path = write(
-        tmp_path / "a.jsonl", [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
-    )
+    rows = [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
+    path = write(tmp_path / "a.jsonl", rows)
     with pytest.warns(UserWarning, match=r"a.jsonl without a column, .* \{'n': 1, 'tags': 2\} of 3\."):
         source = PromptDataModule(path).source("train")
     groups = source.groups(torch.tensor([2, 0, 1]))
@@ -68,9 +67,8 @@ def test_another_column_and_a_system_prompt(tmp_path):
     kept = [{"role": "system", "content": "Be terse."}, *CHAT]
     filled = [{**kept[0], "name": None}, *CHAT]  # as Parquet fills the fields that a message lacks
     path = write(tmp_path / "a.jsonl", [{"question": "Hi"}, {"question": CHAT}, {"question": filled}])
-    first, second, third = prompts(
-        PromptDataModule(path, prompt_column="question", system_prompt="Be kind.").source("train")
-    )
+    data = PromptDataModule(path, prompt_column="question", system_prompt="Be kind.")
+    first, second, third = prompts(data.source("train"))
     assert first == second == [{"role": "system", "content": "Be kind."}, *CHAT]
     assert third == kept
     assert prompts(PromptDataModule(path, prompt_column="question").source("train")) == ["Hi", CHAT, kept]
@@ -129,13 +127,6 @@ def test_training_prompts_in_a_test_are_those_trained_on(folder, tmp_path):
     PromptDataModule("nowhere.jsonl", test_path=test).setup("test")
 
 
-def test_repetitions_of_a_held_out_prompt_are_not_trained_on(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcabdee"])
-    data = PromptDataModule(path, val_prompts=1)
-    assert prompts(data.source("val")) == ["a"]
-    assert prompts(data.source("train")) == ["b", "c", "b", "d", "e", "e"]
-
-
 def test_splits_that_there_are_not(folder, tmp_path):
     with pytest.raises(UserError, match=r"`test_path`, since `path` is a file of training prompts: .*train\.jsonl"):
         PromptDataModule(f"{folder}/train.jsonl").setup("test")
@@ -157,32 +148,26 @@ class TestCertification:
 
     def data(self, tmp_path, test, **options):
         for name, words in (("train", "abcdef"), ("test", test), ("validation", "gh")):
-            rows = "".join(json.dumps({"prompt": word}) + "\n" for word in words)
-            (tmp_path / f"{name}.jsonl").write_text(rows)
+            write(tmp_path / f"{name}.jsonl", [{"prompt": word} for word in words])
         return PromptDataModule(str(tmp_path), seed=0, **options)
-
-    def prompts(self, source):
-        return source.groups(torch.arange(len(source))).columns["prompt"]
 
     @pytest.mark.parametrize("options", [{"val_path": "validation.jsonl"}, {"val_prompts": 2}, {}])
     def test_they_are_left_out(self, tmp_path, options):
         if "val_path" in options:
             options = {"val_path": str(tmp_path / options["val_path"])}
         found = self.data(tmp_path, "xaygz", **options).certification(None)
-        source, words = found.source, found.words
         left_out = "ag" if "val_path" in options else "a"
-        assert self.prompts(source) == [word for word in "xaygz" if word not in left_out]
+        assert prompts(found.source) == [word for word in "xaygz" if word not in left_out]
         n = len(left_out)
-        assert words == f"the {5 - n} test prompts without {n} that trained or validated"
+        assert found.words == f"the {5 - n} test prompts without {n} that trained or validated"
 
     def test_what_each_was_used_for_is_told(self, tmp_path):
         """By the manifest, whatever the data's own files say now."""
         data = self.data(tmp_path, "qrstuv")
         of = dict(zip("qrstuv", record_fingerprints(data.source("test").rows)[:, 1:], strict=True))
         run = {"that trained": torch.cat([of["q"], of["r"]]), "that validated": torch.cat([of["r"], of["s"]])}
-        assert data.certification(None, Used(run)).words == (
-            "the 3 test prompts without 2 that trained and without 1 that validated"
-        )
+        words = data.certification(None, Used(run)).words
+        assert words == "the 3 test prompts without 2 that trained and without 1 that validated"
         run["that trained or validated before"] = torch.cat([of[word] for word in "tuv"])
         told = "of 6 test prompts without 2 that trained and without 1 that validated and without 3 that trained or"
         with pytest.raises(UserError, match=f"Expected some .* but got 0, {told} validated before, try other"):
@@ -191,23 +176,31 @@ class TestCertification:
     def test_repeats_count_once_whatever_the_other_columns_say(self, tmp_path):
         data = self.data(tmp_path, "xayx")
         rows = [{"prompt": word, "answer": number} for number, word in enumerate("xayxxyz")]
-        (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(tmp_path / "test.jsonl", rows)
         found = data.certification(None)
-        source, words = found.source, found.words
-        assert self.prompts(source) == ["x", "y", "z"]
-        assert words == "the 3 test prompts without 1 that trained or validated and without 3 repeats"
+        assert prompts(found.source) == ["x", "y", "z"]
+        assert found.words == "the 3 test prompts without 1 that trained or validated and without 3 repeats"
         with pytest.raises(UserError, match="but got 3, of 7 test prompts"):
             data.certification(4)
 
     def test_a_part_is_drawn_at_random_and_never_more_than_there_are(self, tmp_path):
         data = self.data(tmp_path, "qrstuvwxyz")
         found = data.certification(4)
-        source, words = found.source, found.words
-        drawn = self.prompts(source)
-        assert words == "4 of 10 test prompts" and len(set(drawn)) == 4 and drawn != list("qrst")
-        assert self.prompts(data.certification(4).source) == drawn
+        drawn = prompts(found.source)
+        assert found.words == "4 of 10 test prompts" and len(set(drawn)) == 4 and drawn != list("qrst")
+        assert prompts(data.certification(4).source) == drawn
         with pytest.raises(UserError, match=r"Expected 11 different prompts .* but got 10, of 10 test prompts, try"):
             data.certification(11)
+
+    def test_a_second_look_sees_none_of_the_first_look_s_prompts(self, tmp_path):
+        data = self.data(tmp_path, "stuvwxyz")
+        first = data.certification(3)
+        second = data.certification(None, Used(looked=frozenset(first.identities)))
+        seen, new = (prompts(look.source) for look in (first, second))
+        assert len(seen) == 3 and sorted([*seen, *new]) == list("stuvwxyz")
+        assert second.words == "the 5 test prompts without 3 that earlier looks saw"
+        with pytest.raises(UserError, match=r"Expected 6 different prompts .* but got 5"):
+            data.certification(6, Used(looked=frozenset(first.identities)))
 
 
 ROWS = [{"prompt": f"train {n}", "answer": str(n)} for n in range(4)]
@@ -296,12 +289,14 @@ def test_damaged_files_are_refused(tmp_path, name, text, words):
         PromptDataModule(str(tmp_path / name)).source("train")
 
 
-def test_repeats_of_held_out_prompts_are_told(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcadea"])
+def test_repeats_of_held_out_prompts_are_told_and_not_trained_on(tmp_path):
+    """Other repeats are."""
+    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcabdaee"])
     data = PromptDataModule(path, prompts_per_update=2, val_prompts=1)
-    with pytest.warns(UserWarning, match="2 of the 7 training prompts are left out, because they repeat one of the 1"):
+    with pytest.warns(UserWarning, match="2 of the 9 training prompts are left out, because they repeat one of the 1"):
         data.setup("fit")
-    assert prompts(data.source("train")) == ["b", "c", "d", "e"]
+    assert prompts(data.source("val")) == ["a"]
+    assert prompts(data.source("train")) == ["b", "c", "b", "d", "e", "e"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -331,16 +326,3 @@ def test_no_hint_names_prompts_of_another_use(tmp_path, asked, there, hint):
     with pytest.raises(RecordError) as error:
         PromptDataModule(str(tmp_path / asked)).source("train")
     assert str(error.value).endswith(f" Did you mean '{hint}'?" if hint else ").")
-
-
-def test_a_second_look_at_a_finite_data_set_sees_none_of_the_first_look_s_prompts(tmp_path):
-    for split, words in (("train", "ab"), ("test", "stuvwxyz")):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in words))
-    data = PromptDataModule(str(tmp_path), seed=0)
-    first = data.certification(3)
-    second = data.certification(None, Used(looked=frozenset(first.identities)))
-    seen, new = (look.source.groups(torch.arange(len(look.source))).columns["prompt"] for look in (first, second))
-    assert len(seen) == 3 and sorted([*seen, *new]) == list("stuvwxyz")
-    assert second.words == "the 5 test prompts without 3 that earlier looks saw"
-    with pytest.raises(UserError, match=r"Expected 6 different prompts .* but got 5"):
-        data.certification(6, Used(looked=frozenset(first.identities)))

@@ -28,10 +28,8 @@ def test_answers_begin_with_the_thoughts_on_their_scene(tmp_path):
     scenes = GeneratedScenes(4, 3).scenes("train")
     records = [{"scene": scenes[row].name, "text": f" {TEXT} {row}.\n"} for row in (2, 0, 1)]
     thoughts = WrittenThoughts(write(tmp_path / "t.jsonl", *records))
-    plain, thinking = (
-        DrivingDemonstrations(scenes, None, SMALL, True, of).groups(torch.arange(3)).columns["completion"]
-        for of in (None, thoughts)
-    )
+    both = (DrivingDemonstrations(scenes, None, SMALL, True, of) for of in (None, thoughts))
+    plain, thinking = (data.groups(torch.arange(3)).columns["completion"] for data in both)
     assert thinking == [f"{TEXT} {row}.\n{answer}" for row, answer in enumerate(plain)]
     for one, other in zip(plain, thinking, strict=True):
         assert torch.equal(AnswerFormat().read(one), AnswerFormat().read(other))
@@ -43,9 +41,7 @@ def test_every_scene_needs_thoughts(tmp_path):
     (batch,) = data.train_dataloader()
     assert batch.columns["completion"][0].startswith(f"{TEXT}\n[")
     data = NavsimDemonstrationsDataModule(1, GeneratedScenes(1, 1), SMALL, thoughts=thoughts)
-    with pytest.raises(
-        UserError, match=r"thoughts on every training scene, but .*t\.jsonl has none on 'generated_train_1_0'"
-    ):
+    with pytest.raises(UserError, match=r"on every training scene, but .*t\.jsonl has none on 'generated_train_1_0'"):
         next(iter(data.train_dataloader()))
     with pytest.raises(UserError, match="Expected a file or a folder"):
         WrittenThoughts(tmp_path / "no" / "such.jsonl")

@@ -29,21 +29,16 @@ def demonstrations(**changes):
 def test_flawless_ones_come_first():
     batches = list(demonstrations().train_dataloader())
     assert [number for groups in batches for number in groups.index.tolist()] == list(range(200)), "in their order"
-    perfect = [
-        all(score_completion(*texts).values())
-        for groups in batches
-        for texts in zip(groups.columns["completion"], groups.columns["answer"], strict=True)
-    ]
+    perfect = []
+    for groups in batches:
+        pairs = zip(groups.columns["completion"], groups.columns["answer"], strict=True)
+        perfect += [all(score_completion(*texts).values()) for texts in pairs]
     assert all(perfect[:100]) and 50 < sum(perfect[100:]) < 95
 
 
 def test_a_demonstration_follows_from_its_index():
-    whole = [text for groups in demonstrations().train_dataloader() for text in groups.columns["completion"]]
-    parts = [
-        text
-        for groups in demonstrations(prompts_per_update=4).train_dataloader()
-        for text in groups.columns["completion"]
-    ]
-    assert whole == parts
-    other = [text for groups in demonstrations(seed=1).train_dataloader() for text in groups.columns["completion"]]
-    assert whole != other
+    def texts(**changes):
+        batches = demonstrations(**changes).train_dataloader()
+        return [text for groups in batches for text in groups.columns["completion"]]
+
+    assert texts() == texts(prompts_per_update=4) != texts(seed=1)

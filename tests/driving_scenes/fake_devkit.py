@@ -24,6 +24,20 @@ class Layer(IntEnum):
     ROADBLOCK_CONNECTOR = 18
 
 
+def tracked(token: str, kind: str, place: Any, size: Any, velocity: Any = None) -> Any:
+    """A tracked object; what does not move has no velocity."""
+    x, y, yaw = map(float, place)
+    item = SimpleNamespace(
+        track_token=token,
+        tracked_object_type=SimpleNamespace(name=kind.upper()),
+        center=SimpleNamespace(x=x, y=y, heading=yaw),
+        box=SimpleNamespace(**dict(zip(("length", "width", "height"), map(float, size), strict=True))),
+    )
+    if velocity is not None:
+        item.velocity = SimpleNamespace(x=float(velocity[0]), y=float(velocity[1]))
+    return item
+
+
 class FakeMap:
     """nuPlan's AbstractMap of `MAP`."""
 
@@ -75,9 +89,8 @@ class FakeScene:
     def __init__(self, log: list[dict[str, Any]]) -> None:
         self.log = log
         self.scene_metadata = SimpleNamespace(num_history_frames=HISTORY, log_name=log[0]["log_name"])
-        self.frames = [
-            SimpleNamespace(ego_status=SimpleNamespace(driving_command=frame["driving_command"])) for frame in log
-        ]
+        commands = (SimpleNamespace(driving_command=frame["driving_command"]) for frame in log)
+        self.frames = [SimpleNamespace(ego_status=status) for status in commands]
 
     def get_future_trajectory(self, num_trajectory_frames: int) -> Any:
         assert num_trajectory_frames == 8
@@ -136,16 +149,8 @@ class FakeScenario:
         if 3 + iteration >= len(self.scene.log):
             raise AssertionError(f"Iteration is out of scenario: {iteration}!")
         found = []
-        for token, kind, (x, y, yaw), (length, width, height), (vx, vy) in others(3 + iteration):
-            item = SimpleNamespace(
-                track_token=token,
-                tracked_object_type=SimpleNamespace(name=kind.upper()),
-                center=SimpleNamespace(x=x, y=y, heading=yaw),
-                box=SimpleNamespace(length=length, width=width, height=height),
-            )
-            if kind in ("vehicle", "pedestrian"):
-                item.velocity = SimpleNamespace(x=vx, y=vy)
-            found.append(item)
+        for token, kind, place, size, velocity in others(3 + iteration):
+            found.append(tracked(token, kind, place, size, velocity if kind in ("vehicle", "pedestrian") else None))
         return SimpleNamespace(tracked_objects=found)
 
     def get_traffic_light_status_at_iteration(self, iteration: int) -> Any:
@@ -155,23 +160,24 @@ class FakeScenario:
                 yield SimpleNamespace(status=status, lane_connector_id=lane)
 
 
+def install_modules(monkeypatch: Any, contents: dict[str, dict[str, Any]], **paths: list[str]) -> None:
+    """Install modules with these contents, and the packages that they lie in, as on these paths."""
+    for path, content in contents.items():
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            module = ModuleType(name)
+            vars(module).update({"__path__": paths.get(name, [])} | (content if name == path else {}))
+            monkeypatch.setitem(sys.modules, name, module)
+
+
 def install(monkeypatch: Any, folder: Path) -> Path:
     """Install the fake devkit, whose data are below the folder; returns the folder of its splits."""
     modules: dict[str, dict[str, Any]] = {
-        "navsim": {"__path__": [str(folder / "navsim")]},
-        "navsim.common": {},
         "navsim.common.dataclasses": {"Scene": FakeScene, "SensorConfig": FakeSensorConfig},
-        "navsim.planning": {},
-        "navsim.planning.scenario_builder": {},
         "navsim.planning.scenario_builder.navsim_scenario": {"NavSimScenario": FakeScenario},
-        "nuplan": {},
-        "nuplan.common": {},
-        "nuplan.common.maps": {},
         "nuplan.common.maps.maps_datatypes": {"SemanticMapLayer": Layer},
     }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        vars(module).update({"__path__": []} | content)
-        monkeypatch.setitem(sys.modules, name, module)
+    install_modules(monkeypatch, modules, navsim=[str(folder / "navsim")])
     set_variables(monkeypatch, folder)
     return folder / "navsim" / "planning" / "script" / "config" / "common" / "train_test_split"

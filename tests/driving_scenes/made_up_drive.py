@@ -5,49 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from tests.driving_scenes.scenes import lane, rectangle, road_map
+
 LOGS = ("2021.a", "2021.b", "2021.c")
 FRAMES, HISTORY = 14, 4
 TOWN = "us-nv-las-vegas-strip"
+CAMERAS = ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0")
 
 
-def box(x: float, y: float, length: float, width: float) -> list[list[float]]:
-    return [[x, y], [x + length, y], [x + length, y + width], [x, y + width]]
-
-
-def block(name: str, lane: str, polygon: Any, connector: bool, before: list[str], after: list[str]) -> dict[str, Any]:
-    return {
-        "id": name,
-        "connector": connector,
-        "polygon": polygon,
-        "lanes": [lane],
-        "incoming": before,
-        "outgoing": after,
-    }
-
-
-def road(name: str, roadblock: str, x: tuple[float, float], connector: bool, limit: float | None) -> dict[str, Any]:
-    return {
-        "id": name,
-        "connector": connector,
-        "roadblock": roadblock,
-        "polygon": box(x[0], -2, x[1] - x[0], 4),
-        "centerline": [[x[0], 0.0], [(x[0] + x[1]) / 2, 0.1], [x[1], 0.0]],
-        "speed_limit": limit,
-        "incoming": ["11"] if connector else [],
-        "outgoing": [] if connector else ["12"],
-    }
-
-
-MAP = {
-    "roadblocks": [
-        block("1", "11", box(0, -2, 80, 4), False, [], ["2"]),
-        block("2", "12", box(80, -2, 20, 4), True, ["1"], []),
+MAP = road_map(
+    [
+        lane("11", "1", rectangle(0, -2, 80, 2), [[0.0, 0.0], [40.0, 0.1], [80.0, 0.0]], False, 11.0, after=["12"]),
+        lane("12", "2", rectangle(80, -2, 100, 2), [[80.0, 0.0], [90.0, 0.1], [100.0, 0.0]], True, None, ["11"]),
     ],
-    "lanes": [road("11", "1", (0, 80), False, 11.0), road("12", "2", (80, 100), True, None)],
-    "intersections": [{"id": "5", "polygon": box(80, -2, 20, 4)}],
-    "carparks": [{"id": "6", "polygon": box(0, 2, 10, 5)}],
-    "drivable_areas": [],
-}
+    intersections=[{"id": "5", "polygon": rectangle(80, -2, 100, 2)}],
+    carparks=[{"id": "6", "polygon": rectangle(0, 2, 10, 7)}],
+    drivable_areas=[],
+)
 
 
 def ego(frame: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,25 +49,21 @@ def expected(log: str) -> dict[str, Any]:
             agent["states"].append([(frame - 3) / 2, *place, *velocity])
             if frame <= 3 or "length" not in agent:
                 agent |= dict(zip(("length", "width", "height"), size, strict=True))
+    past = []
+    for frame in range(4):
+        at, motion = ego(frame)
+        velocity, acceleration = motion.reshape(2, 2).tolist()
+        past.append({"t": (frame - 3) / 2, "pose": at.tolist(), "velocity": velocity, "acceleration": acceleration})
+    lights = [{"t": i / 2, "red": ["12"] if i < 4 else [], "green": [] if i < 4 else ["12"]} for i in range(9)]
     return {
         "name": f"{log}-3",
         "scene_type": "original",
         "map": MAP,
         "route": ["1", "2"],
-        "ego": [
-            {
-                "t": (frame - 3) / 2,
-                "pose": ego(frame)[0].tolist(),
-                "velocity": ego(frame)[1][:2].tolist(),
-                "acceleration": ego(frame)[1][2:].tolist(),
-            }
-            for frame in range(4)
-        ],
+        "ego": past,
         "human_trajectory": np.column_stack([turned, future[:, 2]]).tolist(),
         "agents": list(states.values()),
-        "traffic_lights": [
-            {"t": i / 2, "red": ["12"] if i < 4 else [], "green": [] if i < 4 else ["12"]} for i in range(9)
-        ],
+        "traffic_lights": lights,
         "log": log,
         "intent": "straight",
     }
@@ -130,10 +100,7 @@ def frames(log: str) -> list[dict[str, Any]]:
                     "instance_tokens": [f"{other[0]}-{frame}" for other in others(frame)],
                     "track_tokens": [other[0] for other in others(frame)],
                 },
-                "cams": {
-                    f"CAM_{name}": {"data_path": f"{log}/{name}/{frame}.jpg"}
-                    for name in ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0")
-                },
+                "cams": {f"CAM_{name}": {"data_path": f"{log}/{name}/{frame}.jpg"} for name in CAMERAS},
                 "lidar_path": "none.pcd",
             }
         )

@@ -27,9 +27,10 @@ from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
 from driving_scenes.cameras.ground import layers
 from driving_scenes.cameras.lights import CASE_WIDTH, LAMP_HEIGHTS, WIDTH, lamps
 from driving_scenes.generator import GeneratedScenes
-from driving_scenes.scene import Lights
+from driving_scenes.generator.rigid_motion import moved
+from driving_scenes.scene import AGENT_TYPES, Lights
 from driving_scenes.scene_file import scene_from_json, scene_to_json
-from tests.driving_scenes.scenes import agent, crossing, moved, straight_road
+from tests.driving_scenes.scenes import agent, crossing, straight_road
 
 TALL, WIDE = 128, 256
 
@@ -48,14 +49,19 @@ def pixel(x, y, z=0.0, yaw=0.0):
     return WIDE / 2 - focus * distance * math.sin(angle) / depth, HORIZON_PLACE * TALL + focus * (HEIGHT - z) / depth
 
 
+def color_at(image, *place):
+    """Of the pixel that shows a point of the ego's frame."""
+    column, row = pixel(*place)
+    return image[int(row), int(column)]
+
+
 def test_road_sky_and_borders_are_where_they_are():
     image = CameraViews(straight_road(), TALL, WIDE)()
     assert image.shape == (TALL, WIDE, 3)
     assert image.dtype == np.uint8
     assert near(image[0], SKY).all()
     for (x, y), color in {(10, -1.75): ROAD, (12, 1.75): ROAD, (12, -6.0): GRASS}.items():
-        column, row = pixel(x, y + 1.75)  # the ego is at y = -1.75
-        assert near(image[int(row), int(column)], color, 10), (x, y)
+        assert near(color_at(image, x, y + 1.75), color, 10), (x, y)  # the ego is at y = -1.75
     # Yellow between the directions, white between the lanes of one.
     row = int(pixel(10, 0)[1])
     for y, color in {3.5: LEFT_BORDER, 0.0: BORDER, -3.5: BORDER}.items():
@@ -66,8 +72,6 @@ def test_road_sky_and_borders_are_where_they_are():
 
 @pytest.mark.parametrize("kind", range(7))
 def test_boxes_are_where_agents_are(kind):
-    from driving_scenes.scene import AGENT_TYPES
-
     scene = straight_road([agent("a", 16.0, -0.5, kind=AGENT_TYPES[kind], speed=2.0)])
     empty = CameraViews(straight_road(), TALL, WIDE)
     for at in (-1.0, 0.0):
@@ -109,14 +113,12 @@ def test_lights_are_seen_from_where_they_count():
         found = near(image, color)
         assert found[: int(HORIZON_PLACE * TALL)].any(), "a lamp"
         assert found[int(HORIZON_PLACE * TALL) :].any(), "a mark on the road"
-        column, row = pixel(34.0, 0.0, 3.8)
-        assert near(image[int(row), int(column)], color)
+        assert near(color_at(image, 34.0, 0.0, 3.8), color)
     assert not near(CameraViews(crossing(red=False), TALL, WIDE)(), RED).any()
     # From the other side there is no lamp.
-    other = moved(red, 0, 0, 0)
-    poses = other.ego.poses.clone()
+    poses = red.ego.poses.clone()
     poses[:, 0], poses[:, 2] = 60.0 - poses[:, 0], math.pi
-    behind = CameraViews(replace(other, ego=replace(other.ego, poses=poses)), TALL, WIDE)()
+    behind = CameraViews(replace(red, ego=replace(red.ego, poses=poses)), TALL, WIDE)()
     assert not near(behind, RED)[: int(HORIZON_PLACE * TALL)].any()
 
 
@@ -157,7 +159,7 @@ def test_neither_route_nor_expert_nor_future_is_seen(index):
 
 def test_it_doesnt_matter_where_a_scene_is():
     scene = crossing([agent("a", 12.0, 3.0, speed=4.0)])
-    far = images(moved(scene, 4e5, -2e5, 2.1)).astype(int)
+    far = images(moved(scene, 2.1, (4e5, -2e5))).astype(int)
     assert (np.abs(far - images(scene)).max(-1) > 60).mean() < 0.01  # by rounding, some borders of pixels
 
 
@@ -182,16 +184,13 @@ def test_a_hole_of_a_road_is_grass():
     road_map = replace(scene.map, roadblocks=replace(blocks, polygons=polygons))
     image = CameraViews(replace(scene, map=road_map), TALL, WIDE)()
     for x, color in ((10.5, GRASS), (16.0, ROAD)):
-        column, row = pixel(x, 0.0)
-        assert near(image[int(row), int(column)], color, 10)
+        assert near(color_at(image, x, 0.0), color, 10)
 
 
 def test_a_scene_without_anything_is_drawn():
     scene = straight_road()
-    bare = replace(
-        scene,
-        agents=replace(scene.agents, times=torch.zeros(0), states=torch.zeros(0, 0, 5), seen=torch.zeros(0, 0).bool()),
-    )
+    nobody = {"times": torch.zeros(0), "states": torch.zeros(0, 0, 5), "seen": torch.zeros(0, 0).bool()}
+    bare = replace(scene, agents=replace(scene.agents, **nobody))
     assert CameraViews(bare, 16, 16)().shape == (16, 16, 3)
 
 
@@ -233,9 +232,7 @@ def test_outlines_are_cut_at_the_near_plane():
 
 
 def test_a_lamp_has_a_case_around_it():
-    case, lamp = (
-        corners for corners in lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
-    )
+    case, lamp = lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
     spans = [corners.max(0) - corners.min(0) for corners in (case, lamp)]
     assert (spans[0] - spans[1]).tolist() == pytest.approx([0, 2 * CASE_WIDTH, 2 * CASE_WIDTH])
     assert spans[1].tolist() == pytest.approx([0, WIDTH, LAMP_HEIGHTS[1] - LAMP_HEIGHTS[0]])

@@ -5,12 +5,12 @@ made_up_drive.py is written as an OpenScene log and a nuPlan map, from which the
 
 import pickle
 import sys
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
 from driving_scenes.devkit import NavsimDevkit, indexing
@@ -18,13 +18,13 @@ from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from lightning_cgrpo.callbacks import WriteSubmission
-from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.__main__ import main as run
 from navsim_score.columns import EXTENDED_COMFORT, MULTIPLIERS
 from navsim_score.command.submission import Authors, read_submission
+from tests.answered import answered
 from tests.driving_scenes.devkit_files import (
     set_variables,
     write_caches,
@@ -38,6 +38,8 @@ from tests.driving_scenes.made_up_drive import LOGS, TOWN, expected, frames, syn
 
 FOLLOW_UP, BEFORE_IT = "1234567890abcdefg", "1234567890abcdefh"
 CAMERAS = ("CAM_F0", "CAM_L0")
+FORM = PromptFormat(frames=1, cameras=(), system=False)
+DRIVE = "[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"
 
 
 @pytest.fixture
@@ -73,16 +75,12 @@ def source(**changes: Any) -> NavsimDevkit:
 
 def assert_same(found: Any, wanted: Any, path: str = "") -> None:
     """But for rounding; the devkit's velocities are float32."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), path
-        for key in wanted:
-            assert_same(found[key], wanted[key], f"{path}.{key}")
-    elif isinstance(wanted, list) and not (wanted and isinstance(wanted[0], int | float)):
-        assert len(found) == len(wanted), path
-        for i, item in enumerate(wanted):
-            assert_same(found[i], item, f"{path}[{i}]")
-    elif isinstance(wanted, list | float):
+    if isinstance(wanted, int | float):
         assert found == pytest.approx(wanted, abs=1e-6), path
+    elif isinstance(wanted, dict | list):
+        assert len(found) == len(wanted), path
+        for key in wanted if isinstance(wanted, dict) else range(len(wanted)):
+            assert_same(found[key], wanted[key], f"{path}.{key}")
     else:
         assert found == wanted, path
 
@@ -128,9 +126,8 @@ def test_metric_caches_hold_the_plan(fake: Path) -> None:
 def test_cameras_are_paths_of_images(fake: Path) -> None:
     [scene] = source(cameras=CAMERAS).scenes("test")
     folder = fake / "data" / "sensor_blobs" / "test" / "2021.c"
-    assert scene.cameras == {
-        f"CAM_{name}": [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")
-    }
+    images = {name: [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")}
+    assert scene.cameras == {f"CAM_{name}": paths for name, paths in images.items()}
 
 
 def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +139,8 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return load(file)
 
     monkeypatch.setattr(indexing.pickle, "load", load)
-    form = PromptFormat(frames=1, cameras=(), system=False)
     for expected_reads in ([f"{log}.pkl" for log in LOGS], []):
-        data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
+        data = NavsimDataModule(1, source(test="test"), FORM, None, None, None, follow_ups=True)
         data.setup("fit")
         data.setup("test")
         assert len(data.train_dataloader()) == 2
@@ -162,7 +158,7 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_test_needs_no_training_data(fake: Path) -> None:
     for log in LOGS[:2]:
         (fake / "data" / "navsim_logs" / "trainval" / f"{log}.pkl").write_bytes(b"")
-    data = NavsimDataModule(1, source(), PromptFormat(frames=1, cameras=(), system=False), None, None, None)
+    data = NavsimDataModule(1, source(), FORM, None, None, None)
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn=TrainerFn.TESTING))
     data.trainer = trainer
     data.prepare_data()
@@ -210,35 +206,32 @@ def test_two_stages(fake: Path) -> None:
     assert follow_up.cameras == {"CAM_F0": [str(blobs / f"{step}.jpg") for step in range(4)]}
 
 
+def write_dense_and_sparse(config: Path) -> None:
+    every = {"num_future_frames": 8, "frame_interval": 1}
+    write_split(config, "dense", "test", None, **every)
+    write_split(config, "sparse", "test", None, **every, tokens=["2021.c-3", "2021.c-5"])
+
+
 def test_one_stage_has_the_frames_before(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the devkit's script for one stage pairs them: neighbors in the log's time, unless a frame is missing."""
-    config = install(monkeypatch, fake)
-    dense = {"num_future_frames": 8, "frame_interval": 1}
-    write_split(config, "dense", "test", None, **dense)
+    write_dense_and_sparse(install(monkeypatch, fake))
     assert [scene.previous for scene in source(test="dense").scenes("test")] == [None, "2021.c-3", "2021.c-4"]
-    write_split(config, "sparse", "test", None, **dense, tokens=["2021.c-3", "2021.c-5"])
     assert [scene.previous for scene in source(test="sparse").scenes("test")] == [None, None]
 
 
 def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a frame that is no scene of the split; unknown at the log's end, after a pause and without its image."""
-    config = install(monkeypatch, fake)
-    write_split(config, "dense", "test", None, num_future_frames=8, frame_interval=1)
-    write_split(config, "sparse", "test", None, num_future_frames=8, frame_interval=1, tokens=["2021.c-3", "2021.c-5"])
+    write_dense_and_sparse(install(monkeypatch, fake))
     scenes = source(test="dense", cameras=CAMERAS).scenes("test")
     after = source(test="sparse", cameras=CAMERAS).next_frames("test")
     assert len(after) == 2 and after[1] is None
     assert after[0] is not None
     assert_same(scene_to_json(after[0]), scene_to_json(scenes[1]))
 
-    form = PromptFormat(frames=1, cameras=(), system=False)
-    data = NavsimDataModule(4, source(test="sparse"), form, None, None, None, frame_pairs=True, eval_prompts=4)
+    data = NavsimDataModule(4, source(test="sparse"), FORM, None, None, None, frame_pairs=True, eval_prompts=4)
     [batch] = data.test_dataloader()
     assert [scene.name for scene in batch.columns["scene"]] == ["2021.c-3", "2021.c-4"]
-    info = {"text": [["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"]] * 2}
-    steps = torch.ones(2, 1, 1, dtype=torch.int64)
-    info |= {"truncated": torch.zeros(2, 1, dtype=torch.bool)}
-    signals = DrivingTask().score(batch, Rollouts(steps, steps.bool(), {}, info=info))
+    signals = DrivingTask().score(batch, answered([[DRIVE]] * 2))
     assert bool(signals[EXTENDED_COMFORT].applicable.all())
 
     log = fake / "data" / "navsim_logs" / "test" / "2021.c.pkl"
@@ -270,11 +263,9 @@ def test_a_split_is_written_as_scene_files(fake: Path, capsys: pytest.CaptureFix
 def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logs have histories of five frames, without annotations; so have its synthetic scenes."""
     config = install(monkeypatch, fake)
-    private = [
-        {key: value for key, value in frame.items() if key not in ("anns", "traffic_lights", "roadblock_ids")}
-        | {"frame_idx": number}
-        for number, frame in enumerate(frames("p")[:5])
-    ]
+    private = [frame | {"frame_idx": number} for number, frame in enumerate(frames("p")[:5])]
+    for frame, key in product(private, ("anns", "traffic_lights", "roadblock_ids")):
+        del frame[key]
     later = [frame | {"token": f"{number}".zfill(17), "scene_token": "s"} for number, frame in enumerate(private)]
     for path, content in (
         ("navsim_logs/private_test_hard/private_test_hard.pkl", private[::-1]),
@@ -297,14 +288,9 @@ def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.Monkey
     assert [scene.name for scene in source(test="private").scenes("test")] == ["3".zfill(17), "p-4"]
     write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **lists)
 
-    form = PromptFormat(frames=1, cameras=(), system=False)
-    data = NavsimDataModule(1, source(test="private"), form, None, None, None)
+    data = NavsimDataModule(1, source(test="private"), FORM, None, None, None)
     [batch] = data.predict_dataloader()
-    answers = ["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"] * 3 + ["Straight on."]
-    steps = torch.ones(4, 1, 1, dtype=torch.int64)
-    info = {"text": [[answer] for answer in answers], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
-    rollouts = Rollouts(steps, steps.bool(), {}, info=info)
-    task = DrivingTask()
+    rollouts, task = answered([[DRIVE]] * 3 + [["Straight on."]]), DrivingTask()
     signals = task.score(batch, rollouts)
     assert signals["malformed"].value[:, 0].tolist() == [0, 0, 0, 1]
     assert set(signals) >= set(task.signals)

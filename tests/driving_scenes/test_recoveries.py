@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.generator.curve import Curve
 from driving_scenes.generator.human_drive import HumanDrive
 from driving_scenes.generator.world import future
-from navsim_score.scorer import Scorer
-from tests.driving_scenes.test_generator import same
+from tests.driving_scenes.test_generator import humans_score, same
 
 
 @pytest.mark.slow
@@ -52,8 +50,4 @@ def test_a_start_on_the_path_is_an_ordinary_drive() -> None:
 
 
 def test_the_human_drives_as_well_as_the_start_allows() -> None:
-    scenes = list(GeneratedScenes(seed=5, count=20, recoveries=1.0).scenes("train"))
-    humans = [scene.human for scene in scenes if scene.human is not None]
-    scores = Scorer(scenes, human_filter=False)(torch.stack(humans), torch.arange(20))
-    assert scores.valid.all()
-    assert float(scores.epdms.mean()) > 0.75
+    assert humans_score(list(GeneratedScenes(seed=5, count=20, recoveries=1.0).scenes("train"))) > 0.75

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,69 +16,33 @@ from hypothesis import strategies as st
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene import AGENT_TYPES, Points, Scene
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json, write_scene
+from tests.driving_scenes.scenes import lane, rectangle, road_map
 
 
 def content() -> dict[str, Any]:
     """A lane, a connector, a light, two agents; every field of the format is there."""
-    square = [[0.0, -2.0], [50.0, -2.0], [50.0, 2.0], [0.0, 2.0]]
-    beyond = [[50.0, -2.0], [60.0, -2.0], [60.0, 2.0], [50.0, 2.0]]
+    square, beyond = rectangle(0.0, -2.0, 50.0, 2.0), rectangle(50.0, -2.0, 60.0, 2.0)
+    car = {"token": "car", "type": "vehicle", "length": 4.5, "width": 1.9, "height": 1.6}
+    motion = {"velocity": [8.0, 0.0], "acceleration": [0.0, 0.0]}
+    cone = {"token": "cone", "type": "traffic_cone", "length": 0.4, "width": 0.4, "height": 0.7}
     scene = {
         "name": "small",
         "scene_type": "original",
-        "map": {
-            "roadblocks": [
-                {"id": "r", "connector": False, "polygon": square, "lanes": ["a"], "incoming": [], "outgoing": ["s"]},
-                {"id": "s", "connector": True, "polygon": beyond, "lanes": ["b"], "incoming": ["r"], "outgoing": []},
+        "map": road_map(
+            [
+                lane("a", "r", square, [[0.0, 0.0], [20.0, 0.0], [50.0, 0.0]], False, 13.9, after=["b"]),
+                lane("b", "s", beyond, [[50.0, 0.0], [60.0, 0.0]], True, None, before=["a"]),
             ],
-            "lanes": [
-                {
-                    "id": "a",
-                    "connector": False,
-                    "roadblock": "r",
-                    "polygon": square,
-                    "centerline": [[0.0, 0.0], [20.0, 0.0], [50.0, 0.0]],
-                    "speed_limit": 13.9,
-                    "incoming": [],
-                    "outgoing": ["b"],
-                },
-                {
-                    "id": "b",
-                    "connector": True,
-                    "roadblock": "s",
-                    "polygon": beyond,
-                    "centerline": [[50.0, 0.0], [60.0, 0.0]],
-                    "speed_limit": None,
-                    "incoming": ["a"],
-                    "outgoing": [],
-                },
-            ],
-            "intersections": [{"id": "i", "polygon": beyond}],
-            "carparks": [{"id": "c", "polygon": [[0.0, 2.0], [10.0, 2.0], [10.0, 7.0]]}],
-            "drivable_areas": [{"id": "d", "polygon": square, "holes": [[[5.0, 0.0], [6.0, 0.0], [6.0, 1.0]]]}],
-        },
+            intersections=[{"id": "i", "polygon": beyond}],
+            carparks=[{"id": "c", "polygon": [[0.0, 2.0], [10.0, 2.0], [10.0, 7.0]]}],
+            drivable_areas=[{"id": "d", "polygon": square, "holes": [[[5.0, 0.0], [6.0, 0.0], [6.0, 1.0]]]}],
+        ),
         "route": ["r", "s"],
-        "ego": [
-            {"t": t, "pose": [10 + 8 * t, 0.0, 0.0], "velocity": [8.0, 0.0], "acceleration": [0.0, 0.0]}
-            for t in (-1.5, -1.0, -0.5, 0.0)
-        ],
+        "ego": [{"t": t, "pose": [10 + 8 * t, 0.0, 0.0], **motion} for t in (-1.5, -1.0, -0.5, 0.0)],
         "human_trajectory": [[4.0 * i, 0.0, 0.0] for i in range(1, 9)],
         "agents": [
-            {
-                "token": "car",
-                "type": "vehicle",
-                "length": 4.5,
-                "width": 1.9,
-                "height": 1.6,
-                "states": [[0.5 * i, 30.0 + i, 0.0, 0.1, 2.0, 0.0] for i in range(-3, 9)],
-            },
-            {
-                "token": "cone",
-                "type": "traffic_cone",
-                "length": 0.4,
-                "width": 0.4,
-                "height": 0.7,
-                "states": [[0.0, 25.0, 1.8, 0.0, 0.0, 0.0], [1.5, 25.0, 1.8, 0.0, 0.0, 0.0]],
-            },
+            car | {"states": [[0.5 * i, 30.0 + i, 0.0, 0.1, 2.0, 0.0] for i in range(-3, 9)]},
+            cone | {"states": [[0.0, 25.0, 1.8, 0.0, 0.0, 0.0], [1.5, 25.0, 1.8, 0.0, 0.0, 0.0]]},
         ],
         "traffic_lights": [{"t": 0.5 * i, "red": ["b"] if i < 4 else [], "green": []} for i in range(9)],
         "overrides": {
@@ -103,16 +68,15 @@ def test_every_field_round_trips() -> None:
     assert scene_to_json(read(content())) == content()
 
 
-def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_looked_for_from_the_folder_of_the_file(folder: Path) -> None:
     """Wherever one is, and also when the scene has been written elsewhere."""
-    (tmp_path / "scenes").mkdir()
+    (folder / "scenes").mkdir()
     cameras = {"CAM_F0": ["images/0.jpg", "../1.jpg"], "CAM_B0": ["/far/2.jpg", "3.jpg"]}
-    (tmp_path / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
-    monkeypatch.chdir(tmp_path)
+    (folder / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
     scene = read_scene("scenes/a.scene.json")
     assert scene.cameras == {
-        "CAM_F0": [f"{tmp_path}/scenes/images/0.jpg", f"{tmp_path}/scenes/../1.jpg"],
-        "CAM_B0": ["/far/2.jpg", f"{tmp_path}/scenes/3.jpg"],
+        "CAM_F0": [f"{folder}/scenes/images/0.jpg", f"{folder}/scenes/../1.jpg"],
+        "CAM_B0": ["/far/2.jpg", f"{folder}/scenes/3.jpg"],
     }
     write_scene(scene, "b.scene.json")
     assert read_scene("b.scene.json").cameras == scene.cameras
@@ -152,16 +116,14 @@ def test_tensors_of_a_scene() -> None:
     assert len(scene.map.carparks.polygons[0]) == 3
 
 
-def changed(*path: Any, value: Any) -> dict[str, Any]:
-    top = content()
-    at: Any = top
+def change(at: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Replace what is at a place, or delete it."""
     for key in path[:-1]:
         at = at[key]
     if value is ...:
         del at[path[-1]]
     else:
-        at[path[-1]] = value
-    return top
+        at[path[-1]] = copy.deepcopy(value)
 
 
 WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
@@ -179,8 +141,10 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "message"), WRONG, ids=[".".join(map(str, case[0])) for case in WRONG])
 def test_errors_name_the_field(path: tuple[Any, ...], value: Any, message: str) -> None:
+    top = content()
+    change(top, path, value)
     with pytest.raises(SceneError, match=f"file: .*{message}"):
-        read(changed(*path, value=value))
+        read(top)
 
 
 def test_histories_of_ten_seconds_are_the_longest() -> None:
@@ -226,16 +190,8 @@ JSON = st.recursive(
 def test_whatever_is_changed_makes_a_scene_or_a_scene_error(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     top = content()
     for path, value in changes:
-        at: Any = top
-        try:
-            for key in path[:-1]:
-                at = at[key]
-            if value is ...:
-                del at[path[-1]]
-            else:
-                at[path[-1]] = copy.deepcopy(value)
-        except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+        with suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
+            change(top, path, value)
     try:
         scene = read(top)
     except SceneError as error:

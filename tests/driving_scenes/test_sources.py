@@ -102,9 +102,8 @@ def test_parts_of_training_share_no_log(logs: set[str], cut: float, data: Any) -
 def test_training_takes_its_part_and_the_held_out_logs_stay(tmp_path: Path) -> None:
     for i in range(20):
         write(tmp_path, f"scene{i}", log=f"log{i}")
-    whole, first, second = (
-        names(SceneFiles(tmp_path, train_part=part)) for part in ((0.0, 1.0), (0.0, 0.5), (0.5, 1.0))
-    )
+    parts = (0.0, 1.0), (0.0, 0.5), (0.5, 1.0)
+    whole, first, second = (names(SceneFiles(tmp_path, train_part=part)) for part in parts)
     assert first[1:] == second[1:] == whole[1:]
     assert first[0] and second[0]
     assert sorted(first[0] + second[0]) == sorted(whole[0])

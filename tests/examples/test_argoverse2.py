@@ -1,6 +1,8 @@
 """Argoverse 2's logs: their scenes are those that others made of them, and have the official scores."""
 
 import pickle
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +60,8 @@ def test_errors_say_what_is_wrong(copied: Path, tmp_path: Path) -> None:
         Argoverse2(copied / "map").scenes("train")
     boxes = feather.read_table(copied / "annotations.feather")
     (copied / "annotations.feather").unlink()
-    strange = boxes.set_column(
-        boxes.schema.get_field_index("category"), "category", pa.array(["SPACESHIP"] * len(boxes))
-    )
+    spaceships = pa.array(["SPACESHIP"] * len(boxes))
+    strange = boxes.set_column(boxes.schema.get_field_index("category"), "category", spaceships)
     feather.write_feather(strange, str(copied / "annotations.feather"))
     with pytest.raises(SceneError, match="SPACESHIP"):
         Argoverse2(tmp_path, val_share=0, test_share=0).scenes("train")[0]
@@ -74,26 +75,23 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
 ) -> None:
     """But for rounding: the files have micrometers to half a millimeter, tokens of 16 letters, other ids of blocks."""
     mine, other = real[name], read_scene(shared_data / "driving" / "cases" / f"{name}.scene.json")
-    assert mine.route == other.route
-    for part in ("times", "poses", "velocities", "accelerations"):
-        torch.testing.assert_close(getattr(mine.ego, part), getattr(other.ego, part), atol=1e-5, rtol=0)
-    torch.testing.assert_close(mine.human, other.human, atol=1e-5, rtol=0)
+
+    def close(*places: str, atol: float) -> None:
+        for place in places:
+            ours, theirs = (attrgetter(place)(scene) for scene in (mine, other))
+            torch.testing.assert_close(ours, theirs, atol=atol, rtol=0, msg=place)
+
     assert tuple(token[:16] for token in mine.agents.tokens) == other.agents.tokens
-    for part in ("types", "sizes", "times", "seen"):
-        assert torch.equal(getattr(mine.agents, part), getattr(other.agents, part))
-    torch.testing.assert_close(mine.agents.states, other.agents.states, atol=1e-4, rtol=0)
-    assert mine.map.lanes.ids == other.map.lanes.ids
-    for lanes in ("incoming", "outgoing"):
-        assert getattr(mine.map.lanes, lanes) == getattr(other.map.lanes, lanes)
-        assert getattr(mine.map.roadblocks, lanes) == getattr(other.map.roadblocks, lanes)
-    assert torch.equal(mine.map.lanes.roadblock, other.map.lanes.roadblock)
-    assert torch.equal(mine.map.lanes.connector, other.map.lanes.connector)
-    assert mine.map.roadblocks.lanes == other.map.roadblocks.lanes
-    assert torch.equal(mine.map.roadblocks.connector, other.map.roadblocks.connector)
-    torch.testing.assert_close(mine.map.lanes.centerlines.xy, other.map.lanes.centerlines.xy, atol=1e-3, rtol=0)
-    for shapes in ("lanes", "roadblocks", "intersections"):
-        ours, theirs = getattr(mine.map, shapes).polygons, getattr(other.map, shapes).polygons
-        torch.testing.assert_close(ours.xy, theirs.xy, atol=3e-3, rtol=0)
+    for place in ("route", "map.lanes.ids", "map.roadblocks.lanes"):
+        assert attrgetter(place)(mine) == attrgetter(place)(other), place
+    for part, way in product(("lanes", "roadblocks"), ("incoming", "outgoing")):
+        assert getattr(getattr(mine.map, part), way) == getattr(getattr(other.map, part), way)
+    close(*(f"ego.{part}" for part in ("times", "poses", "velocities", "accelerations")), "human", atol=1e-5)
+    close(*(f"agents.{part}" for part in ("types", "sizes", "times", "seen")), atol=0)
+    close("map.lanes.roadblock", "map.lanes.connector", "map.roadblocks.connector", atol=0)
+    close("agents.states", atol=1e-4)
+    close("map.lanes.centerlines.xy", atol=1e-3)
+    close(*(f"map.{shapes}.polygons.xy" for shapes in ("lanes", "roadblocks", "intersections")), atol=3e-3)
     for row in range(len(other.map.carparks.ids)):  # three of the files' are turned around
         ours, theirs = mine.map.carparks.polygons[row].tolist(), other.map.carparks.polygons[row].tolist()
         assert theirs in (ours, ours[:1] + ours[:0:-1])
@@ -104,20 +102,17 @@ def test_means_of_the_real_scenes_are_the_official_ones(real: dict[str, Scene]) 
     from navsim_score.evaluation import constant_velocity
     from navsim_score.expert.pdm_closed import plan
     from navsim_score.scorer import Scorer
+    from navsim_score.simulation.interpolation import in_ego
 
     scenes = list(real.values())
     plans = plan(scenes)
     scorer = Scorer(scenes, plans=plans, human_filter=False)
-    driven = torch.stack([found.trajectory for found in plans])[:, 1:]
-    origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]
-    moved = driven - origin
-    turn = torch.stack([origin[..., 2].cos(), -origin[..., 2].sin(), origin[..., 2].sin(), origin[..., 2].cos()], -1)
-    moved[..., :2] = (moved[..., None, :2] @ turn.unflatten(-1, (2, 2))).squeeze(-2)
+    planned = [in_ego(scene.ego.poses[-1], found.trajectory[1:]) for scene, found in zip(scenes, plans, strict=True)]
     human = torch.stack([scene.human for scene in scenes if scene.human is not None])
     rows = torch.arange(len(scenes))
     for poses, interval, official in (
         (human, 0.5, 0.836),
-        (moved, 0.1, 0.930),
+        (torch.stack(planned), 0.1, 0.930),
         (constant_velocity(scenes)[1], 0.5, 0.729),
     ):
         scores = scorer(poses, rows, interval)

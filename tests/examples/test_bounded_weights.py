@@ -11,11 +11,7 @@ from examples.controllers.bounded_weights import BoundedWeights, adopt, bounded
 from examples.controllers.exponentiated_gradient import ExponentiatedGradient
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.multipliers import Controller, DampedAscent, ProjectedAscent, SoftmaxAdam, StallDetector
-from tests.dual_run import COUNTS, DualRun, Frozen, saved
-
-
-def tensor(*numbers: float) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
+from tests.dual_run import COUNTS, DualRun, Frozen, numbers, saved
 
 
 def started(controller: Controller, **options) -> DualRun:
@@ -29,7 +25,7 @@ def problems(draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     share = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
 
     def vector() -> torch.Tensor:
-        return tensor(*draw(st.lists(share, min_size=size, max_size=size)))
+        return numbers(*draw(st.lists(share, min_size=size, max_size=size)))
 
     weights, inside = vector(), vector()
     assume(weights.sum() > 0 and inside.sum() > 0)
@@ -89,11 +85,11 @@ def test_bounds_that_no_weights_meet_are_refused(bounds: dict, words: str) -> No
 def test_logits_continue_from_the_bounded_weights() -> None:
     controller = SoftmaxAdam()
     controller.setup(2)
-    adopt(controller, tensor(0.5, 0.2, 0.3))
+    adopt(controller, numbers(0.5, 0.2, 0.3))
     assert controller.weights.tolist() == pytest.approx([0.5, 0.2, 0.3])
-    adopt(controller, tensor(0.6, 0.0, 0.4))
+    adopt(controller, numbers(0.6, 0.0, 0.4))
     assert controller.weights.tolist() == pytest.approx([0.6, 0.0, 0.4], abs=1e-9)
-    controller.step(tensor(0.1, 0.1), torch.tensor([True, True]))
+    controller.step(numbers(0.1, 0.1), torch.tensor([True, True]))
     assert controller.weights.isfinite().all()
 
 
@@ -102,7 +98,7 @@ def test_a_state_with_bounds_of_its_own_stays(make) -> None:
     controller = make()
     controller.setup(2)
     before = controller.weights
-    adopt(controller, tensor(0.5, 0.2, 0.3))
+    adopt(controller, numbers(0.5, 0.2, 0.3))
     assert torch.equal(controller.weights, before)
 
 

@@ -62,12 +62,8 @@ def full(frame: int, rate: float, camera: list[list[float]] = LEFT) -> dict[str,
 
 def mini(frame: int, rate: float, camera: list[list[float]] = LEFT) -> dict[str, Any]:
     """A record of CoVLA-Dataset-Mini."""
-    return {
-        "frame_id": frame,
-        "ego_state": EGO,
-        **state(frame, rate, camera),
-        "image_path": f"images/a/{frame:04d}.png",
-    }
+    about = {"frame_id": frame, "ego_state": EGO, "image_path": f"images/a/{frame:04d}.png"}
+    return {**about, **state(frame, rate, camera)}
 
 
 def write(folder: Path, lines: list[str], name: str = "2022-07-14--14-32-55--10_first", between: str = "\n") -> Path:
@@ -112,16 +108,8 @@ def test_scenes_of_a_car_on_a_circle(
 
 
 def test_demonstrations_have_the_front_camera_s_images(tmp_path: Path) -> None:
-    data = NavsimDemonstrationsDataModule(
-        2,
-        CoVLA(write(tmp_path, clip()), 0.5),
-        FORM,
-        True,
-        train_prompts=None,
-        val_prompts=None,
-        test_prompts=None,
-        seed=0,
-    )
+    sizes = dict.fromkeys(("train_prompts", "val_prompts", "test_prompts"))
+    data = NavsimDemonstrationsDataModule(2, CoVLA(write(tmp_path, clip()), 0.5), FORM, True, **sizes, seed=0)
     data.setup("fit")
     (batch,) = data.train_dataloader()
     assert batch.columns["completion"] == ["[8.0,0.0], [16.0,0.0], [24.0,0.0], [32.0,0.0]"] * 2
@@ -214,10 +202,8 @@ def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
         CoVLA(tmp_path / "none").scenes("train")
     write(tmp_path, clip(), "a")
     (tmp_path / "images" / "a" / "0050.png").unlink()
-    with pytest.raises(
-        UserError,
-        match=r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract",
-    ):
+    lacking = r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract"
+    with pytest.raises(UserError, match=lacking):
         CoVLA(tmp_path).scenes("train")
     with pytest.raises(UserError, match=r"a multiple of 0\.5 s, but got 0\.7"):
         CoVLA(tmp_path, 0.7)

@@ -5,8 +5,7 @@ import pytest
 optuna = pytest.importorskip("optuna")
 
 
-def test_two_trials(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_two_trials(folder, capsys):
     from examples.optuna_search import main  # imports Optuna
 
     study = main(trials=2, updates=2)

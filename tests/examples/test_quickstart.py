@@ -29,8 +29,7 @@ def test_default_callbacks_are_those_of_the_command_line():
 
 
 @pytest.mark.slow
-def test_the_notebook(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_notebook(folder, capsys):
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
     assert "UPDATES = 40" in cells[1] and not any(cell.get("outputs") for cell in NOTEBOOK["cells"])
     names: dict[str, object] = {"__name__": "__main__"}

@@ -24,14 +24,8 @@ def test_sentences_have_a_name_and_a_number(tmp_path: Path) -> None:
 
 
 def test_scores() -> None:
-    texts = [
-        RIGHT,
-        RIGHT + ".",
-        '{"name": "Weng"}',
-        '{"name": "Weng", "number": "12"}',
-        "[1]",
-        '{"name": 1, "number": []}',
-    ]
+    texts = [RIGHT, RIGHT + ".", '{"name": "Weng"}', '{"name": "Weng", "number": "12"}', "[1]"]
+    texts.append('{"name": 1, "number": []}')
     completions = [[{"role": "assistant", "content": text}] for text in texts]
     assert extraction.valid(completions) == [1, 0, 0, 1, 0, 1]
     assert extraction.fields(completions, ["Weng"] * 6, [12] * 6) == [1, 0, 0, 0.5, 0, 0]

@@ -13,15 +13,14 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.run.looks import looks_in
 from lightning_cgrpo.run.register import Register
 from tests.forked import run_script
+from tests.quiet import CSV, QUIET
 
 EXAMPLE = Path(__file__).parents[2] / "examples/released_model"
 NAMES = ("Ann", "Weng", "Tom", "Mia")
 SMALL = shlex.split(
     "--model.policy.model=model --model.policy.lora=null --model.sampler.max_new_tokens=8 --model.group_size=4 "
-    "--trainer.max_steps=2 --trainer.log_every_n_steps=1 --trainer.enable_progress_bar=false "
-    "--trainer.enable_model_summary=false --callbacks.samples=null --callbacks.initial_rates=null "
-    "--data.prompts_per_update=30 "
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs --trainer.logger.name=budgets"
+    "--trainer.max_steps=2 --callbacks.samples=null --callbacks.initial_rates=null --data.prompts_per_update=30 "
+    f"{QUIET} {' '.join(CSV)} --trainer.logger.name=budgets"
 )
 
 

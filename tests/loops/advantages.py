@@ -25,11 +25,7 @@ def scalarized_advantages(run: Run, batch: Batch) -> Values:
 
 
 def pooled_advantages(runs: Iterable[Run]) -> Iterator[Values]:
-    """The default: excess over a baseline without the answer, over one deviation for each component.
-
-    Args:
-        runs: one for each update, with the update's batch and weights.
-    """
+    """The default: excess over a baseline without the answer, over one deviation for each component; by update."""
     squares, numbers = defaultdict(float), 0.0
     for run in runs:
         [batch] = run.batches

@@ -41,19 +41,14 @@ class Part:
 
 def components(run: Run, batch: Batch) -> list[Part]:
     """Rewards, and then the constraints on the task's signals."""
-    parts = []
-    for name in run.objective.rewards:
-        part = Part()
+    wanted: list[tuple[str, Constraint | None]] = [(name, None) for name in run.objective.rewards]
+    wanted += [(constraint.signal or name, constraint) for name, constraint in run.objective.compared.items()]
+    parts = [Part() for _ in wanted]
+    for part, (signal, constraint) in zip(parts, wanted, strict=True):
         for b, g in answers(batch):
-            if applies(batch, name, Constraint(), b, g):
-                part.add(batch, b, g, measured(batch, name, b, g)[0], by_step(batch, name))
-        parts.append(part)
-    for name, constraint in run.objective.compared.items():
-        signal, part = constraint.signal or name, Part()
-        for b, g in answers(batch):
-            if applies(batch, signal, constraint, b, g):
-                part.add(batch, b, g, gains(batch, signal, constraint, b, g), by_step(batch, signal))
-        parts.append(part)
+            if applies(batch, signal, constraint or Constraint(), b, g):
+                value = gains(batch, signal, constraint, b, g) if constraint else measured(batch, signal, b, g)[0]
+                part.add(batch, b, g, value, by_step(batch, signal))
     return parts
 
 
@@ -79,13 +74,11 @@ def gains(batch: Batch, signal: str, constraint: Constraint, b: int, g: int) -> 
     if over_chances:
         # With a condition, over the batch's own rate.
         rate = target(constraint) if constraint.given is None else batch_rate(batch, signal, constraint)
-        excess = []
-        for value, chance in zip(values, chances, strict=True):
-            violation = value
-            if wanted:
-                violation = -value if is_mean(constraint) else chance - value
-            excess.append(rate * chance - violation)
-        return excess
+        violations = values
+        if wanted:
+            pairs = zip(values, chances, strict=True)
+            violations = [-value if is_mean(constraint) else chance - value for value, chance in pairs]
+        return [rate * chance - violation for violation, chance in zip(violations, chances, strict=True)]
     return values if wanted else [-value for value in values]
 
 

@@ -15,36 +15,34 @@ def dual_steps(
     objective: Objective, batches: list[Batch], every: int, margin: float, standard: bool
 ) -> Iterator[dict[str, float | None]]:
     """In each dual step, how far each rate exceeds its target; None where nothing was observed."""
-    counts = dict.fromkeys(objective.constrained, (0.0, 0.0))
-    spreads = dict.fromkeys(objective.constrained, (0.0, 0.0))
-    observed = dict.fromkeys(objective.constrained, 0)
+    constraints = objective.constrained
+    by_name = [steps_of(name, of, batches, every, margin, standard) for name, of in constraints.items()]
+    for step in zip(*by_name, strict=True):
+        yield dict(zip(constraints, step, strict=True))
+
+
+def steps_of(
+    name: str, constraint: Constraint, batches: list[Batch], every: int, margin: float, standard: bool
+) -> Iterator[float | None]:
+    """The dual steps of one constraint."""
+    violations = opportunities = squares = freedom = 0.0
+    observed = 0
     for update, batch in enumerate(batches):
-        for name, constraint in objective.constrained.items():
-            pairs = {at: counted(batch, name, constraint, *at) for at in answers(batch)}
-            violations, opportunities = counts[name]
-            counts[name] = (
-                violations + sum(pair[0] for pair in pairs.values()),
-                opportunities + sum(pair[1] for pair in pairs.values()),
-            )
-            observed[name] += sum(number > 0 for _, number in pairs.values())
-            squares, freedom = within_groups(pairs, batch.shape[0])
-            spreads[name] = (0.95 * spreads[name][0] + squares, 0.95 * spreads[name][1] + freedom)
-        targets = {
-            name: inside(name, constraint, observed[name], spreads[name], update, margin)
-            for name, constraint in objective.constrained.items()
-        }
-        if (update + 1) % every == 0:
-            step: dict[str, float | None] = {}
-            for name, constraint in objective.constrained.items():
-                violations, opportunities = counts[name]
-                of_some = constraint.where is not None or constraint.given is not None
-                if of_some and opportunities < 30:
-                    step[name] = None  # counts of some answers wait until there are enough
-                    continue
-                counts[name] = (0.0, 0.0)
-                rate = violations / opportunities if opportunities else None
-                step[name] = exceeded(name, constraint, rate, targets[name], spreads[name], update, standard)
-            yield step
+        pairs = {at: counted(batch, name, constraint, *at) for at in answers(batch)}
+        violations += sum(value for value, _ in pairs.values())
+        opportunities += sum(number for _, number in pairs.values())
+        observed += sum(number > 0 for _, number in pairs.values())
+        fresh = within_groups(pairs, batch.shape[0])
+        squares, freedom = 0.95 * squares + fresh[0], 0.95 * freedom + fresh[1]
+        if (update + 1) % every:
+            continue
+        if (constraint.where is not None or constraint.given is not None) and opportunities < 30:
+            yield None  # counts of some answers wait until there are enough
+            continue
+        rate = violations / opportunities if opportunities else None
+        goal = inside(name, constraint, observed, (squares, freedom), update, margin)
+        yield exceeded(name, constraint, rate, goal, (squares, freedom), update, standard)
+        violations = opportunities = 0.0
 
 
 def within_groups(pairs: dict[tuple[int, int], tuple[float, float]], prompts: int) -> tuple[float, float]:

@@ -86,13 +86,12 @@ def metrics(run: Run) -> dict[str, tuple[float, float]]:
     # Shares of the answers to which a signal does not apply.
     everyone = [(batch, *at) for batch in run.batches for at in answers(batch)]
     for name in run.objective.signal_names:
-        absent = 0
-        for batch, b, g in everyone:
-            own = name in ("kl", "entropy")
-            there = own_mean(batch, name, b, g) is not None if own else applies(batch, name, Constraint(), b, g)
-            absent += not there
-        if absent:
-            out[f"inapplicable/{name}"] = absent / len(everyone), 0.0
+        if name in ("kl", "entropy"):
+            there = [own_mean(batch, name, b, g) is not None for batch, b, g in everyone]
+        else:
+            there = [applies(batch, name, Constraint(), b, g) for batch, b, g in everyone]
+        if not all(there):
+            out[f"inapplicable/{name}"] = there.count(False) / len(there), 0.0
     rewards = run.objective.rewards
     terms = {name: by_tag.get(f"reward/{name}") for name in rewards}
     if len(rewards) == 1:
@@ -109,16 +108,14 @@ def metrics(run: Run) -> dict[str, tuple[float, float]]:
 
 def cluster_counts(ratio: Ratio) -> tuple[float, ...]:
     """Violating and clean prompts, the effective numbers of both, the mean of the most opportunities, and `telling`."""
-    kinds = (
-        [p for p in ratio.above if ratio.above[p] > 0],
-        [p for p in ratio.above if ratio.above[p] < ratio.below[p]],
-    )
+    violating = [p for p in ratio.above if ratio.above[p] > 0]
+    clean = [p for p in ratio.above if ratio.above[p] < ratio.below[p]]
     effective = []
-    for prompts in kinds:
+    for prompts in (violating, clean):
         squares = sum(ratio.below[p] ** 2 for p in prompts)
         effective.append(sum(ratio.below[p] for p in prompts) ** 2 / squares if squares else 0.0)
     most = fmean(max(ratio.most[p], ratio.below[p]) for p in ratio.observed)
     distances = [ratio.above[p] - ratio.value * ratio.below[p] for p in ratio.observed]
     fourths = sum(distance**4 for distance in distances)
     telling = sum(distance**2 for distance in distances) ** 2 / fourths if ratio.standard_error else 0.0
-    return len(kinds[0]), len(kinds[1]), *effective, most, telling
+    return len(violating), len(clean), *effective, most, telling

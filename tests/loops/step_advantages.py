@@ -24,10 +24,8 @@ def returns_to_go(run: Run, batch: Batch, gamma: float) -> Values:
                 rewards = part.steps.get((b, g), [])
                 for number, t in enumerate(own_steps(batch, b, g) if rewards else []):
                     returns[g, t] = sum(gamma**i * reward for i, reward in enumerate(rewards[number:]))
-            excess = {
-                (g, t): value - fmean(other for (_, at), other in returns.items() if at == t)
-                for (g, t), value in returns.items()
-            }
+            means = {t: fmean(value for (_, at), value in returns.items() if at == t) for _, t in returns}
+            excess = {(g, t): value - means[t] for (g, t), value in returns.items()}
             std = math.sqrt(fmean(value**2 for value in excess.values())) if excess else 0.0
             for (g, t), value in excess.items():
                 total[b, g, t] += weight * value / std if std > 1e-9 else 0.0

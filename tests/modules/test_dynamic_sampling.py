@@ -142,13 +142,9 @@ def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
 
 
 def train(redraws, updates=1, cost="sum"):
-    parts = {
-        "task": GridworldTask(cost),
-        "group_size": 3,
-        "redraws": redraws,
-        "estimator": ScalarizedAdvantages("group"),
-    }
-    module = grid_module(CONSTRAINTS, 12, optimization=Optimization(aggregation="token_mean"), **parts)
+    parts = {"task": GridworldTask(cost), "estimator": ScalarizedAdvantages("group"), "group_size": 3}
+    options = {"optimization": Optimization(aggregation="token_mean"), "redraws": redraws}
+    module = grid_module(CONSTRAINTS, 12, **parts, **options)
     record = Memory()
     trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), record, logger=record, max_steps=updates)
     trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))
@@ -213,13 +209,3 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
     parts = [groups(part) for part in rows.tensor_split(3)]
     assert torch.equal(whole.rollouts.actions, torch.cat([part.rollouts.actions for part in parts]))
     assert whole.groups == sum(part.groups for part in parts) > 0
-
-
-def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
-    """What samples may need all processes: the rounds are counted together."""
-    monkeypatch.setattr("lightning_cgrpo.modules.dynamic_sampling.all_sum", lambda count: count + 1)
-    draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
-    rollouts = drawn(2, 4, 0)
-    signals = draw.score(prompts, rollouts)
-    got = redraw(draw, varies(draw.objective), prompts, rollouts, signals, 3)
-    assert [index for index, _ in draw.calls] == [[], [], []] and got.groups == 0 and got.rollouts is rollouts

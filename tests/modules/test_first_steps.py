@@ -29,20 +29,23 @@ def directory(tmp_path_factory):
     return folder
 
 
-def fitted(policy, lr=1e-3, steps=3, schedule=None, scale=1.0, level=0.0):
+def adam(weights, lr):
+    return torch.optim.AdamW(weights, lr=lr, weight_decay=0.0)
+
+
+def fitted(policy, lr=1e-3, steps=3, schedule=None, scale=1.0, level=0.0, optimizer=adam):
     task = FunctionTask({"long": lambda completions: [level + scale * len(text) for text in completions]})
     module = ConstrainedGRPO(
         policy,
         GenerationSampler(max_new_tokens=6),
         task,
         Objective("long"),
-        lambda weights: torch.optim.AdamW(weights, lr=lr, weight_decay=0.0),
+        lambda weights: optimizer(weights, lr=lr),
         lr_scheduler=schedule,
         group_size=4,
         seed=0,
     )
-    trainer = quiet_trainer(max_steps=steps)
-    trainer.fit(module, PromptDataModule(DATA, prompts_per_update=2))
+    quiet_trainer(max_steps=steps).fit(module, PromptDataModule(DATA, prompts_per_update=2))
     return module
 
 
@@ -203,8 +206,5 @@ class OwnClosure(torch.optim.SGD):
     ],
 )
 def test_optimizers_that_take_no_dense_gradients_alone_are_refused(optimizer, told, directory):
-    task = FunctionTask({"long": lambda completions: [1.0 for _ in completions]})
-    policy, sampler = CausalLMPolicy(str(directory / "tiny")), GenerationSampler(max_new_tokens=2)
-    module = ConstrainedGRPO(policy, sampler, task, Objective("long"), lambda weights: optimizer(weights, lr=1e-3))
     with pytest.raises(UserError, match=told):
-        quiet_trainer(max_steps=1).fit(module, PromptDataModule(DATA, prompts_per_update=2))
+        fitted(CausalLMPolicy(str(directory / "tiny")), optimizer=optimizer)

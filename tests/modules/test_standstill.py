@@ -17,6 +17,12 @@ def feed(detector, updates, stepped=True, **changes):
         detector.check(update, {**LEARNING, **changes}, stepped)
 
 
+def silently(*arguments, **changes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        feed(*arguments, **changes)
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -40,24 +46,18 @@ def test_a_reward_that_never_varied_is_told_by_the_second_update():
 
 
 def test_a_policy_that_succeeds_has_nothing_to_learn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        feed(StandstillDetector(OBJECTIVE), range(5 * UPDATES), **CONSTANT, **{"sum/goal": 8.0})
+    silently(StandstillDetector(OBJECTIVE), range(5 * UPDATES), **CONSTANT, **{"sum/goal": 8.0})
 
 
 def test_nineteen_updates_are_none_and_a_cause_is_told_once():
     detector = StandstillDetector(OBJECTIVE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        feed(detector, range(1))
-        feed(detector, range(1, UPDATES), **CONSTANT)
-        feed(detector, range(UPDATES, 2 * UPDATES))
+    silently(detector, range(1))
+    silently(detector, range(1, UPDATES), **CONSTANT)
+    silently(detector, range(UPDATES, 2 * UPDATES))
     with pytest.warns(UserWarning, match="since update 40"):
         feed(detector, range(2 * UPDATES, 3 * UPDATES), **CONSTANT)
     feed(detector, range(3 * UPDATES, 4 * UPDATES))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        feed(detector, range(4 * UPDATES, 6 * UPDATES), **CONSTANT)
+    silently(detector, range(4 * UPDATES, 6 * UPDATES), **CONSTANT)
 
 
 def test_a_resumed_run_finds_the_same():

@@ -62,12 +62,7 @@ class Vehicle:
 
 
 def reactive(scene: Scene, states: np.ndarray) -> dict[int, np.ndarray]:
-    """Poses ``[41, 3]`` of the vehicles on rails, by agent; NaN once they are too far away.
-
-    Args:
-        scene: the scene.
-        states: ``[41, 11]`` of the ego.
-    """
+    """Poses ``[41, 3]`` of the vehicles on rails, by agent; NaN once they are too far from the ego's states."""
     vehicles = {}
     for rail in find_rails(scene).rails:
         length, width = scene.agents.sizes[rail.agent, :2].tolist()

@@ -1,6 +1,5 @@
 """Comfort against scipy's filter, one row at a time, at its bounds, and against the official values."""
 
-import json
 import math
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 from scipy.signal import savgol_filter
 
 from driving_scenes.scene import EgoHistory
-from driving_scenes.scene_file import read_scene
 from driving_scenes.vehicle import State
 from navsim_score.scoring.comfort import CHECKS, HistoryComfort, extended_comfort, plain_comfort
 from navsim_score.simulation.simulate import simulate
@@ -17,20 +15,19 @@ from navsim_score.simulation.simulate import simulate
 FIRST = torch.zeros(1, dtype=torch.int64)
 
 
-def history(times=(-1.5, -1.0, -0.5, 0.0), yaw=None, acceleration=(0.0, 0.0), speed=8.0):
+def history(times=(-1.5, -1.0, -0.5, 0.0), yaw=None, acceleration=(0.0, 0.0)):
     """Straight on, or of these yaws."""
     times = torch.tensor(times, dtype=torch.float64)
     yaw = torch.zeros_like(times) if yaw is None else torch.tensor(yaw, dtype=torch.float64)
-    poses = torch.stack([speed * times, torch.zeros_like(times), yaw], -1)
+    poses = torch.stack([8.0 * times, torch.zeros_like(times), yaw], -1)
     accelerations = torch.tensor(acceleration, dtype=torch.float64).expand(len(times), 2)
-    return EgoHistory(
-        times, poses, torch.tensor([speed, 0.0], dtype=torch.float64).expand(len(times), 2), accelerations
-    )
+    velocities = torch.tensor([8.0, 0.0], dtype=torch.float64).expand(len(times), 2)
+    return EgoHistory(times, poses, velocities, accelerations)
 
 
-def drive(acceleration=0.0, yaw_rate=0.0, rows=1):
+def drive(acceleration=0.0, yaw_rate=0.0):
     """Constant acceleration and yaw rate."""
-    states = torch.zeros(rows, 41, 11, dtype=torch.float64)
+    states = torch.zeros(1, 41, 11, dtype=torch.float64)
     states[..., State.AX] = acceleration
     states[..., State.YAW] = yaw_rate * 0.1 * torch.arange(41)
     return states
@@ -111,10 +108,9 @@ def test_bounds(check, within, beyond, before):
 
 def test_the_bound_itself_is_beyond():
     """Values are rounded to 8 decimals before they are compared."""
-    past = history(acceleration=(2.4 - 4e-9, 0.0))
-    assert not HistoryComfort.of([past])(drive(2.4 - 4e-9), FIRST)[0, 0]
-    past = history(acceleration=(2.4 - 6e-9, 0.0))
-    assert HistoryComfort.of([past])(drive(2.4 - 6e-9), FIRST)[0, 0]
+    for below, within in ((4e-9, False), (6e-9, True)):
+        past = history(acceleration=(2.4 - below, 0.0))
+        assert bool(HistoryComfort.of([past])(drive(2.4 - below), FIRST)[0, 0]) is within
 
 
 def test_only_the_last_second_and_a_half_counts():
@@ -152,9 +148,8 @@ def scipy_gaps(now, previous):
     for states in (now[:-5], previous[5:]):
         _, _, magnitude, yaw = scipy_signals(states)
         acceleration = filtered(magnitude, 8, 2)
-        features.append(
-            [acceleration, filtered(acceleration, 15, 2, 1), filtered(yaw, 5, 2, 1), filtered(yaw, 5, 2, 2)]
-        )
+        jerk, turns = filtered(acceleration, 15, 2, 1), [filtered(yaw, 5, 2, times) for times in (1, 2)]
+        features.append([acceleration, jerk, *turns])
     return [np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(*features, strict=True)]
 
 
@@ -198,21 +193,13 @@ def test_bounds_of_extended_comfort(column, wave, feature):
         assert bool(extended_comfort(deviating(share * size), previous)) is agrees
 
 
-def test_checks_are_the_official_ones(shared_data):
-    checked = 0
-    for path in sorted(shared_data.glob("driving/cases/*.official.json")):
-        official = json.loads(path.read_text())
-        ego = read_scene(path.with_name(path.name.replace(".official.", ".scene."))).ego
-        trajectories = json.loads(path.with_name(path.name.replace(".official.", ".trajs.")).read_text())
-        start = torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]])
-        poses = torch.tensor([one["poses"] for one in trajectories["trajectories"]], dtype=torch.float64)
-        states = simulate(start, poses)
-        found = HistoryComfort.of([ego])(states, torch.zeros(len(poses), dtype=torch.int64))
-        for rows in official["official"].values():
-            assert found.tolist() == [row["comfort"] for row in rows]
+def test_checks_are_the_official_ones(official_cases):
+    for case in official_cases.values():
+        states = simulate(case.start, case.poses)
+        found = HistoryComfort.of([case.scene.ego])(states, torch.zeros(len(states), dtype=torch.int64))
+        for rows in case.official["official"].values():
+            assert rows and found.tolist() == [row["comfort"] for row in rows]
             assert found.all(-1).double().tolist() == [row["history_comfort"] for row in rows]
-            checked += len(rows)
-        for case in official.get("extended_comfort_cases", []):
-            now, previous = (torch.tensor(case[name], dtype=torch.float64) for name in ("sim_now", "sim_prev"))
-            assert extended_comfort(now, previous).item() == case["extended_comfort"]
-    assert checked
+        for pair in case.official.get("extended_comfort_cases", []):
+            now, previous = (torch.tensor(pair[name], dtype=torch.float64) for name in ("sim_now", "sim_prev"))
+            assert extended_comfort(now, previous).item() == pair["extended_comfort"]

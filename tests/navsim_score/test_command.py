@@ -24,26 +24,14 @@ PARKED = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
 ROAD = scene_to_json(PARKED)
 CROSSING = scene_to_json(crossing())
 KEYS = {
-    *(
-        "dialect",
-        "provenance",
-        "scores",
-        "tag",
-        "valid",
-        "error",
-        "epdms",
-        "pdm_score",
-        "multiplicative_metrics_prod",
-        "comfort",
-        EXTENDED_COMFORT,
-    ),
-    *("progress_raw_m", "pdm_progress_raw_m", *MULTIPLIERS, *WEIGHTS),
+    *("dialect", "provenance", "scores", "tag", "valid", "error", "epdms", "pdm_score", "multiplicative_metrics_prod"),
+    *("comfort", "progress_raw_m", "pdm_progress_raw_m", *MULTIPLIERS, *WEIGHTS, EXTENDED_COMFORT),
 }
 GOOD = {"tag": "on", "poses": straight().tolist()}
 BRAKE = {"tag": "brake", "poses": straight(acceleration=-3.0).tolist()}
 
 
-def write(name, scene, candidates, **fields):
+def write(name, scene, candidates, /, **fields):
     Path(f"{name}.scene.json").write_text(scene if isinstance(scene, str) else json.dumps(scene | fields))
     if candidates is not None:
         text = candidates if isinstance(candidates, str) else json.dumps({"trajectories": candidates})
@@ -70,9 +58,8 @@ def test_rows_are_the_scorers_in_the_order_of_the_candidates(folder, capsys):
     poses = {name: torch.tensor(item["poses"], dtype=torch.float64) for name, item in (("on", GOOD), ("brake", BRAKE))}
     for name, scene in (("crossing", crossing()), ("road", PARKED)):
         rows = found[name]
-        scores = Scorer([scene])(
-            torch.stack([poses[row["tag"]] for row in rows]), torch.zeros(len(rows), dtype=torch.int64)
-        )
+        plans = torch.stack([poses[row["tag"]] for row in rows])
+        scores = Scorer([scene])(plans, torch.zeros(len(rows), dtype=torch.int64))
         assert [set(row) for row in rows] == [KEYS] * len(rows)
         for column in (*MULTIPLIERS, *WEIGHTS):
             assert [row[column] for row in rows] == pytest.approx(scores.columns[column].tolist())
@@ -88,14 +75,15 @@ def test_rows_are_the_scorers_in_the_order_of_the_candidates(folder, capsys):
 
 
 def test_options_reach_the_scorer(folder):
-    write("road", scene_to_json(straight_road([agent("ahead", 20.0, -1.75, speed=6.0)])), [GOOD])
+    behind = straight_road([agent("ahead", 20.0, -1.75, speed=6.0)])
+    write("road", scene_to_json(behind), [GOOD])
     write("crossing", CROSSING, [GOOD])
     filtered = score()
     plain = score("--no-human-filter")
     assert filtered["crossing"][0]["traffic_light_compliance"] == 1.0
     assert plain["crossing"][0]["traffic_light_compliance"] == 0.0
     reactive = score("--traffic", "reactive", "--no-human-filter")
-    scorer = Scorer([straight_road([agent("ahead", 20.0, -1.75, speed=6.0)])], Reactive(), human_filter=False)
+    scorer = Scorer([behind], Reactive(), human_filter=False)
     alone = scorer(torch.tensor([GOOD["poses"]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
     assert reactive["road"][0]["epdms"] == pytest.approx(float(alone.epdms))
 
@@ -104,13 +92,9 @@ def test_malformed_trajectories_are_reported_in_their_rows(folder, capsys):
     nan = [[math.nan, 0.0, 0.0], *GOOD["poses"][1:]]
     jump = [*GOOD["poses"][:7], [400.0, 0.0, 0.0]]
     far = [[1e200 * (i + 1), 0.0, 0.0] for i in range(8)]
-    bad = [
-        {"tag": "short", "poses": GOOD["poses"][:5]},
-        {"poses": nan},
-        {"poses": "none"},
-        {"tag": "far", "poses": far},
-    ]
-    write("road", ROAD, [bad[0], GOOD, bad[1], bad[2], {"tag": "jump", "poses": jump}, bad[3], BRAKE])
+    short = {"tag": "short", "poses": GOOD["poses"][:5]}
+    tagged = [{"tag": "jump", "poses": jump}, {"tag": "far", "poses": far}]
+    write("road", ROAD, [short, GOOD, {"poses": nan}, {"poses": "none"}, *tagged, BRAKE])
     rows = score()["road"]
     write("road", ROAD, [GOOD, BRAKE])
     alone = score()["road"]
@@ -122,9 +106,8 @@ def test_malformed_trajectories_are_reported_in_their_rows(folder, capsys):
     for row in (rows[0], rows[2], rows[3], rows[5]):
         assert all(row[column] == 0 for column in (*MULTIPLIERS, *WEIGHTS, "epdms", "progress_raw_m"))
         assert row["comfort"] == [False] * 6
-    assert "road, candidate short: trajectories[0].poses: Expected 8 poses" in capsys.readouterr().out.replace(
-        "\n", " "
-    )
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "road, candidate short: trajectories[0].poses: Expected 8 poses" in shown
 
 
 def test_malformed_scenes_are_named_and_the_others_written(folder):
@@ -137,13 +120,9 @@ def test_malformed_scenes_are_named_and_the_others_written(folder):
     with pytest.raises(InputError, match="4 of 6 scenes could not be scored") as raised:
         score()
     assert list(read()) == ["a", "f"]
-    for words in (
-        "b.scene.json: agents[0].type: Expected one of vehicle",
-        "c.scene.json: Expected JSON",
-        "d.trajs.json: trajectories: Expected a list",
-        "route: Expected",
-    ):
-        assert words in str(raised.value)
+    told = str(raised.value)
+    assert "b.scene.json: agents[0].type: Expected one of vehicle" in told and "route: Expected" in told
+    assert "c.scene.json: Expected JSON" in told and "d.trajs.json: trajectories: Expected a list" in told
 
 
 def test_scenes_that_name_the_one_before_have_extended_comfort(folder, capsys):
@@ -239,11 +218,7 @@ def test_page_knows_every_key():
 def test_dialects_stand_beside_each_other_under_their_names(folder, capsys):
     write("crossing", CROSSING, [GOOD, BRAKE])
     row = score("--dialect", "epdms_before_fix", "pdms")["crossing"][0]
-    names = [
-        "EPDMS, one stage, LogReplay",
-        "EPDMS before 359c7f7, one stage, LogReplay",
-        "PDMS v1.1, one stage, LogReplay",
-    ]
+    names = [f"{name}, one stage, LogReplay" for name in ("EPDMS", "EPDMS before 359c7f7", "PDMS v1.1")]
     assert (row["dialect"], list(row["scores"])) == (names[0], names)
     assert row["scores"][names[0]] == row["epdms"] > 0 == row["scores"][names[1]]  # the human ran the light as well
     assert names[2] in capsys.readouterr().out

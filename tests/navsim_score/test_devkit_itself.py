@@ -139,10 +139,8 @@ def test_the_devkit_scores_our_submission_as_we_do(run, tmp_path, capsys):
     slow = straight(0.1).double()
     fine = torch.stack([torch.linspace(0.5, 20, 40), torch.linspace(0, 0.8, 40), torch.zeros(40)], 1).double()
     second = {token: straight(6.0, 0.3).double() if row % 2 else fine for row, token in enumerate(TOKENS)}
-    submission = tmp_path / "submission.pkl"
-    write_submission(
-        submission, Authors("a", "b", "c", "d", "e"), {NOW: slow, BEFORE: fine}, second, [NOW, BEFORE, *TOKENS]
-    )
+    submission, first = tmp_path / "submission.pkl", {NOW: slow, BEFORE: fine}
+    write_submission(submission, Authors(*"abcde"), first, second, [*first, *TOKENS])
     official = run("run_pdm_score_from_submission", f"submission_file_path={submission}")
     ours, printed = score(tmp_path, submission, capsys)
     assert len(ours) == 6

@@ -18,6 +18,7 @@ from navsim_score.columns import COLUMNS
 from navsim_score.drop_in import pdm_score, scorer_of
 from navsim_score.scorer import Scorer
 from navsim_score.traffic.reactive import Reactive
+from tests.driving_scenes.fake_devkit import tracked
 from tests.driving_scenes.scenes import straight, straight_road
 from tests.navsim_score.devkit_scenes import candidates, scenes
 
@@ -25,15 +26,21 @@ SAMPLING = SimpleNamespace(num_poses=40, interval_length=0.1)
 REPLAY = type("LogReplayTrafficAgents", (), {})()
 
 
+def devkit_score(cache, poses, filtered=True, sampling=SAMPLING, traffic=REPLAY):
+    """The devkit's call."""
+    pytest.importorskip("pandas")
+    plan = SimpleNamespace(poses=poses, trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
+    return pdm_score(cache, plan, sampling, None, scorer, traffic)
+
+
 def pose(values):
     return SimpleNamespace(**dict(zip(("x", "y", "heading"), map(float, values), strict=True)))
 
 
 def ego_state(ego, row):
-    vector = {
-        f"rear_axle_{kind}_2d": SimpleNamespace(x=float(values[row, 0]), y=float(values[row, 1]))
-        for kind, values in (("velocity", ego.velocities), ("acceleration", ego.accelerations))
-    }
+    now = {"velocity": ego.velocities[row].tolist(), "acceleration": ego.accelerations[row].tolist()}
+    vector = {f"rear_axle_{kind}_2d": SimpleNamespace(x=x, y=y) for kind, (x, y) in now.items()}
     time = round(float(ego.times[row]) * 1e6) + 7_000_000
     return SimpleNamespace(time_us=time, rear_axle=pose(ego.poses[row]), dynamic_car_state=SimpleNamespace(**vector))
 
@@ -44,19 +51,9 @@ def tracks(scene):
         found = []
         for row, token in enumerate(scene.agents.tokens):
             if present[row, step]:
-                length, width, height = scene.agents.sizes[row].tolist()
                 kind = int(scene.agents.types[row])
-                item = SimpleNamespace(
-                    track_token=token,
-                    tracked_object_type=SimpleNamespace(name=AGENT_TYPES[kind].upper()),
-                    center=pose(poses[row, step]),
-                    box=SimpleNamespace(length=length, width=width, height=height),
-                )
-                if kind < MOVING_TYPES:
-                    item.velocity = SimpleNamespace(
-                        x=float(velocities[row, step, 0]), y=float(velocities[row, step, 1])
-                    )
-                found.append(item)
+                velocity = velocities[row, step] if kind < MOVING_TYPES else None
+                found.append(tracked(token, AGENT_TYPES[kind], poses[row, step], scene.agents.sizes[row], velocity))
         yield SimpleNamespace(tracked_objects=found)
 
 
@@ -157,10 +154,7 @@ def test_vehicles_of_caches_react_on_the_maps_lanes(monkeypatch):
     got = scorer_of(caches, reactive=True)(poses, scene)
     for name in COLUMNS:
         assert torch.allclose(got.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
-    pytest.importorskip("pandas")
-    plan = SimpleNamespace(poses=poses[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
-    config = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=True))
-    alone, _ = pdm_score(caches[0], plan, SAMPLING, None, config, type("NavsimIDMTrafficAgents", (), {})())
+    alone, _ = devkit_score(caches[0], poses[0].numpy(), traffic=type("NavsimIDMTrafficAgents", (), {})())
     assert float(alone["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[0]), abs=1e-9)
 
 
@@ -237,16 +231,12 @@ def test_repeated_vertices_and_caches_for_training():
 
 
 def test_pdm_score_has_the_devkits_signature_and_columns(cases):
-    pytest.importorskip("pandas")
     caches, expected, _ = cases
-    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
     for filtered in (True, False):
-        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
-        frame, states = pdm_score(caches[0], plan, SAMPLING, None, scorer, REPLAY)
+        frame, states = devkit_score(caches[0], candidates()[0].numpy(), filtered)
         columns = expected.columns if filtered else expected.unfiltered
-        assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(
-            {name: float(columns[name][0]) for name in COLUMNS}
-        )
+        expected_row = {name: float(columns[name][0]) for name in COLUMNS}
+        assert {name: frame[name].iloc[0] for name in COLUMNS} == pytest.approx(expected_row)
         row = frame.iloc[0]
         assert row["multiplicative_metrics_prod"] == (1.0 if filtered else 0.0)
         weighted = np.dot(row["weighted_metrics"][:4], row["weighted_metrics_array"][:4]) / 14
@@ -257,30 +247,27 @@ def test_pdm_score_has_the_devkits_signature_and_columns(cases):
 
 
 def test_only_another_cache_or_filter_is_converted_again(cases, monkeypatch):
-    pytest.importorskip("pandas")
     caches, expected, _ = cases
-    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
     converted = []
     convert = drop_in.scorer_of
     monkeypatch.setattr(drop_in, "scorer_of", lambda *args, **given: converted.append(1) or convert(*args, **given))
     drop_in._kept_scorer.cache_clear()
     counts = []
     for row, filtered in ((0, True), (0, True), (0, False), (2, False), (2, False), (0, True)):
-        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
-        frame, _ = pdm_score(caches[row], plan, SAMPLING, None, scorer, REPLAY)
+        frame, _ = devkit_score(caches[row], candidates()[0].numpy(), filtered)
         assert float(frame["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[4 * row]))
         counts.append(len(converted))
     assert counts == [1, 1, 2, 3, 3, 4]
 
 
-def test_what_a_cache_cannot_score_is_refused(cases):
-    plan = SimpleNamespace(poses=np.full((8, 3), np.nan), trajectory_sampling=SimpleNamespace(interval_length=0.5))
-    scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=None))
-    pytest.importorskip("pandas")
-    for sampling, traffic, words in (
+@pytest.mark.parametrize(
+    ("sampling", "traffic", "words"),
+    [
         (SimpleNamespace(num_poses=50, interval_length=0.1), REPLAY, "40 poses"),
         (SAMPLING, object(), "LogReplayTrafficAgents"),
         (SAMPLING, REPLAY, "finite"),
-    ):
-        with pytest.raises(InputError, match=words):
-            pdm_score(cases[0][0], plan, sampling, None, scorer, traffic)
+    ],
+)
+def test_what_a_cache_cannot_score_is_refused(cases, sampling, traffic, words):
+    with pytest.raises(InputError, match=words):
+        devkit_score(cases[0][0], np.full((8, 3), np.nan), None, sampling, traffic)

@@ -11,10 +11,11 @@ from navsim_score.scorer import Scorer
 from navsim_score.simulation.interpolation import resample
 from navsim_score.traffic.log_replay import LogReplay
 from tests.driving_scenes.scenes import agent, straight_road
+from tests.navsim_score.devkit_scenes import WALL
 
 
 def test_displacement():
-    scene = straight_road(human_trajectory=[[4.0 * n, 0.0, 0.0] for n in range(1, 9)])
+    scene = straight_road(human_trajectory=WALL)
     plan = torch.zeros(2, 16, 3, dtype=torch.float64)
     plan[:, :, 0] = 2.0 * torch.arange(1, 17)
     plan[1, :, 1] = 3.0
@@ -52,12 +53,9 @@ def test_planners_of_generated_scenes():
 
 def test_the_human_filter_and_the_traffic_reach_the_scores():
     """What the human hits isn't held against others, unless that is asked for."""
-    wall = straight_road([agent("wall", 12.0, -1.75, kind="vehicle", size=(2.0, 2.0))],
-                         human_trajectory=[[4.0 * n, 0.0, 0.0] for n in range(1, 9)])  # fmt: skip
+    wall = straight_road([agent("wall", 12.0, -1.75, size=(2.0, 2.0))], human_trajectory=WALL)
     found = [evaluate([wall], dialect=dialect)["constant velocity"] for dialect in (EPDMS, Epdms(OFF))]
-    assert [one.dialect for one in found] == [
-        "EPDMS, one stage, Reactive",
-        "EPDMS without human filter, one stage, Reactive",
-    ]
+    names = [f"{name}, one stage, Reactive" for name in ("EPDMS", "EPDMS without human filter")]
+    assert [one.dialect for one in found] == names
     filtered, unfiltered = (one.first for one in found)
     assert (filtered.columns["NC"], unfiltered.columns["NC"]) == (1.0, 0.0)

@@ -1,12 +1,9 @@
 """PDM-Closed and its parts."""
 
-import json
-import math
 import random
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +12,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from driving_scenes.generator import GeneratedScenes
+from driving_scenes.generator.rigid_motion import moved
 from driving_scenes.scene import Scene
-from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from navsim_score.expert.forecast import Forecast, as_traffic
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.expert.proposals import propose
@@ -24,7 +21,7 @@ from navsim_score.geometry.lane_path import LanePath
 from navsim_score.route.lane_ahead import LaneAhead, lane_ahead, lane_sequence
 from navsim_score.route.road import Road
 from navsim_score.route.route import correct_route, search
-from tests.driving_scenes.scenes import agent, crossing, moved, straight_road
+from tests.driving_scenes.scenes import agent, crossing, lane, rectangle, road_map, straight_road
 
 FRONT = 4.049
 
@@ -53,13 +50,10 @@ def test_batch_is_the_same_as_one_by_one():
 
 @pytest.mark.parametrize("scene", [straight_road([agent("car", 22.0, -3.6)]), crossing()])
 def test_rigid_motion_moves_the_plan(scene):
-    x, y, yaw = 320.0, -140.0, 0.7
-    [here], [there] = plan([scene]), plan([moved(scene, x, y, yaw)])
-    cos, sin = math.cos(yaw), math.sin(yaw)
-    turn = torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64)
-    expected = here.trajectory[:, :2] @ turn + torch.tensor([x, y], dtype=torch.float64)
-    torch.testing.assert_close(there.trajectory[:, :2], expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(there.trajectory[:, 2], here.trajectory[:, 2] + yaw, rtol=0, atol=1e-6)
+    motion = 0.7, (320.0, -140.0)
+    [here], [there] = plan([scene]), plan([moved(scene, *motion)])
+    expected = moved(replace(scene, pdm_trajectory=here.trajectory), *motion).pdm_trajectory
+    torch.testing.assert_close(there.trajectory, expected, rtol=0, atol=1e-6)
 
 
 # Route
@@ -67,25 +61,14 @@ def test_rigid_motion_moves_the_plan(scene):
 
 def grid(blocks: int, links: Collection[tuple[int, int]], route: list[int], at: int = 0) -> Scene:
     """Roadblocks of one lane, squares side by side from x = 10 number to 10 number + 10; the ego in one of them."""
-    content = scene_to_json(straight_road())
-    lanes, roadblocks = [], []
+    lanes = []
     for number in range(blocks):
-        x = 10.0 * number
-        outline = [[x, 0.0], [x + 10, 0.0], [x + 10, 4.0], [x, 4.0]]
-        common = {
-            "id": f"b{number}",
-            "connector": False,
-            "polygon": outline,
-            "incoming": [f"b{a}" for a, b in links if b == number],
-            "outgoing": [f"b{b}" for a, b in links if a == number],
-        }
-        roadblocks.append({**common, "lanes": [f"b{number}"]})
-        line = [[x, 2.0], [x + 10, 2.0]]
-        lanes.append({**common, "roadblock": f"b{number}", "centerline": line, "speed_limit": None})
-    content["map"] = {"roadblocks": roadblocks, "lanes": lanes}
-    content["route"] = [f"b{number}" for number in route]
-    content["ego"] = [{"t": 0.0, "pose": [10.0 * at + 5, 2.0, 0.0], "velocity": [5.0, 0.0], "acceleration": [0, 0]}]
-    return scene_from_json(content, "grid")
+        x, name = 10.0 * number, f"b{number}"
+        before, after = [f"b{a}" for a, b in links if b == number], [f"b{b}" for a, b in links if a == number]
+        outline, line = rectangle(x, 0.0, x + 10, 4.0), [[x, 2.0], [x + 10, 2.0]]
+        lanes.append(lane(name, name, outline, line, False, None, before, after))
+    ego = [{"t": 0.0, "pose": [10.0 * at + 5, 2.0, 0.0], "velocity": [5.0, 0.0], "acceleration": [0, 0]}]
+    return straight_road(map=road_map(lanes), route=[f"b{number}" for number in route], ego=ego)
 
 
 CHAIN = {(number, number + 1) for number in range(7)}
@@ -235,16 +218,11 @@ def test_proposals_look_at_a_leader_of_their_own():
 # Official plans
 
 
-def test_official_plans(shared_data: Path):
-    files = sorted((shared_data / "driving" / "cases").glob("*.official.json"))
-    if not files:
-        pytest.skip("no official plans")
-    scenes = [read_scene(str(file).replace(".official.", ".scene.")) for file in files]
-    for file, scene, found in zip(files, scenes, plan(scenes), strict=True):
-        reference = json.loads(file.read_text())["reference"]
-        assert [scene.map.lanes.ids[lane] for lane in found.route_lanes] == reference["route_lane_ids"]
-        trajectory, line = (
-            torch.tensor(reference[name], dtype=torch.float64)[:, :3] for name in ("pdm_trajectory", "centerline")
-        )
+def test_official_plans(official_cases):
+    for case, found in zip(official_cases.values(), plan([c.scene for c in official_cases.values()]), strict=True):
+        reference = case.official["reference"]
+        assert [case.scene.map.lanes.ids[lane] for lane in found.route_lanes] == reference["route_lane_ids"]
+        rows = (reference[name] for name in ("pdm_trajectory", "centerline"))
+        trajectory, line = (torch.tensor(values, dtype=torch.float64)[:, :3] for values in rows)
         torch.testing.assert_close(found.trajectory, trajectory, rtol=0, atol=1e-6)
         torch.testing.assert_close(found.centerline, line[:, :2], rtol=0, atol=1e-6)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from driving_scenes.generator.rigid_motion import moved
 from navsim_score.explanation import explain
 from navsim_score.scorer import Scorer
-from tests.driving_scenes.scenes import agent, crossing, moved, straight, straight_road
+from tests.driving_scenes.scenes import agent, crossing, straight, straight_road
 from tests.navsim_score.devkit_scenes import candidates, scenes
 
 
@@ -64,7 +65,7 @@ def test_a_malformed_and_a_perfect_plan():
 def test_places_are_seen_from_the_start_wherever_the_map_begins():
     """The car hits the standing vehicle, whose center is 20 m ahead of its rear axle."""
     scene = straight_road([agent("slow", 20.0, -1.75, speed=0.0)], human_trajectory=None)
-    turned = moved(scene, 1000.0, -500.0, 2.0)
+    turned = moved(scene, 2.0, (1000.0, -500.0))
     assert words(turned, straight())["NC"] == words(scene, straight())["NC"]
     forward = float(words(scene, straight())["NC"].split(" m/s, ")[1].split(" m ahead of its start")[0])
     assert 12 < forward < 18

@@ -52,6 +52,17 @@ def as_polygons(rows):
     return Polygons.of([Points.polygons(rows).xy])
 
 
+def assert_as_shapely(polygons, oracle, places, boxes, kept=slice(None)):
+    """Each polygon contains places, and touches boxes of its own, where shapely's does."""
+    rows = torch.arange(len(oracle))
+    inside = [shapely.contains_xy(shape, *at.numpy().T) for shape, at in zip(oracle, places, strict=True)]
+    assert np.array_equal(polygons.contain(places, rows).numpy()[kept], np.stack(inside)[kept])
+    touching = shapely.intersects(shapely.polygons(boxes.numpy()), np.array(oracle)[:, None])
+    found = polygons.touch_boxes(boxes.flatten(0, 1), rows.repeat_interleave(boxes.shape[1])).numpy()
+    assert np.array_equal(found.reshape(touching.shape)[kept], touching[kept])
+    assert 0.1 < touching.mean() < 0.9
+
+
 def test_expand_counts_within_rows():
     row, number = expand(torch.tensor([2, 0, 3]))
     assert row.tolist() == [0, 0, 2, 2, 2]
@@ -117,9 +128,8 @@ def test_boxes_touch_polygons_where_shapely_says_they_intersect():
     boxes = random_boxes(len(rows) * 40, 6, spread=24) - 12
     which = torch.arange(len(rows)).repeat_interleave(40)
     found = as_polygons(rows).touch_boxes(boxes, which)
-    expected = shapely.intersects(
-        shapely.polygons(boxes.numpy()), np.array([shapely.Polygon(row) for row in rows])[which.numpy()]
-    )
+    shapes = np.array([shapely.Polygon(row) for row in rows])
+    expected = shapely.intersects(shapely.polygons(boxes.numpy()), shapes[which.numpy()])
     assert 0.1 < expected.mean() < 0.9
     assert np.array_equal(found.numpy(), expected)
 
@@ -137,15 +147,10 @@ def test_holes_are_outside_where_shapely_says_so():
     polygons = Polygons.of([points.xy[:7], points.xy[7:]], points.rings)
     places = torch.rand(20, 500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 26 - 10
     expected = shapes(points)
-    inside = polygons.contain(places, torch.arange(20))
-    within = [shapely.contains_xy(polygon, *at.numpy().T) for polygon, at in zip(expected, places, strict=True)]
     valid = np.array([polygon.is_valid for polygon in expected])
-    assert valid.sum() > 10 and np.array_equal(inside.numpy()[valid], np.stack(within)[valid])
+    assert valid.sum() > 10
     boxes = random_boxes(20 * 60, 9, spread=20) - 6
-    row = torch.arange(20).repeat_interleave(60)
-    touching = shapely.intersects(shapely.polygons(boxes.numpy()), expected[row.numpy()])
-    kept = valid[row.numpy()]
-    assert np.array_equal(polygons.touch_boxes(boxes, row).numpy()[kept], touching[kept])
+    assert_as_shapely(polygons, expected, places, boxes.unflatten(0, (20, 60)), valid)
 
 
 def test_further_parts_are_inside_where_shapely_says_so():
@@ -169,14 +174,8 @@ def test_further_parts_are_inside_where_shapely_says_so():
     made = shapes(points)
     assert all(shapely.equals(shape, wanted) for shape, wanted in zip(made, oracle, strict=True))
     places = torch.rand(12, 800, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 40 - 18
-    inside = polygons.contain(places, torch.arange(12))
-    expected = [shapely.contains_xy(shape, *at.numpy().T) for shape, at in zip(oracle, places, strict=True)]
-    assert np.array_equal(inside.numpy(), np.stack(expected))
     boxes = random_boxes(12 * 100, 9, spread=40) - 18
-    row = torch.arange(12).repeat_interleave(100)
-    touching = shapely.intersects(shapely.polygons(boxes.numpy()), np.array(oracle)[row.numpy()])
-    assert 0.1 < touching.mean() < 0.9
-    assert np.array_equal(polygons.touch_boxes(boxes, row).numpy(), touching)
+    assert_as_shapely(polygons, oracle, places, boxes.unflatten(0, (12, 100)))
 
 
 def test_a_box_within_a_polygon_touches_it_and_so_does_one_around_it():

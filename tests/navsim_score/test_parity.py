@@ -1,12 +1,8 @@
 """Agreement with the official scores of every case in the shared data."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
-from driving_scenes.scene_file import read_scene
 from navsim_score.batch.scene_batch import ExpertPlan
 from navsim_score.columns import COLUMNS
 from navsim_score.scorer import Scorer
@@ -14,20 +10,6 @@ from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
 
 POLICIES = {"non_reactive": LogReplay(), "reactive": Reactive()}
-
-
-@pytest.fixture(scope="module")
-def cases(shared_data):
-    """Scenes, official results and candidates of every case."""
-    files = sorted((shared_data / "driving/cases").glob("*.official.json"))
-    assert files
-    found = []
-    for file in files:
-        official = json.loads(file.read_text())
-        scene = read_scene(Path(str(file).replace(".official.", ".scene.")))
-        poses = torch.tensor([each["poses"] for each in official["trajectories"]], dtype=torch.float64)
-        found.append((scene, official, poses))
-    return found
 
 
 def reference_plan(scene, official):
@@ -56,28 +38,21 @@ def assert_official(found, first, rows, tolerance):
             assert extended == pytest.approx(row[f"epdms_ec{comfort}"], abs=tolerance)
 
 
-def all_rows(cases, name, scorer):
-    """Scores of the cases that have official ones by this policy, and which case starts at which row."""
-    some = [case for case in cases if case[1]["official"].get(name)]
-    scene = torch.repeat_interleave(torch.tensor([len(poses) for _, _, poses in some]))
-    found = scorer(some)(torch.cat([poses for _, _, poses in some]), scene)
-    firsts = [int((scene < i).sum()) for i in range(len(some))]
-    return found, [(first, official, poses) for first, (_, official, poses) in zip(firsts, some, strict=True)]
+def assert_all_official(cases, name, tolerance, plans_of):
+    """Of the cases that have official scores by this policy, scored together."""
+    some = [case for case in cases.values() if case.official["official"].get(name)]
+    scene = torch.repeat_interleave(torch.tensor([len(case.poses) for case in some]))
+    scorer = Scorer([case.scene for case in some], POLICIES[name], plans=plans_of(some))
+    found = scorer(torch.cat([case.poses for case in some]), scene)
+    for i, case in enumerate(some):
+        assert_official(found, int((scene < i).sum()), case.official["official"][name], tolerance)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_scores_are_the_official_ones_given_the_official_plan(cases, name):
-    def scorer(some):
-        scenes, plans = [case[0] for case in some], [reference_plan(scene, official) for scene, official, _ in some]
-        return Scorer(scenes, POLICIES[name], plans=plans)
-
-    found, parts = all_rows(cases, name, scorer)
-    for first, official, _ in parts:
-        assert_official(found, first, official["official"][name], 1e-6)
+def test_scores_are_the_official_ones_given_the_official_plan(official_cases, name):
+    assert_all_official(official_cases, name, 1e-6, lambda some: [reference_plan(c.scene, c.official) for c in some])
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_scores_are_the_official_ones_with_the_own_planner(cases, name):
-    found, parts = all_rows(cases, name, lambda some: Scorer([case[0] for case in some], POLICIES[name]))
-    for first, official, _ in parts:
-        assert_official(found, first, official["official"][name], 1e-5)
+def test_scores_are_the_official_ones_with_the_own_planner(official_cases, name):
+    assert_all_official(official_cases, name, 1e-5, lambda some: None)

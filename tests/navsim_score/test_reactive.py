@@ -1,8 +1,6 @@
 """Reactive traffic: against an oracle that goes one vehicle at a time, with shapely; and official scores."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 
 from driving_scenes.scene import Scene
-from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from navsim_score.batch.scene_batch import SceneBatch
 from navsim_score.expert.pdm_closed import plan
 from navsim_score.geometry import rectangles
@@ -21,8 +18,8 @@ from navsim_score.traffic.idm.rails import find_rails
 from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.traffic.traffic import TrafficRollouts
-from tests.driving_scenes.scenes import agent, straight, straight_road
-from tests.navsim_score.reactive_oracle import worst
+from tests.driving_scenes.scenes import agent, lane, rectangle, road_map, straight, straight_road
+from tests.navsim_score.reactive_oracle import box, worst
 
 RIGHT, LEFT = -1.75, 1.75
 """Of the lanes of `straight_road`."""
@@ -36,7 +33,7 @@ def drive(scenes: list[Scene], poses: Tensor, scene: Tensor | None = None) -> tu
     return Reactive()(batch, states, scene), states
 
 
-def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
+def merge(agents: list[dict[str, Any]], speed: float = 6.0, junction: bool = True) -> Scene:
     """A lane eastward along y = 0 turns left at x = 0, to the north along x = 15, joined by one from below."""
     angles = np.linspace(0, np.pi / 2, 17)
     lines = {
@@ -46,20 +43,14 @@ def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
         "through": ([[15.0, y] for y in range(-10, 16)], True, ["below"], ["north"]),
         "north": ([[15.0, y] for y in range(15, 91, 3)], False, ["turn", "through"], []),
     }
-    lanes, blocks = [], []
-    for name, (line, connector, incoming, outgoing) in lines.items():
+    lanes = []
+    for name, (line, connector, before, after) in lines.items():
         outline = np.array(shapely.LineString(line).buffer(1.75, cap_style="flat").exterior.coords)[:-1].tolist()
-        common = {"id": name, "connector": connector, "polygon": outline, "incoming": incoming, "outgoing": outgoing}
-        limit = 9.0 if name == "north" else None
-        lanes.append({**common, "roadblock": name, "centerline": line, "speed_limit": limit})
-        blocks.append({**common, "lanes": [name]})
-    junction = [[0.0, -10.0], [17.0, -10.0], [17.0, 15.0], [0.0, 15.0]]
-    content = scene_to_json(straight_road(agents, speed=speed)) | {
-        "map": {"roadblocks": blocks, "lanes": lanes, "intersections": [{"id": "junction", "polygon": junction}]},
-        "route": ["east", "turn", "north"],
-    }
-    content["ego"] = [{"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]}]
-    return scene_from_json(content, "merge")
+        lanes.append(lane(name, name, outline, line, connector, 9.0 if name == "north" else None, before, after))
+    areas = [{"id": "junction", "polygon": rectangle(0.0, -10.0, 17.0, 15.0)}] if junction else []
+    ego = [{"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]}]
+    map_and_way = {"map": road_map(lanes, intersections=areas), "route": ["east", "turn", "north"]}
+    return straight_road(agents, speed=speed, ego=ego, **map_and_way)
 
 
 def busy(seed: int) -> Scene:
@@ -115,13 +106,8 @@ def test_speeds_of_traffic():
 
 
 def test_the_lane_ends():
-    fast = straight_road([agent("car", 140.0, LEFT, speed=10.0)])
-    fast = scene_from_json(
-        scene_to_json(fast)
-        | {"ego": [{"t": 0.0, "pose": [60.0, RIGHT, 0.0], "velocity": [8.0, 0.0], "acceleration": [0, 0]}]},
-        "fast",
-    )
-    traffic, _ = drive([fast], straight()[None])
+    ego = [{"t": 0.0, "pose": [60.0, RIGHT, 0.0], "velocity": [8.0, 0.0], "acceleration": [0, 0]}]
+    traffic, _ = drive([straight_road([agent("car", 140.0, LEFT, speed=10.0)], ego=ego)], straight()[None])
     assert float(traffic.poses[0, 0, -1, 0]) == pytest.approx(145.0)
     assert traffic.present[0, 0].all()
 
@@ -155,18 +141,13 @@ def test_who_is_there():
 
 def test_parked_vehicles_give_way():
     # Off the lane, but in the way of the one that drives by; the second one overlaps the first.
-    others = [
-        agent("parked", 50.0, -4.2),
-        agent("also", 52.0, -4.4),
-        agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2)),
-    ]
-    traffic, _ = drive([straight_road(others)], straight(2.0)[None])
-    boxes = [
-        [rectangles.from_boxes(pose, size) for pose in traffic.poses[0, row]]
-        for row, size in enumerate(traffic.sizes[0])
-    ]
+    driver = agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2))
+    scene = straight_road([agent("parked", 50.0, -4.2), agent("also", 52.0, -4.4), driver])
+    traffic, _ = drive([scene], straight(2.0)[None])
     for step in range(1, 41):
-        hit = [bool(rectangles.touch(boxes[row][step], boxes[2][step])) for row in (0, 1)]
+        placed = zip(traffic.poses[0, :, step], traffic.sizes[0], strict=True)
+        boxes = [rectangles.from_boxes(pose, size) for pose, size in placed]
+        hit = [bool(rectangles.touch(boxes[row], boxes[2])) for row in (0, 1)]
         assert bool(traffic.present[0, 0, step]) == (not hit[0])
         assert bool(traffic.present[0, 1, step]) == (hit[0] and not hit[1])
     assert 0 < int(traffic.present[0, 0].sum()) < 41
@@ -181,11 +162,9 @@ def test_limit_of_the_lane_before_stays():
 
 
 def test_connectors_carry_vehicles_inside_of_intersections_alone():
-    scene = merge([agent("a", 15.0, 5.0, math.pi / 2, 5.0)])
-    assert len(find_rails(scene).rails) == 1
-    content = scene_to_json(scene)
-    content["map"]["intersections"] = []
-    assert find_rails(scene_from_json(content, "no junction")).rails == ()
+    there = [agent("a", 15.0, 5.0, math.pi / 2, 5.0)]
+    assert len(find_rails(merge(there)).rails) == 1
+    assert find_rails(merge(there, junction=False)).rails == ()
 
 
 def test_tokens_in_tokens_are_overlooked():
@@ -208,12 +187,8 @@ def test_rectangles_against_shapely():
     def boxes(count: int) -> tuple[Tensor, list[shapely.Polygon]]:
         pose = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 8
         size = torch.rand(count, 2, generator=generator, dtype=torch.float64) * 4
-        found = rectangles.from_boxes(pose, size)
-        corners = []
-        for x, y, c, s, length, width in found.tolist():
-            signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
-            corners.append([(x + a * length * c - b * width * s, y + a * length * s + b * width * c) for a, b in signs])
-        return found, [shapely.Polygon(corner) for corner in corners]
+        polygons = [box(*one) for one in zip(pose.numpy(), *size.T.tolist(), strict=True)]
+        return rectangles.from_boxes(pose, size), polygons
 
     (a, first), (b, second) = boxes(500), boxes(500)
     distances = [one.distance(other) for one, other in zip(first, second, strict=True)]
@@ -224,24 +199,12 @@ def test_rectangles_against_shapely():
     torch.testing.assert_close(rectangles.vertical_extent(a), heights)
 
 
-# Real and official data
-
-
-def candidates(file: Path, kind: str) -> Tensor:
-    """``[R, 8, 3]`` that belong to a file of a case."""
-    rows = json.loads(Path(str(file).replace(kind, ".trajs.")).read_text())["trajectories"]
-    return torch.tensor([row["poses"] for row in rows], dtype=torch.float64)
-
-
 @pytest.mark.slow
-def test_real_scenes_drive_as_one_by_one(shared_data: Path):
-    files = sorted((shared_data / "driving" / "cases").glob("*.scene.json"))
-    for file in files:
-        scene = read_scene(file)
-        poses = candidates(file, ".scene.")[::9]
-        traffic, states = drive([scene], poses)
+def test_real_scenes_drive_as_one_by_one(official_cases):
+    for case in official_cases.values():
+        traffic, states = drive([case.scene], case.poses[::9])
         for row in range(len(states)):
-            assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
+            assert worst(case.scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
 
 
 def test_a_slow_vehicle_in_an_intersection_is_not_parked():

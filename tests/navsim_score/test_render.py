@@ -6,10 +6,11 @@ import torch
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from driving_scenes.generator.rigid_motion import moved
 from navsim_score.render import style
 from navsim_score.render.draw import draw
 from navsim_score.scorer import Scorer
-from tests.driving_scenes.scenes import agent, moved, straight, straight_road
+from tests.driving_scenes.scenes import agent, straight, straight_road
 
 TO_THE_SIDE = straight(left=-3.0)
 
@@ -27,20 +28,15 @@ def texts(axes):
 
 def boxes(axes, color):
     """Filled polygons of a color, as ``[n, 4 or more, 2]`` in the picture's frame."""
-    return [
-        path.vertices
-        for part in axes.collections
-        if isinstance(part, PolyCollection)
-        and len(part.get_facecolor())
-        and np.allclose(part.get_facecolor()[0], color)
-        for path in part.get_paths()
-    ]
+    parts = [part for part in axes.collections if isinstance(part, PolyCollection) and len(part.get_facecolor())]
+    filled = [part for part in parts if np.allclose(part.get_facecolor()[0], color)]
+    return [path.vertices for part in filled for path in part.get_paths()]
 
 
 def test_the_ego_looks_up_wherever_the_scene_lies():
     scene = straight_road([agent("other", 20.0, 1.75, size=(4.0, 2.0))])
-    for pose in ((0.0, 0.0, 0.0), (500.0, -300.0, 2.0)):
-        figure, _ = picture(moved(scene, *pose), [straight()])
+    for motion in ((0.0, (0.0, 0.0)), (2.0, (500.0, -300.0))):
+        figure, _ = picture(moved(scene, *motion), [straight()])
         axes, beside = figure.axes
         # The other is 20 m ahead and 3.5 m to the left.
         [box] = boxes(axes, to_rgba(style.AGENTS["vehicle"]))
@@ -53,9 +49,8 @@ def test_the_ego_looks_up_wherever_the_scene_lies():
 
 def test_candidates_are_told_by_score_and_marked_where_they_violate():
     scene = straight_road([agent("parked", 30.0, -1.75)])
-    figure, scores = picture(
-        scene, [straight(acceleration=-3.0), straight(), TO_THE_SIDE], tags=["brake", None, "side"]
-    )
+    plans = [straight(acceleration=-3.0), straight(), TO_THE_SIDE]
+    figure, scores = picture(scene, plans, tags=["brake", None, "side"])
     axes, beside = figure.axes
     listed = texts(beside)
     assert listed.index("0  brake") < listed.index("1")
@@ -67,10 +62,8 @@ def test_candidates_are_told_by_score_and_marked_where_they_violate():
             # A mark of its kind is near the ego's center of that time, and its time is in the list.
             kinds = [line for line in axes.lines if line.get_marker() == style.MARKS[short]]
             x, y = scores.states[row, step, :2].tolist()
-            assert any(
-                abs(line.get_ydata()[0] - (x + 1.461)) < 0.3 and abs(line.get_xdata()[0] + y + 1.75) < 4
-                for line in kinds
-            )
+            places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in kinds]
+            assert any(abs(ahead - (x + 1.461)) < 0.3 and abs(aside + y + 1.75) < 4 for aside, ahead in places)
             assert any(f"{short} {step / 10:.1f}" in text for text in listed)
     assert int(scores.steps["no_at_fault_collisions"][1]) > 0
     assert int(scores.steps["drivable_area_compliance"][2]) > 0

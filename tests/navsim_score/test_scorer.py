@@ -93,12 +93,8 @@ def test_a_map_without_anything_drivable_near():
 @pytest.mark.parametrize(
     ("shape", "scene"),
     [
-        ((2, 8), [0, 0]),
-        ((2, 8, 2), [0, 0]),
-        ((2, 0, 3), [0, 0]),
-        ((2, 8, 3), [0]),
-        ((2, 8, 3), [0, 1]),
-        ((2, 8, 3), [-1, 0]),
+        *((shape, [0, 0]) for shape in ((2, 8), (2, 8, 2), (2, 0, 3))),
+        *(((2, 8, 3), scene) for scene in ([0], [0, 1], [-1, 0])),
     ],
 )
 def test_other_shapes_and_scenes_are_refused(shape, scene):

@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import torch
 
 from driving_scenes.errors import InputError
 from driving_scenes.generator import GeneratedScenes
-from driving_scenes.scene_file import read_scene, write_scene
+from driving_scenes.scene_file import write_scene
 from navsim_score.__main__ import main
 from navsim_score.columns import COLUMNS
-from navsim_score.provenance import Provenance, scorer_version
+from navsim_score.provenance import scorer_version
 from navsim_score.scorer import Scorer
 from navsim_score.scoring.comfort import extended_comfort
 from navsim_score.signals import NAMES, NavsimSignals
@@ -22,12 +23,12 @@ from navsim_score.store import preparing, store
 from navsim_score.store.joined import joined
 from navsim_score.store.preparing import of_metric_cache, prepared
 from navsim_score.store.store import RECORDS, Store, write_store
-from tests.navsim_score.devkit_scenes import candidates, scenes
+from tests import refusals
+from tests.navsim_score.devkit_scenes import MADE, candidates, scenes, store_of
 from tests.navsim_score.test_drop_in import cache_of
 from tests.navsim_score.test_parity import reference_plan
 
 OFFICIAL = json.loads((Path(__file__).parent / "devkit_rows.json").read_text())["scenes"]
-MADE = Provenance("hand-made scenes", None, scorer_version(), "")
 EXACT = [name for name in COLUMNS if name != "ego_progress"]
 """Products of matrices round by the number of rows, which moves progress by some 1e-15."""
 
@@ -36,7 +37,7 @@ EXACT = [name for name in COLUMNS if name != "ego_progress"]
 def stored(tmp_path_factory):
     """A store of the hand-made scenes, by their keys as tokens."""
     folder = tmp_path_factory.mktemp("stored")
-    write_store(folder, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    store_of(folder, scenes())
     return folder
 
 
@@ -82,30 +83,31 @@ def test_a_batch_has_each_scenes_own_scores_and_the_devkits_rows(stored):
     assert unfiltered.dialect == "EPDMS without human filter, one stage, LogReplay"
 
 
-def test_recorded_official_scores_come_from_a_store(shared_data, tmp_path):
-    cases = {}
-    for file in sorted((shared_data / "driving/cases").glob("*.official.json")):
-        official = json.loads(file.read_text())
-        if official["official"].get("non_reactive"):
-            cases[file.name] = (read_scene(str(file).replace(".official.", ".scene.")), official)
+def test_recorded_official_scores_come_from_a_store(official_cases, tmp_path):
+    cases = {name: case for name, case in official_cases.items() if case.official["official"].get("non_reactive")}
     assert cases
-    made = (prepared(scene, reference_plan(scene, official), name) for name, (scene, official) in cases.items())
+    made = (prepared(case.scene, reference_plan(*case[:2]), name) for name, case in cases.items())
     write_store(tmp_path, made, MADE)
     signals = NavsimSignals(tmp_path)
-    for name, (_, official) in cases.items():
-        poses = torch.tensor([each["poses"] for each in official["trajectories"]], dtype=torch.float64)
-        found = signals(poses[None], [name])
-        for place, row in enumerate(official["official"]["non_reactive"]):
+    for name, case in cases.items():
+        found = signals(case.poses[None], [name])
+        for place, row in enumerate(case.official["official"]["non_reactive"]):
             for column in COLUMNS:
                 near = 1e-6 if column == "ego_progress" else 0
                 assert found[NAMES[column]][0, place].item() == pytest.approx(row[column], abs=near, rel=0), column
             assert found["epdms"][0, place].item() == pytest.approx(row["epdms_wo_ec"], abs=1e-6)
 
 
-def test_extended_comfort_is_that_of_pairs_of_frames(tmp_path):
+@pytest.fixture(scope="module")
+def pair():
+    """A scene and the next frame."""
     made = GeneratedScenes(seed=3)
-    before, after = made.scenes("test")[0], made.next_frames("test")[0]
-    write_store(tmp_path, map(prepared, (before, after)), MADE)
+    return made.scenes("test")[0], made.next_frames("test")[0]
+
+
+def test_extended_comfort_is_that_of_pairs_of_frames(pair, tmp_path):
+    before, after = pair
+    write_store(tmp_path, map(prepared, pair), MADE)
     poses = torch.stack([before.human, after.human])[:, None].repeat(1, 3, 1, 1)
     poses[0, 1] *= 0.3  # another drive
     poses[0, 2] = torch.nan  # malformed, so candidate 2 has no pair
@@ -128,10 +130,9 @@ def test_extended_comfort_is_that_of_pairs_of_frames(tmp_path):
     assert torch.equal(both["EC"][:, :2], expected.expand(2, -1)) and both["EC"][:, 2].isnan().all()
 
 
-def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(tmp_path):
-    made = GeneratedScenes(seed=3)
-    before, after = made.scenes("test")[0], made.next_frames("test")[0]
-    write_store(tmp_path, map(prepared, (before, after)), MADE)
+def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(pair, tmp_path):
+    before, after = pair
+    write_store(tmp_path, map(prepared, pair), MADE)
     first, second = before.name, after.name
     good, other, later = before.human[None], before.human[None] * 0.3, after.human[None]
     both = NavsimSignals(tmp_path, both_frames=True)
@@ -180,7 +181,7 @@ def test_a_scene_is_opened_once_and_its_numbers_stay_in_the_map(stored, monkeypa
 def test_scores_tell_where_they_come_from(stored, tmp_path):
     found = NavsimSignals(stored)(candidates()[None], ["late"])
     assert found.provenance.source == "hand-made scenes" and found.provenance.scorer == scorer_version()
-    again = write_store(tmp_path, (prepared(scene, name=name) for name, scene in scenes().items()), MADE)
+    again = store_of(tmp_path, scenes())
     assert again == found.provenance  # the digest is of the contents
     other = write_store(tmp_path, [prepared(scenes()["late"])], MADE)
     assert other.digest != again.digest
@@ -188,9 +189,8 @@ def test_scores_tell_where_they_come_from(stored, tmp_path):
 
 def test_the_digest_is_of_names_and_pairs_too(tmp_path):
     two = [prepared(scenes()[name], name=name) for name in ("late", "cones")]
-    swapped = [
-        (replace(entry, name=other.name), content) for (entry, content), (other, _) in zip(two, two[::-1], strict=True)
-    ]
+    others = [entry.name for entry, _ in two[::-1]]
+    swapped = [(replace(entry, name=name), content) for (entry, content), name in zip(two, others, strict=True)]
     paired = [two[0], (replace(two[1][0], previous="late"), two[1][1])]
     digests = {write_store(tmp_path, made, MADE).digest for made in (two, swapped, paired)}
     assert len(digests) == 3
@@ -225,8 +225,7 @@ def test_metric_caches_are_stored_by_token_and_paired_by_log_and_time(tmp_path, 
     write_store(tmp_path / "store", map(of_metric_cache, paths), MADE)
     signals = NavsimSignals(tmp_path / "store")
     previous = {name: signals.store.entry(name).previous for name in caches}
-    none = dict.fromkeys(times)
-    assert previous == none | {"next": "now", "near": "far"}
+    assert previous == dict.fromkeys(times) | {"next": "now", "near": "far"}
     assert signals.store.entry("now").log == "a_log"
     found = signals(candidates()[None], ["now"])
     alone = Scorer([scenes()["human_hits"]])(candidates(), torch.zeros(4, dtype=torch.int64))
@@ -242,21 +241,18 @@ def test_the_command_stores_scene_files_and_tells_damaged_ones(tmp_path, capsys)
     told = capsys.readouterr()
     assert "Wrote 2 scenes" in told.out and "digest" in told.out
     assert "1 of 3 files could not be stored" in told.err and told.err.count("broken.scene.json") == 1
-    signals = NavsimSignals(tmp_path / "store")
-    assert set(signals.store.entries) == {"late", "cones"}
+    assert set(Store(tmp_path / "store").entries) == {"late", "cones"}
     assert main(["store", "--caches", str(tmp_path), "--out", str(tmp_path / "store")]) == 2
     assert "Expected --allow-pickles" in capsys.readouterr().err
 
 
-def test_scene_files_name_the_frame_before_by_file_or_scene(tmp_path):
-    made = GeneratedScenes(seed=3)
-    before, after = made.scenes("test")[0], made.next_frames("test")[0]
+def test_scene_files_name_the_frame_before_by_file_or_scene(pair, tmp_path):
+    before, after = pair
     for named in ("first", before.name):
         write_scene(before, tmp_path / "first.scene.json")
         write_scene(replace(after, previous=named), tmp_path / "second.scene.json")
         assert main(["store", "--scenes", str(tmp_path), "--out", str(tmp_path / "store")]) == 0
-        opened = Store(tmp_path / "store")
-        assert opened.entry(after.name).previous == before.name
+        assert Store(tmp_path / "store").entry(after.name).previous == before.name
     # A name that two folders' files share names no file.
     copies = [(replace(prepared(before)[0], name=name, file="same"), prepared(before)[1]) for name in ("a", "b")]
     entry, content = prepared(after)
@@ -301,12 +297,7 @@ def test_each_worker_has_one_thread(monkeypatch):
 
 
 def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
-    def refused(call, *arguments):
-        with pytest.raises(InputError) as caught:
-            call(*arguments)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
+    refused = partial(refusals.refused, kind=InputError)
     assert "navsim_score store" in refused(Store, tmp_path)
     two = [prepared(scenes()["late"], name="same")] * 2
     assert "'same' twice; nothing was stored" in refused(write_store, tmp_path, two, MADE)
@@ -334,9 +325,7 @@ def test_unusable_stores_and_calls_are_told_in_one_line(stored, tmp_path):
 @pytest.mark.parametrize(("apart", "paired"), [(0.0, False), (0.55, True), (0.5501, False)])
 def test_a_pair_of_frames_is_at_most_the_devkits_seconds_apart(tmp_path, apart, paired):
     entry, content = prepared(scenes()["late"], name="before")
-    made = [
-        (replace(entry, name=name, log="a", seconds=seconds), content)
-        for name, seconds in (("before", 0.0), ("after", apart))
-    ]
+    frames = {"before": 0.0, "after": apart}
+    made = [(replace(entry, name=name, log="a", seconds=at), content) for name, at in frames.items()]
     write_store(tmp_path, made, MADE)
     assert Store(tmp_path).entry("after").previous == ("before" if paired else None)

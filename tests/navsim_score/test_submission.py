@@ -3,25 +3,24 @@
 import csv
 import importlib.util
 import io
-import json
 import os
 import pickle
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
 from driving_scenes.errors import InputError
-from driving_scenes.scene_file import scene_to_json
-from navsim_score.command import main
 from navsim_score.command.submission import Authors, read_submission, write_submission
-from tests.driving_scenes.scenes import agent, straight, straight_road
+from tests.driving_scenes.fake_devkit import install_modules
+from tests.driving_scenes.scenes import straight
+from tests.navsim_score.test_command import ROAD, score, write
 
 AUTHORS = Authors("a", "b, c", "d@e.f", "g", "h")
+KEYS = ("team_name", "authors", "email", "institution", "country / region")
 SLOW, FAST = straight(), straight(acceleration=1.0)
 TEN_HERTZ = torch.stack([torch.linspace(0.5, 20, 40), torch.zeros(40), torch.zeros(40)], 1).double()
 
@@ -50,29 +49,19 @@ class Trajectory:
 @pytest.fixture
 def devkit(monkeypatch):
     """The modules that the devkit's pickles name."""
-    for path, kind in (
-        ("navsim.common.dataclasses", Trajectory),
-        ("nuplan.planning.simulation.trajectory.trajectory_sampling", TrajectorySampling),
-    ):
-        parts = path.split(".")
-        for end in range(1, len(parts) + 1):
-            name = ".".join(parts[:end])
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        setattr(sys.modules[path], kind.__name__, kind)
+    kinds = {
+        "navsim.common.dataclasses": Trajectory,
+        "nuplan.planning.simulation.trajectory.trajectory_sampling": TrajectorySampling,
+    }
+    install_modules(monkeypatch, {path: {kind.__name__: kind} for path, kind in kinds.items()})
+    for path, kind in kinds.items():
         monkeypatch.setattr(kind, "__module__", path)
 
 
-def official(first, second=None):
+def official(first, second):
     """What `run_create_submission_pickle.py` dumps."""
-    return {
-        "team_name": "a",
-        "authors": "b",
-        "email": "c",
-        "institution": "d",
-        "country / region": "e",
-        "first_stage_predictions": [first],
-        "second_stage_predictions": [second or {}],
-    }
+    about = dict(zip(KEYS, "abcde", strict=True))
+    return about | {"first_stage_predictions": [first], "second_stage_predictions": [second]}
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
@@ -127,8 +116,7 @@ class Forged:
         "text",
     ],
 )
-def test_nothing_else_is_read_or_run(tmp_path, monkeypatch, content):
-    monkeypatch.chdir(tmp_path)
+def test_nothing_else_is_read_or_run(folder, content):
     Path("submission.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(InputError, match="to be a submission of the devkit"):
         read_submission("submission.pkl")
@@ -148,8 +136,7 @@ def test_the_devkit_reads_what_is_written(tmp_path, request):
     if importlib.util.find_spec("navsim") is None:
         request.getfixturevalue("devkit")
     content = pickle.loads(path.read_bytes())
-    keys = ("team_name", "authors", "email", "institution", "country / region")
-    assert tuple(content[key] for key in keys) == ("a", "b, c", "d@e.f", "g", "h")
+    assert tuple(content[key] for key in KEYS) == ("a", "b, c", "d@e.f", "g", "h")
     [first], [second] = content["first_stage_predictions"], content["second_stage_predictions"]
     for plans, poses, interval in ((first, SLOW, 0.5), (second, TEN_HERTZ, 0.1)):
         [trajectory] = plans.values()
@@ -181,15 +168,11 @@ def test_a_submission_is_whole_and_in_the_egos_frame(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_scores_submissions_and_tables(tmp_path, monkeypatch):
+def test_the_command_scores_submissions_and_tables(folder):
     """As it scores the same plans in its own files, at 2 and at 10 Hz; failed plans count as 0, or are dropped."""
-    monkeypatch.chdir(tmp_path)
     plans = {"a": SLOW, "b": FAST, "c": TEN_HERTZ}
-    for name in plans:
-        scene = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
-        Path(f"{name}.scene.json").write_text(json.dumps(scene_to_json(scene) | {"name": name}))
-        rounded = plans[name].float().double().tolist()
-        Path(f"{name}.trajs.json").write_text(json.dumps({"trajectories": [{"poses": rounded}]}))
+    for name, plan in plans.items():
+        write(name, ROAD, [{"poses": plan.float().double().tolist()}], name=name)
     write_submission("submission.pkl", AUTHORS, plans, {})
     with open("plans.csv", "w", newline="") as file:
         rows = csv.writer(file)
@@ -197,27 +180,20 @@ def test_the_command_scores_submissions_and_tables(tmp_path, monkeypatch):
         rows.writerows([name, *pose] for name, plan in plans.items() for pose in plan.float().double().tolist())
     scores = []
     for trajectories in (".", "submission.pkl", "plans.csv"):
-        main(["--scenes", ".", "--trajectories", trajectories, "--dialect", "epdms_valid"])
-        scores.append(json.loads(Path("scores.json").read_text()))
+        scores.append(score("--trajectories", trajectories, "--dialect", "epdms_valid"))
     assert list(scores[0]) == list(plans)
     assert scores[0] == scores[1] == scores[2]
     assert all(row["valid"] for rows in scores[0].values() for row in rows)
 
-    Path("b.trajs.json").write_text(json.dumps({"trajectories": [{"poses": [[0, 0, 0]]}]}))
-    main(["--scenes", ".", "--trajectories", ".", "--dialect", "epdms_valid"])
-    [row] = json.loads(Path("scores.json").read_text())["b"]
+    write("b", ROAD, [{"poses": [[0, 0, 0]]}], name="b")
+    [row] = score("--dialect", "epdms_valid")["b"]
     assert row["scores"] == {"EPDMS, one stage, LogReplay": 0.0, "EPDMS of valid rows, one stage, LogReplay": None}
 
 
-def test_means_of_valid_rows(tmp_path, monkeypatch, capsys):
+def test_means_of_valid_rows(folder, capsys):
     """The devkit's mean of one stage, a pandas mean that skips failed rows."""
-    monkeypatch.chdir(tmp_path)
-    scene = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
-    Path("a.scene.json").write_text(json.dumps(scene_to_json(scene)))
-    plans = [{"poses": SLOW.tolist()}, {"poses": []}, {"poses": FAST.tolist()}]
-    Path("a.trajs.json").write_text(json.dumps({"trajectories": plans}))
-    main(["--scenes", ".", "--trajectories", ".", "--dialect", "epdms_valid"])
-    totals = [row["epdms"] for row in json.loads(Path("scores.json").read_text())["a"]]
+    write("a", ROAD, [{"poses": SLOW.tolist()}, {"poses": []}, {"poses": FAST.tolist()}])
+    totals = [row["epdms"] for row in score("--dialect", "epdms_valid")["a"]]
     printed = " ".join(capsys.readouterr().out.split())
     assert f"EPDMS, one stage, LogReplay: mean {sum(totals) / 3:.4f} of 3 rows" in printed
     assert f"EPDMS of valid rows, one stage, LogReplay: mean {sum(totals) / 2:.4f} of 2 rows" in printed

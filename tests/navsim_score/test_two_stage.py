@@ -39,19 +39,10 @@ def test_without_a_near_follow_up_all_count_the_same(distance, uniform):
 def drive(number, values, follows=None, start=(0.0, 0.0), ends=None, valid=None, ade=math.nan):
     """One whose sub-scores are all the same: its EPDMS is the fifth power."""
     count = len(values)
-    column = torch.tensor(values, dtype=torch.float64)
-    return Drive(
-        number,
-        follows,
-        f"scene {number} after {follows}",
-        None,
-        (),
-        torch.tensor(start, dtype=torch.float64),
-        torch.tensor(ends or [(0.0, 0.0)] * count, dtype=torch.float64),
-        torch.tensor(valid or [True] * count),
-        dict.fromkeys(COLUMNS, column) | {"ade": torch.full((count,), ade, dtype=torch.float64)},
-        None,
-    )
+    columns = dict.fromkeys(COLUMNS, tensor(values)) | {"ade": torch.full((count,), ade, dtype=torch.float64)}
+    ends, valid = tensor(ends or [(0.0, 0.0)] * count), torch.tensor(valid or [True] * count)
+    name = f"scene {number} after {follows}"
+    return Drive(number, follows, name, None, (), tensor(start), ends, valid, columns, None)
 
 
 def test_one_stage_by_hand():

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
+from tests.quiet import QUIET
 from tests.test_resume import assert_same_state
 
 QUICK = shlex.split(
-    "--trainer.limit_val_batches=0 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    "--callbacks.initial_rates=null --data.prompts_per_update=4 --model.sampler.max_new_tokens=32"
+    f"{QUIET} --trainer.limit_val_batches=0 --callbacks.initial_rates=null --data.prompts_per_update=4 "
+    "--model.sampler.max_new_tokens=32"
 )
 
 

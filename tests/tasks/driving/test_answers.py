@@ -29,24 +29,13 @@ def test_well_formed(text, points):
     assert TWO.read(text).tolist() == points
 
 
+SECOND = ("[6.6]", "[x,1.4]", "[6.6,1.4", "[nan,1.4]", "[6.6,1e999]", f"[{REACH + 1},0]", "[1_0,1.4]", "[٦,1.4]")
+SECOND += ("[6.6,1.4], [9,9]", "[6.6,\N{MINUS SIGN}1.4]", f"[{'0' * 100},1.4]")
+"""What is no second waypoint, or more than that."""
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[3.0,0.2]",
-        "[3.0,0.2], [6.6,1.4], [9,9]",
-        "[3.0,0.2], [6.6]",
-        "[3.0,0.2], [x,1.4]",
-        "(soon) [3.0,0.2], [6.6,1.4]",
-        "[3.0,0.2], [6.6,1.4",
-        "[3.0,0.2], [nan,1.4]",
-        "[3.0,0.2], [6.6,1e999]",
-        f"[3.0,0.2], [{REACH + 1},0]",
-        "[3.0,0.2], [6.6,\N{MINUS SIGN}1.4]",
-        "[3.0,0.2], [٦,1.4]",
-        "[3.0,0.2], [1_0,1.4]",
-        "[3.0,0.2], [" + "0" * 100 + ",1.4]",
-    ],
+    "text", ["", "[3.0,0.2]", "(soon) [3.0,0.2], [6.6,1.4]", *(f"[3.0,0.2], {second}" for second in SECOND)]
 )
 def test_malformed(text):
     assert TWO.read(text) is None

@@ -80,9 +80,8 @@ def test_the_shipped_model_is_small_and_of_this_shape(shipped, fresh):
 
 def test_the_shipped_model_looks_at_its_images(shipped):
     """What sensible humans do is likelier with the images of their scene than with those of another one."""
-    data = NavsimDemonstrationsDataModule(
-        24, GeneratedScenes(seed=3), FORM, human=True, train_prompts=24, thoughts=Observations()
-    )
+    options = {"human": True, "train_prompts": 24, "thoughts": Observations()}
+    data = NavsimDemonstrationsDataModule(24, GeneratedScenes(seed=3), FORM, **options)
     prompts = next(iter(data.train_dataloader()))
     chats, others = prompts.columns["prompt"], copy.deepcopy(prompts.columns["prompt"])
     for chat, source in zip(others, [chats[-1], *chats[:-1]], strict=True):

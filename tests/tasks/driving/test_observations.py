@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from driving_scenes.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.moving_observations import MovingObservations
 from lightning_cgrpo.tasks.driving.observations import Observations
-from lightning_cgrpo.tasks.driving.thoughts import thought_first
 from tests.driving_scenes.scenes import agent, straight_road
 
 TEXT = re.compile(
@@ -74,14 +72,6 @@ def test_who_is_ahead_is_an_agent_at_that_distance(scenes, said):
     assert found > 5
 
 
-def test_answers_with_observations_can_be_read(scenes):
-    form = AnswerFormat()
-    for scene in scenes[:10]:
-        trajectory = form.write(scene.human, 0.5)
-        answer = thought_first(Observations()(scene), trajectory)
-        assert form.read(answer).tolist() == form.read(trajectory).tolist()
-
-
 def test_an_empty_road_has_nobody_ahead():
     assert "Ahead: none." in Observations()(straight_road([]))
 
@@ -105,10 +95,8 @@ def test_moving_observations_say_who_is_and_who_comes_into_the_lane(one, words):
 
 def test_moving_observations_say_the_rest_as_observations_do(scenes):
     for scene in scenes[:10]:
-        [before, after] = (
-            re.sub(r"Ahead: .*?Light", "Light", kind(scene)) for kind in (Observations(), MovingObservations())
-        )
-        assert before == after
+        said = Observations()(scene), MovingObservations()(scene)
+        assert len({re.sub(r"Ahead: .*?Light", "Light", text) for text in said}) == 1
 
 
 def test_the_first_to_come_and_the_nearest_ahead_are_named():

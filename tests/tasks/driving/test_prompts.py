@@ -8,10 +8,11 @@ import torch
 
 from driving_scenes.cameras.camera_views import CameraViews
 from driving_scenes.generator import GeneratedScenes
+from driving_scenes.generator.rigid_motion import moved
 from driving_scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
-from tests.driving_scenes.scenes import crossing, moved, straight_road
+from tests.driving_scenes.scenes import crossing, straight_road
 
 PLAIN = PromptFormat(system=False)
 
@@ -41,12 +42,10 @@ def test_images_come_in_the_documented_order():
 
 
 def test_the_state_as_text():
+    motion = {"velocity": [8.0, -0.04], "acceleration": [-1.26, 0.04]}
     scene = straight_road(
         intent="left",
-        ego=[
-            {"t": t, "pose": [8 * t, -1.75, 0.0], "velocity": [8.0, -0.04], "acceleration": [-1.26, 0.04]}
-            for t in (-1.5, -1.0, -0.5, 0.0)
-        ],
+        ego=[{"t": t, "pose": [8 * t, -1.75, 0.0], **motion} for t in (-1.5, -1.0, -0.5, 0.0)],
     )
     assert state(scene) == (
         "Intent: go left.\n"
@@ -61,9 +60,8 @@ def test_the_state_as_text():
 
 
 def test_format_is_configuration():
-    form = PromptFormat(
-        frames=2, frame_interval=1.0, cameras=("CAM_F0",), height=16, width=40, answer=AnswerFormat(8, 0.5)
-    )
+    images = {"frames": 2, "frame_interval": 1.0, "cameras": ("CAM_F0",), "height": 16, "width": 40}
+    form = PromptFormat(**images, answer=AnswerFormat(8, 0.5))
     system, user = messages(crossing(), form)
     assert [part.get("text", "").partition("\n")[0] for part in user["content"]] == [
         "front view, t=-1.0s", "", "front view, t=0.0s", "", "Intent: go straight."
@@ -87,7 +85,7 @@ def test_history_is_smooth_and_in_the_egos_frame():
     scene = replace(scene, ego=replace(scene.ego, times=times, poses=poses))
     at = 0.4 * np.arange(-6, 1) / 4
     expected = np.stack([20 * np.sin(at), 20 * (1 - np.cos(at))], 1)
-    for place in (scene, moved(scene, 300.0, -40.0, 2.0)):
+    for place in (scene, moved(scene, 2.0, (300.0, -40.0))):
         np.testing.assert_allclose(history(place), expected, atol=0.06)
         np.testing.assert_allclose(history(place)[::2], expected[::2], atol=1e-9)
 
@@ -120,12 +118,8 @@ def test_a_prompt_says_nothing_of_the_future():
     later = agents.times > 0
     states = agents.states.clone()
     states[:, later] += 5.0
-    other = replace(
-        scene,
-        human=None,
-        pdm_trajectory=torch.zeros(41, 3),
-        agents=replace(agents, states=states, seen=agents.seen | later),
-    )
+    agents = replace(agents, states=states, seen=agents.seen | later)
+    other = replace(scene, human=None, pdm_trajectory=torch.zeros(41, 3), agents=agents)
     for part, same in zip(parts(other), parts(scene), strict=True):
         assert part.get("text") == same.get("text")
         np.testing.assert_array_equal(part.get("image", 0), same.get("image", 0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from driving_scenes.generator import GeneratedScenes
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.columns import MULTIPLIERS, WEIGHTS
@@ -14,27 +14,18 @@ from navsim_score.expert.pdm_closed import plan
 from navsim_score.scorer import Scorer
 from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.reactive import Reactive
+from tests.answered import answered
 from tests.driving_scenes.scenes import agent, crossing, straight, straight_road
 
 MALFORMED = "I would rather walk."
 
 
-def answered(scenes, texts):
-    """B scenes with G texts each."""
-    shape = (len(texts), len(texts[0]))
-    prompts = PromptGroups(torch.arange(len(scenes)), {"prompt": ["?"] * len(scenes), "scene": list(scenes)})
-    mask = torch.ones(*shape, 3, dtype=torch.bool)
-    rollouts = Rollouts(
-        torch.zeros(*shape, 3, dtype=torch.int64),
-        mask,
-        {},
-        info={"text": texts, "truncated": torch.zeros(shape, dtype=torch.bool)},
-    )
-    return prompts, rollouts
+def given(scenes):
+    return PromptGroups(torch.arange(len(scenes)), {"prompt": ["?"] * len(scenes), "scene": list(scenes)})
 
 
 def signals(scenes, texts, **options):
-    found = DrivingTask(**options).score(*answered(scenes, texts))
+    found = DrivingTask(**options).score(given(scenes), answered(texts))
     assert found.keys() == DrivingTask.signals.keys()
     for name, signal in found.items():
         assert signal.value.shape == (len(texts), len(texts[0]))
@@ -55,10 +46,8 @@ def test_answers_score_as_their_trajectories():
     source = GeneratedScenes(0).scenes("train")
     scenes = [source[index] for index in range(4)]
     answer = AnswerFormat()
-    texts = [
-        [answer.write(scene.human, 0.5), MALFORMED, answer.write(1.4 * scene.human, 0.5), written(scene)]
-        for scene in scenes
-    ]
+    drives = [[answer.write(factor * scene.human, 0.5) for factor in (1, 1.4)] for scene in scenes]
+    texts = [[human, MALFORMED, faster, written(scene)] for scene, (human, faster) in zip(scenes, drives, strict=True)]
     found = signals(scenes, texts)
     for b, scene in enumerate(scenes):
         for g in (0, 2, 3):
@@ -110,10 +99,9 @@ def test_extended_comfort_of_pairs_of_frames():
 def test_half_of_a_violation_counts_as_one():
     """Hitting a cone: NC is 0.5."""
     scene = straight_road([agent("cone", 20.0, -1.75, kind="traffic_cone", size=(0.4, 0.4))])
-    whole, half = (
-        signals([scene], [[written(scene), MALFORMED]], fractional=fractional)["no_at_fault_collisions"]
-        for fractional in (False, True)
-    )
+    texts = [[written(scene), MALFORMED]]
+    both = (signals([scene], texts, fractional=fractional) for fractional in (False, True))
+    whole, half = (found["no_at_fault_collisions"] for found in both)
     assert whole.value.tolist() == [[0, 0]]
     assert half.value.tolist() == [[0.5, 0]]
     for found in (whole, half):
@@ -134,7 +122,7 @@ def test_displacement_from_the_human():
 def test_the_given_plan_is_the_expert_s():
     """Progress is relative to the plan's, which is only made without a given plan."""
     scenes = [straight_road(), crossing()]
-    prompts, rollouts = answered(scenes, [[written(scenes[0])]] * 2)
+    prompts, rollouts = given(scenes), answered([[written(scenes[0])]] * 2)
     made = DrivingTask().score(prompts, rollouts)["ego_progress"].value
     plans = plan(scenes)
     prompts.columns["plan"] = plans
@@ -152,14 +140,12 @@ def test_traffic_and_human_filter_are_chosen():
     parked = agent("parked", 20.0, -1.75)
     scenes = [replace(straight_road([stopping]), human=None), straight_road([parked])]
     texts = [[written(scene)] for scene in scenes]
-    complied = [
-        signals(scenes, texts, **options)["no_at_fault_collisions"].value[:, 0].tolist()
-        for options in (
-            {},
-            {"traffic": LogReplay()},
-            {"traffic": Reactive()},
-            {"human_filter": True},
-            {"traffic": Reactive(), "human_filter": True},
-        )
-    ]
-    assert complied == [[0, 0], [0, 0], [1, 0], [0, 1], [1, 1]]
+    for options, complied in (
+        ({}, [0, 0]),
+        ({"traffic": LogReplay()}, [0, 0]),
+        ({"traffic": Reactive()}, [1, 0]),
+        ({"human_filter": True}, [0, 1]),
+        ({"traffic": Reactive(), "human_filter": True}, [1, 1]),
+    ):
+        found = signals(scenes, texts, **options)["no_at_fault_collisions"]
+        assert found.value[:, 0].tolist() == complied, options

@@ -62,9 +62,8 @@ def test_padding_is_no_matter(family, pad, tmp_path):
     """Of chats and of texts, which end with the token that pads them, whatever else is in the batch."""
     tokenizer, model = write(tmp_path, family, pad)
     prompts, answers = ["How many?", "Tom has 3 apples and buys 4 more.", "So"], [" 7", " He has 7 apples now.", " 8"]
-    chats = [
-        [[{"role": role, "content": text}] for text in of] for role, of in (("user", prompts), ("assistant", answers))
-    ]
+    by_role = {"user": prompts, "assistant": answers}
+    chats = [[[{"role": role, "content": text}] for text in texts] for role, texts in by_role.items()]
     for asked, said in ((prompts, answers), chats):
         expected = []
         for prompt, answer in zip(asked, said, strict=True):
@@ -95,9 +94,8 @@ def test_a_models_own_code_is_never_run(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     classes = {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": classes}))
-    (tmp_path / "own.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom transformers import LlamaConfig as Own\n"
-    )
+    leaves_a_file = f"open({str(tmp_path / 'ran')!r}, 'w').close()\n"
+    (tmp_path / "own.py").write_text(f"{leaves_a_file}from transformers import LlamaConfig as Own\n")
     with pytest.raises(UserError, match="Expected a folder with a reward model"):
         RewardModel(str(tmp_path))(["a"], ["b"])
     assert not (tmp_path / "ran").exists()

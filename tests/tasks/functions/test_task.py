@@ -189,9 +189,8 @@ def test_asynchronous_functions_run_inside_a_running_loop_and_keep_theirs():
 
 
 def test_what_a_function_requires_must_be_there():
-    with pytest.raises(
-        UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
-    ):
+    words = r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
+    with pytest.raises(UserError, match=words):
         value(lambda completions, anwser, **_: [], prompts=make_prompts(answer=["a", "b"]))
 
 
@@ -215,20 +214,15 @@ def test_a_string_is_an_import_path(my_rewards):
 
 
 @pytest.mark.parametrize(
-    ("path", "problem"),
+    ("functions", "problem"),
     [
-        ("my_rewards.breif", "no attribute 'breif'.*Did you mean 'brief'"),
-        ("brief", "can't be imported"),
-        ("my_rewards.number", "a function, but got 'my_rewards.number', which is 3"),
-        ("org/reward-model", r"RewardModel, init_args: \{model: org/reward-model\}"),
+        ({"it": "my_rewards.breif"}, "signal 'it' to be .*no attribute 'breif'.*Did you mean 'brief'"),
+        ({"it": "brief"}, "signal 'it' to be .*can't be imported"),
+        ({"it": "my_rewards.number"}, "signal 'it' to be .*a function, but got 'my_rewards.number', which is 3"),
+        ({"it": "org/reward-model"}, r"signal 'it' to be .*RewardModel, init_args: \{model: org/reward-model\}"),
+        ([len], r".*functions by name, but got a list, try \{'brief': brief\}"),  # as in TRL, by their `__name__`
     ],
 )
-def test_a_string_that_is_no_import_path_is_refused(my_rewards, path, problem):
-    with pytest.raises(UserError, match=f"^Expected signal 'it' to be .*{problem}"):
-        FunctionTask({"it": path})
-
-
-def test_functions_in_a_list_as_in_trl_are_refused():
-    """TRL names a reward function by its `__name__`; here the names are the constraints' too."""
-    with pytest.raises(UserError, match=r"functions by name, but got a list, try \{'brief': brief\}"):
-        FunctionTask([len])
+def test_what_is_no_function_with_a_name_is_refused(my_rewards, functions, problem):
+    with pytest.raises(UserError, match=f"^Expected {problem}"):
+        FunctionTask(functions)

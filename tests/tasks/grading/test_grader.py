@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
+import torch
 
 from lightning_cgrpo import ConstrainedGRPO, FunctionTask, GenerationSampler, Objective
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.tasks.functions import math_correct
 from lightning_cgrpo.tasks.grading import grader as grading
 from lightning_cgrpo.tasks.grading.grader import Grader, GraderError, grader_of
@@ -147,23 +148,26 @@ def _group_runs(group):
     return False
 
 
-def test_a_run_counts_the_fault_and_goes_on(tmp_path):
+def trained(model, score, updates):
+    """A run with the reward of a function, and its trainer."""
+    policy, sampler = CausalLMPolicy(str(model)), GenerationSampler(max_new_tokens=2)
+    task, sgd = FunctionTask({"m": score}), partial(torch.optim.SGD, lr=0.0)
+    module = ConstrainedGRPO(policy, sampler, task, Objective("m"), sgd, group_size=2)
+    trainer = quiet_trainer(max_steps=updates)
+    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
+    trainer.fit(module, PromptDataModule(rows, prompts_per_update=2))
+    return module, trainer
+
+
+def test_a_run_counts_the_fault_and_goes_on(tiny_model):
     """One answer of four hangs in each update: the others are graded, and the run ends as it should."""
-    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1)))
 
     def score(completions, answer):
         said = [r"\boxed{9^{9^{9}}}", r"\boxed{7}", r"\boxed{8}", r"\boxed{3}"]
         return math_correct(said, answer)
 
-    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
-    module = ConstrainedGRPO(
-        policy, GenerationSampler(max_new_tokens=2), FunctionTask({"m": score}), Objective("m"), _sgd, group_size=2
-    )
     with pytest.warns(UserWarning, match="Signal values were not finite and are left out: {'m': 1}"):
-        quiet_trainer(max_steps=1).fit(
-            module,
-            PromptDataModule(rows, prompts_per_update=2),
-        )
+        module, _ = trained(tiny_model, score, 1)
     assert module.latest_metrics["faults/m"] == 1
     assert module.latest_metrics["reward/mean"] == pytest.approx(2 / 3)
 
@@ -184,9 +188,8 @@ CASES = {
 
 
 @pytest.mark.slow
-def test_a_run_of_20_updates_with_every_expression_ends(tmp_path):
+def test_a_run_of_20_updates_with_every_expression_ends(tiny_model):
     """In update n, expression n is an answer, and expression n + 1 the gold answer of another prompt."""
-    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=1)))
     said = [rf"\boxed{{{expression}}}" for expression in CASES.values()]
     graded, longest = [], 0.0
 
@@ -201,18 +204,7 @@ def test_a_run_of_20_updates_with_every_expression_ends(tmp_path):
         graded.append(values)
         return values
 
-    module = ConstrainedGRPO(
-        policy, GenerationSampler(max_new_tokens=2), FunctionTask({"m": score}), Objective("m"), _sgd, group_size=2
-    )
-    rows = [{"prompt": "a", "answer": "7"}, {"prompt": "b", "answer": "3"}]
-    trainer = quiet_trainer(max_steps=len(CASES))
-    trainer.fit(module, PromptDataModule(rows, prompts_per_update=2))
+    _, trainer = trained(tiny_model, score, len(CASES))
     assert trainer.global_step == len(graded) == 20
     assert sum(values[0] is None for values in graded) > 5 and sum(values[0] == 0.0 for values in graded) > 2
     assert longest < 60  # two expressions of two CPU seconds, and a new process for each, on a loaded machine
-
-
-def _sgd(weights):
-    import torch
-
-    return torch.optim.SGD(weights, lr=0.0)

@@ -20,10 +20,8 @@ class Episode:
 
     def observe(self):
         last = self.size - 1
-        position = [self.x / last, self.y / last, self.goal[0] / last, self.goal[1] / last]
-        window = [
-            float((self.x + dx, self.y + dy) in self.lava) for dy in (-2, -1, 0, 1, 2) for dx in (-2, -1, 0, 1, 2)
-        ]
+        position = [place / last for place in (self.x, self.y, *self.goal)]
+        window = [float((self.x + dx, self.y + dy) in self.lava) for dy in range(-2, 3) for dx in range(-2, 3)]
         return [*position, float(self.charge), *window]
 
     def step(self, action):
@@ -44,16 +42,11 @@ def test_equals_single_episodes_in_plain_python(size, lava):
     prompts = Layouts(1000, size=size, lava=lava).groups(torch.arange(20))
     episodes = Gridworld().reset(prompts, 3)
     columns = prompts.columns
-    oracles = [
-        Episode(
-            (start % size, start // size),
-            (goal % size, goal // size),
-            {(int(cell) % size, int(cell) // size) for cell in tiles.nonzero()},
-            size,
-        )
-        for start, goal, tiles in zip(columns["start"].tolist(), columns["goal"].tolist(), columns["lava"], strict=True)
-        for _ in range(3)
-    ]
+    oracles = []
+    for start, goal, tiles in zip(columns["start"].tolist(), columns["goal"].tolist(), columns["lava"], strict=True):
+        burning = {(cell % size, cell // size) for cell in tiles.nonzero().flatten().tolist()}
+        places = (start % size, start // size), (goal % size, goal // size)
+        oracles += [Episode(*places, burning, size) for _ in range(3)]
     draw = torch.Generator().manual_seed(0)
     seen = dict.fromkeys(("goal", "lava", "battery"), 0)
     states = episodes.start

@@ -10,10 +10,8 @@ from tests.refusals import refused
 
 def rows(groups):
     columns = groups.columns
-    return [
-        (start, goal, tuple(lava.nonzero().flatten().tolist()))
-        for start, goal, lava in zip(columns["start"].tolist(), columns["goal"].tolist(), columns["lava"], strict=True)
-    ]
+    burning = [tuple(tiles.nonzero().flatten().tolist()) for tiles in columns["lava"]]
+    return list(zip(columns["start"].tolist(), columns["goal"].tolist(), burning, strict=True))
 
 
 @pytest.mark.parametrize(("size", "lava"), [(10, 20), (10, 98), (3, 0), (2, 2)])
@@ -50,12 +48,8 @@ def test_a_layout_depends_on_its_index_and_nothing_else():
 
 
 def test_seeds_and_splits_give_other_layouts():
-    drawn = [
-        row
-        for seed in (0, 1)
-        for split in (0, 1, 2)
-        for row in rows(Layouts(50, split=split, seed=seed).groups(torch.arange(50)))
-    ]
+    every = (Layouts(50, split=split, seed=seed) for seed in (0, 1) for split in (0, 1, 2))
+    drawn = [row for layouts in every for row in rows(layouts.groups(torch.arange(50)))]
     assert len(set(drawn)) == len(drawn) == 300
 
 

@@ -101,9 +101,8 @@ class Odd(gymnasium.Env):
             info |= {"nested": {"speed": {"x": turn}}, "late": np.int64(2**40 + turn)}
         if self.kind == "dies" and self.steps == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        reward = {"counts": self.taken, "noisy": np.random.default_rng().random(), "huge": 10**400}.get(
-            self.kind, [1, 0.5][turn % 2]
-        )
+        odd = {"counts": self.taken, "noisy": np.random.default_rng().random(), "huge": 10**400}
+        reward = odd.get(self.kind, [1, 0.5][turn % 2])
         if self.kind == "hardens" and self.taken > 20:
             reward = 0
         result = np.array([turn / 3, np.sum(action)]), reward, False, False, info

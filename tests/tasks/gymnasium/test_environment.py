@@ -2,6 +2,7 @@
 
 import multiprocessing
 import warnings
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -16,8 +17,9 @@ from lightning_cgrpo.policies.action_distributions import Gaussian
 from lightning_cgrpo.tasks.gymnasium.worlds import WorldsApart, WorldsHere
 from tests.tasks.gymnasium import small_worlds
 
-WALK, ODD = (f"{small_worlds.__name__}:{name}-v0" for name in ("Walk", "Odd"))
+WALK, ODD, BRIGHT = (f"{small_worlds.__name__}:{name}-v0" for name in ("Walk", "Odd", "Bright"))
 SEEDS, GROUP = [5, 99, 123456], 3
+REPLAYED = r"replay an episode from its seed differ in the {} of step 1\."
 
 
 def prompts(seeds=SEEDS, **columns):
@@ -44,6 +46,12 @@ def discrete():
 def continuous():
     torch.manual_seed(0)
     return GaussianMLP(2, 1, low=-0.5, high=2.0, hidden=(8,))
+
+
+def equal(*both):
+    """Whether rollouts have the same actions, observations, ends and facts."""
+    one, other = ({**of.info, "actions": of.actions, "mask": of.mask, **of.inputs} for of in both)
+    return one.keys() == other.keys() and all(torch.equal(values, other[name]) for name, values in one.items())
 
 
 @pytest.mark.parametrize("make", [discrete, continuous])
@@ -88,13 +96,9 @@ def test_processes_equal_this_process(id):
     """Whatever the types of values, also of an entry of ``info`` that appears late; options are each prompt's own."""
     policy, infos = discrete(), ["cost", "late"]
     groups = prompts(options=[{"shift": 1}, {"shift": 2}, None])
-    here, apart = (
-        rollout(policy, Gymnasium(id, infos=infos, processes=processes, time_limit=limit), groups)
-        for processes, limit in ((False, None), (True, 60))
-    )
-    assert torch.equal(here.actions, apart.actions) and torch.equal(here.mask, apart.mask)
-    assert torch.equal(here.inputs["observations"], apart.inputs["observations"])
-    assert all(torch.equal(here.info[name], apart.info[name]) for name in here.info)
+    options = {"processes": False}, {"processes": True, "time_limit": 60}
+    here, apart = (rollout(policy, Gymnasium(id, infos=infos, **each), groups) for each in options)
+    assert equal(here, apart)
     if id == ODD:
         assert here.info["info.cost"].unique().tolist() == [0, 0.25, 0.5, 1]
         worlds = [kind(lambda: gymnasium.make(ODD), ODD, infos) for kind in (WorldsHere, WorldsApart)]
@@ -125,20 +129,34 @@ def test_a_wrapper_that_keeps_state_over_resets_is_told(wrapper, value, processe
     wrappers = ["gymnasium.wrappers.ClipReward", wrapper, "gymnasium.wrappers.RecordEpisodeStatistics"]
     wrappers[0] = {wrappers[0]: {"min_reward": -5, "max_reward": 5}}
     environment = Gymnasium(ODD, infos=["cost"], wrappers=wrappers, processes=processes)
-    with pytest.warns(UserWarning, match=rf"replay an episode from its seed differ in the {value} of step 1\."):
+    with pytest.warns(UserWarning, match=REPLAYED.format(value)):
         rollout(discrete(), environment)
     if wrapper.endswith("Totals"):
         quietly(Gymnasium(ODD, infos=["late"], wrappers=wrappers))  # nobody reads its entry
 
 
 @pytest.mark.parametrize(
-    ("id", "kind", "value"), [(ODD, "counts", "reward"), (ODD, "noisy", "reward"), (WALK, "drifts", "observation")]
+    ("make", "words"),
+    [
+        (partial(Gymnasium, ODD, {"kind": "counts"}), REPLAYED.format("reward")),
+        (partial(Gymnasium, ODD, {"kind": "noisy"}), REPLAYED.format("reward")),
+        (partial(Gymnasium, WALK, {"fault": "drifts"}), REPLAYED.format("observation")),
+        (partial(Gymnasium, WALK, infos=["cost", "csot"]), r"had info\['csot'\], which counts as 0"),
+        (partial(Gymnasium, WALK, vector=small_worlds.other_walks), "from a single world in the reward of step 1"),
+    ],
 )
-def test_a_world_with_state_or_randomness_of_its_own_is_named_once(id, kind, value):
-    environment = Gymnasium(id, {"kind" if id == ODD else "fault": kind})
-    with pytest.warns(UserWarning, match=rf"replay an episode from its seed differ in the {value} of step 1\."):
+def test_what_is_wrong_with_a_world_is_told_once(make, words):
+    """State or randomness of its own, an info that no step has, or a difference of worlds that step together."""
+    environment = make()
+    with pytest.warns(UserWarning, match=words):
         rollout(discrete(), environment)
     quietly(environment)
+
+
+def test_worlds_that_ignore_their_seed_are_named():
+    with pytest.warns(UserWarning, match=r"Walk-v0' that were reset with the same seed start differently"):
+        rollout(discrete(), Gymnasium(WALK, {"fault": "unseeded"}))
+    quietly(Gymnasium(WALK))
 
 
 def test_a_world_that_changes_after_some_episodes_is_named():
@@ -150,19 +168,11 @@ def test_a_world_that_changes_after_some_episodes_is_named():
             rollout(discrete(), environment)
 
 
-def test_an_info_that_no_step_has_is_named_once():
-    environment = Gymnasium(WALK, infos=["cost", "csot"])
-    with pytest.warns(UserWarning, match=r"had info\['csot'\], which counts as 0"):
-        rollout(discrete(), environment)
-    quietly(environment)
-
-
 def test_worlds_that_replay_are_left_alone():
     """The spare world changes nothing: the next episodes are those of a new environment."""
     used, groups = Gymnasium(WALK, infos=["cost"]), prompts([1, 2])
     quietly(used)
-    one, other = quietly(used, groups), quietly(Gymnasium(WALK, infos=["cost"]), groups)
-    assert all(torch.equal(one.info[name], other.info[name]) for name in one.info)
+    assert equal(quietly(used, groups), quietly(Gymnasium(WALK, infos=["cost"]), groups))
 
 
 def test_a_cost_as_sixth_value_is_one_of_info():
@@ -188,7 +198,7 @@ def test_images_stay_bytes_and_networks_get_numbers():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     net[1].weight.data *= 1e-3
-    policy, bright = NetworkPolicy(net), Gymnasium(f"{small_worlds.__name__}:Bright-v0")
+    policy, bright = NetworkPolicy(net), Gymnasium(BRIGHT)
     rollouts = rollout(policy, bright)
     with pytest.raises(UserError, match="Expected 3 outputs of the policy's network, but got 2"):
         rollout(NetworkPolicy(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))), bright)
@@ -260,19 +270,13 @@ def test_a_hanging_world_ends_the_run():
         (lambda: rollout(discrete(), Gymnasium(ODD, {"kind": "huge"})), "number as reward"),
         (lambda: Gymnasium(ODD, {"kind": "exits"}), "SystemExit"),
         (lambda: Gymnasium("Nowhere-v0"), "gymnasium.make.*raised NameNotFound.*Try MODULE:ID"),
-        (lambda: Gymnasium(f"{small_worlds.__name__}:Endless-v0"), "max_steps"),
+        (lambda: Gymnasium(WALK.replace("Walk", "Endless")), "max_steps"),
         (lambda: Gymnasium("minigrid:MiniGrid-Empty-5x5-v0", max_steps=9), "FlattenObservation"),
         (lambda: rollout(continuous(), Gymnasium(WALK)), "discrete actions.*CategoricalMLP"),
         (lambda: rollout(discrete(), Gymnasium("Pendulum-v1")), "observation_size to be 3"),
-        (
-            lambda: rollout(CategoricalMLP(3, 2), Gymnasium("Pendulum-v1")),
-            "actions of 1 numbers, .* got discrete actions",
-        ),
+        (lambda: rollout(CategoricalMLP(3, 2), Gymnasium("Pendulum-v1")), "of 1 numbers, .* got discrete actions"),
         (lambda: rollout(GaussianMLP(3, 2), Gymnasium("Pendulum-v1")), "got actions of 2 numbers, .*action_size: 1"),
-        (
-            lambda: rollout(discrete(), Gymnasium(f"{small_worlds.__name__}:Bright-v0")),
-            r"shape \(2,\), as .* got \(2, 2, 1\), try",
-        ),
+        (lambda: rollout(discrete(), Gymnasium(BRIGHT)), r"shape \(2,\), as .* got \(2, 2, 1\), try"),
         (lambda: rollout(GaussianMLP(3, 1), Gymnasium("Pendulum-v1")), "bounds"),
     ],
 )
@@ -295,8 +299,8 @@ def test_first_actions():
             Gymnasium(WALK, options, max_steps=4, wrappers=[{path: {"actions": count}}])
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_no_prompts_have_no_episodes(processes):
+@pytest.mark.parametrize("options", [{}, {"processes": True}, {"vector": small_worlds.walks}])
+def test_no_prompts_have_no_episodes(options):
     """As on a process that gets none of an update's prompts."""
-    rollouts = rollout(discrete(), Gymnasium(WALK, processes=processes), prompts([]))
+    rollouts = rollout(discrete(), Gymnasium(WALK, **options), prompts([]))
     assert rollouts.mask.shape[:2] == (0, GROUP) and rollouts.info["reward"].shape == rollouts.mask.shape

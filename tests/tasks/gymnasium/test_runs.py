@@ -5,24 +5,20 @@ import shlex
 import pytest
 
 from lightning_cgrpo.__main__ import main
+from tests.quiet import QUIET
 from tests.test_resume import killed_and_resumed
 
 WORLDS = ("cartpole", "pendulum", "minigrid_lava")
-QUIET = [
-    "--data.prompts_per_update=2",
-    "--data.val_prompts=4",
-    "--data.eval_prompts=4",
-    "--model.group_size=4",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--callbacks.initial_rates=null",
-]
+SMALL = shlex.split(
+    "--data.prompts_per_update=2 --data.val_prompts=4 --data.eval_prompts=4 --model.group_size=4 "
+    f"{QUIET} --callbacks.initial_rates=null"
+)
 SHORT = {"pendulum": ["--model.objective.constraints.hard.over=1"]}
 """Overrides by world, because a schedule may not go past the run's end."""
 
 
 def fit(*arguments):
-    main(["fit", *QUIET, *arguments])
+    main(["fit", *SMALL, *arguments])
 
 
 @pytest.mark.slow
@@ -53,7 +49,7 @@ def test_killed_and_resumed_equals_uninterrupted(name, tmp_path, monkeypatch):
     kept = "--callbacks.checkpoints.every_n_train_steps=1 --callbacks.checkpoints.save_top_k=-1 "
     logged = "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs "
     arguments = [
-        *("fit", *QUIET, *shlex.split(RUNS[name])),
+        *("fit", *SMALL, *shlex.split(RUNS[name])),
         *shlex.split(kept + "--callbacks.checkpoints.monitor=null --callbacks.layout=null --callbacks.pictures=null"),
         *shlex.split(logged + "--trainer.logger.name=resumed --trainer.log_every_n_steps=1"),
         *shlex.split("--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=2"),

@@ -42,13 +42,8 @@ def test_built_in_signals():
 
 
 def test_declared_signals():
-    found = score(
-        {
-            "far": "lightning_cgrpo.tasks.gymnasium.signals.cart_is_far",
-            "cost": {"sum": "info.cost"},
-            "dear": lambda info_cost, mask: fast_steps(info_cost - 0.8, mask),
-        }
-    )
+    far, cost = "lightning_cgrpo.tasks.gymnasium.signals.cart_is_far", {"sum": "info.cost"}
+    found = score({"far": far, "cost": cost, "dear": lambda info_cost, mask: fast_steps(info_cost - 0.8, mask)})
     assert {name: found[name].total.tolist() for name in ("far", "cost", "dear")} == {
         "far": [[2, 1]],  # 0.5 is near, and the step after the end does not count
         "cost": [[3, 4]],

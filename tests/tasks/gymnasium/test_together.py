@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode
 from lightning_cgrpo import CategoricalMLP, Gymnasium, NetworkPolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.tasks.gymnasium.cart_poles import CartPoles
-from tests.tasks.gymnasium.small_worlds import other_walks, walks
-from tests.tasks.gymnasium.test_environment import WALK, continuous, discrete, prompts, quietly, rollout
+from tests.tasks.gymnasium.small_worlds import walks
+from tests.tasks.gymnasium.test_environment import WALK, continuous, discrete, equal, prompts, quietly, rollout
 
 CART_POLES = f"{CartPoles.__module__}.{CartPoles.__name__}"
 
@@ -26,14 +26,6 @@ def balancing():
 def cart_poles():
     torch.manual_seed(0)
     return CategoricalMLP(4, 2, hidden=(8,))
-
-
-def equal(one, other):
-    """Rollouts with the same actions, observations, facts and ends."""
-    assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
-    assert torch.equal(one.inputs["observations"], other.inputs["observations"])
-    assert one.info.keys() == other.info.keys()
-    return all(torch.equal(one.info[name], other.info[name]) for name in one.info)
 
 
 @pytest.mark.parametrize(
@@ -66,18 +58,6 @@ def test_a_vector_environment_equals_its_worlds(make):
         expected, found = (quietly(environment, prompts(seeds), policy) for environment in (one, together))
         assert equal(found, expected)
         assert found.lengths.unique().numel() > 1 and (found.info["info.cost"] == 0).any()
-
-
-def test_no_prompts_have_no_episodes():
-    rollouts = rollout(discrete(), Gymnasium(WALK, vector=walks), prompts([]))
-    assert rollouts.mask.shape[0] == 0
-
-
-def test_a_difference_from_the_single_world_is_told_once():
-    environment = Gymnasium(WALK, vector=other_walks)
-    with pytest.warns(UserWarning, match=r"that step together differ from a single world in the reward of step 1\."):
-        rollout(discrete(), environment)
-    quietly(environment)
 
 
 def options_that_differ():
