@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +22,7 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.grids import grid_module
 from tests.policies.causal_families import SIZES, small
-from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
+from tests.policies.small_policies import TEMPERATURE, exact_norms, loaded, perturb, ragged, with_lora
 
 OF_FAMILY = {
     "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
@@ -40,17 +39,8 @@ def build(family, dtype=torch.float64):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)  # far from uniform
-    for module in model.modules():
-        if hasattr(module, "variance_epsilon"):
-            # transformers computes it in float32, whatever the dtype, and rounding would hide what is wrong.
-            module.forward = partial(
-                rms_norm, (module.weight.shape[0],), weight=module.weight, eps=module.variance_epsilon
-            )
+    exact_norms(model)
     return model
-
-
-def rms_norm(shape, states, weight, eps):
-    return torch.nn.functional.rms_norm(states, shape, weight, eps)
 
 
 def naive(model, rollouts, temperature, reference):
@@ -212,8 +202,7 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
     policy = with_lora(directory, gradient_checkpointing=gradient_checkpointing)
     adapters = policy.model.peft_config["default"]
     assert (adapters.r, adapters.lora_alpha) == (4, 16)
-    base = CausalLMPolicy(str(directory), dtype="float64")
-    base.load()
+    base = loaded(directory, dtype="float64")
     examples = policy.examples(ragged())
     expected = base(examples).log_probs
     torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=1e-12)  # B = 0
@@ -236,8 +225,7 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_checkpoints_leave_the_base_of_adapters_out(directory, adapters):
-    policy = with_lora(directory) if adapters else CausalLMPolicy(str(directory))
-    policy.load()
+    policy = with_lora(directory) if adapters else loaded(directory)
     parts = {"sampler": GenerationSampler(8), "task": FunctionTask({"goal": len}), "objective": Objective("goal")}
     module = grid_module(policy=policy, **parts)
     module._trainer = SimpleNamespace(callback_metrics={})

@@ -1,6 +1,5 @@
 """Chat templates, a policy that has one, and a sampler whose turns call a tool."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -12,6 +11,7 @@ from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokeniz
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import schema
+from tests.policies.small_policies import exact_norms
 
 HERMES = """\
 {%- if tools %}<|im_start|>system
@@ -51,16 +51,15 @@ def add(a: int, b: int) -> int:
 TOOLS = [schema(add)]
 
 
-def made(template=HERMES):
+def made(template=HERMES, short_turns=False):
     tokenizer = train_tokenizer(TEXTS, 400, ["<tool_call>", "</tool_call>"])
     tokenizer.chat_template = template
     model = build_model(tokenizer, 32, 2, 4, 64, 2048, seed=0).double()
-    for module in model.modules():  # transformers' norm rounds float64 to float32
-        if type(module).__name__ == "Qwen2RMSNorm":
-            module.forward = partial(
-                torch.nn.functional.rms_norm, normalized_shape=(32,), weight=module.weight, eps=1e-6
-            )
-    return CausalLMPolicy.from_model(model, tokenizer)
+    exact_norms(model)
+    policy = CausalLMPolicy.from_model(model, tokenizer)
+    if short_turns:  # many tokens end them
+        policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))
+    return policy
 
 
 def chats(count=2):
