@@ -116,7 +116,6 @@ FAMILIES = [
 def test_trains_and_samples_as_transformers_computes(family, expected, reason, tokenizer, tmp_path):
     """From a saved directory, beside unpadded and uncached passes of transformers, on prompts of different lengths."""
     model = build(family)
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with nullcontext() if expected == "shared" else pytest.warns(match=reason):
