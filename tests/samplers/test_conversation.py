@@ -65,17 +65,13 @@ def echo(text: str) -> str:
 
 
 def hang() -> str:
-    """
-    Take a second.
-    """
+    """Take a second."""
     time.sleep(1)
     return "late"
 
 
 async def later() -> list[int]:
-    """
-    Return a list, which is no text.
-    """
+    """Return a list, which is no text."""
     return [1, 2]
 
 
@@ -143,12 +139,9 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
 
     examples = often.examples(rollouts)
     found = gradients((often(examples).log_probs * weights).sum())
-    plain = []
-    for row, (actions, mask) in enumerate(
-        zip(rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), strict=True)
-    ):
-        b = row // 4
-        prompt = torch.tensor(prompt_tokens(rollouts.inputs)[b])
+    plain, own = [], rollouts.mask.flatten(0, 1)
+    for row, (actions, mask) in enumerate(zip(rollouts.actions.flatten(0, 1), own, strict=True)):
+        prompt = torch.tensor(prompt_tokens(rollouts.inputs)[row // 4])
         ids = torch.cat([prompt, actions[read(mask)]])[None]
         with monkeypatch.context() as sdpa:
             sdpa.setattr(often, "computation", PaddedRows())
@@ -166,15 +159,11 @@ def test_lengths_count_the_policys_own_tokens(often):
     task = FunctionTask({"seen": lambda completions, completion_ids: [len(c) for c in completions]})
     signals = task.score(chats(), rollouts)
     assert torch.equal(signals["tokens"].value, rollouts.mask.sum(-1).float())
-    assert torch.equal(
-        signals["seen"].value.flatten(), torch.tensor([float(len(m)) for r in rollouts.info["messages"] for m in r])
-    )
+    assert signals["seen"].value.tolist() == [[len(talk) for talk in row] for row in rollouts.info["messages"]]
     events = sampler.measured(rollouts)
     called = events["called_add"].value
     assert 0 < called.mean() < 1 and torch.equal(called, (events["calls"].value > 0).float())
-    assert torch.equal(
-        events["turns"].value.long(), torch.tensor([[len(t) for t in r] for r in rollouts.info["turns"]])
-    )
+    assert events["turns"].value.tolist() == [[len(turns) for turns in row] for row in rollouts.info["turns"]]
     # An answer's last turn holds no unanswered call, except where a limit cut it.
     for row, cut in zip(rollouts.info["messages"], rollouts.info["truncated"], strict=True):
         for messages, over in zip(row, cut.tolist(), strict=True):
@@ -313,17 +302,12 @@ def test_a_resumed_run_has_the_same_conversations(tmp_path):
     data.write_text("".join(json.dumps({"prompt": chat}) + "\n" for chat in chats(4).columns["prompt"]))
 
     def fit(steps, resumed=None):
-        policy = made()
-        policy.stop_tokens = (*policy.stop_tokens, *range(20, 120))
         module = ConstrainedGRPO(
-            policy=policy,
-            sampler=Scripted(60, [add], max_turns=3),
-            task=FunctionTask({"short": lambda completions: [-float(len(c)) for c in completions]}),
-            objective=Objective(
-                reward="short",
-                constraints={"called_add": Constraint(at_least=0.9), "invalid_call": Constraint(at_most=0.1)},
-            ),
-            optimizer=partial(torch.optim.AdamW, lr=1e-3),
+            made(short_turns=True),
+            Scripted(60, [add], max_turns=3),
+            FunctionTask({"short": lambda completions: [-float(len(c)) for c in completions]}),
+            Objective("short", {"called_add": Constraint(at_least=0.9), "invalid_call": Constraint(at_most=0.1)}),
+            partial(torch.optim.AdamW, lr=1e-3),
             group_size=4,
             seed=3,
         )

@@ -8,10 +8,9 @@ from tests.samplers.talks import Scripted, add, made, rolled
 
 
 def test_tools_are_called_and_their_results_are_context(tmp_path, serve):
-    policy = made()
+    policy = made(short_turns=True)
     policy.model.save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
-    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
     check_conversations(policy, VLLMServer(serve(tmp_path).address))
 
 
