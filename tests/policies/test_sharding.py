@@ -28,6 +28,7 @@ from lightning_cgrpo.policies.sharding import (
 )
 from lightning_cgrpo.run.checkpoints.sharded import read_weights
 from tests.grids import grid_module
+from tests.policies.small_policies import loaded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
@@ -274,8 +275,7 @@ def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder)
     saved = folder / "2" / "saved_sharded"
     model = transformers.AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float64)
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(saved)
-    policy = CausalLMPolicy(str(folder / "model"), dtype="float64")
-    policy.load()
+    policy = loaded(folder / "model", dtype="float64")
     policy.load_state_dict(policy_weights(folder / "2" / "consolidated" / "last.ckpt"))
     assert all(torch.equal(value, policy.model.state_dict()[name]) for name, value in model.state_dict().items())
     inputs = tokenizer("Count to 3.", return_tensors="pt")
@@ -292,7 +292,6 @@ def test_saves_adapters_alone(sharded, alone, folder):
     assert ours.keys() == theirs.keys() and len(ours) > 10
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12)
-    policy = CausalLMPolicy(str(folder / "adapters_fsdp2_2"), dtype="float64")
-    policy.load()
+    policy = loaded(folder / "adapters_fsdp2_2", dtype="float64")
     trained = torch.cat([p.flatten() for p in policy.parameters() if p.requires_grad])
     assert trained.abs().sum() > 0

@@ -1,5 +1,7 @@
 """Stop strings: an answer ends with the token that completes one, in every engine, beside a search in decoded texts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from lightning_cgrpo.core.rollout import read
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.policies.tiny.text import TURN_END, make_tiny_model
+from lightning_cgrpo.policies.tiny.text import TURN_END
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
@@ -32,11 +34,6 @@ STOPS = {
     "two, one in the other": ("ap", "a"),
     "two bytes": ("é", "e"),
 }
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1, context_length=256)
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +94,10 @@ def test_looks_joins_and_computations_change_no_answer(policy, monkeypatch, kind
 )
 def test_a_string_in_several_tokens_is_found_wherever_tokens_divide_it(policy, writing):
     tokens = [token for part in writing for token in policy.tokenizer(part, add_special_tokens=False).input_ids]
-    before, after = policy.tokenizer("7 is", add_special_tokens=False).input_ids, [40, 41]
-    end = first_end(policy, [*before, *tokens, *after], (), ("</answer>",), 0)
+    before = policy.tokenizer("7 is", add_special_tokens=False).input_ids
+    whole = [*before, *tokens, 40, 41]
+    end = first_end(policy, whole, (), ("</answer>",), 0)
     assert end is not None and end <= len(before) + len(tokens)
-    whole = [*before, *tokens, *after]
     assert "</answer>" in text_of(policy, whole[:end]) and "</answer>" not in text_of(policy, whole[: end - 1])
 
 
@@ -172,13 +169,8 @@ def test_a_server_that_ends_late_is_cut_and_one_that_ends_early_is_refused(engin
         served.engine.faulty = None
 
 
-@pytest.fixture(scope="module")
-def talking():
-    """A policy with the chat template of conversations, whose turns rarely end by themselves."""
-    return made()
-
-
-def test_a_string_ends_a_turn_and_the_template_closes_it(talking):
+def test_a_string_ends_a_turn_and_the_template_closes_it():
+    talking = made()  # its turns rarely end by themselves
     prompts = chats((0, 2))
     sampler = ConversationSampler(400, environment_factory=Asker, stop=["a", "e"])
     rollouts = sampler.rollout(talking, prompts, 3, noise_for(prompts))
@@ -225,11 +217,8 @@ def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(d
     trained = len(seen)
     quiet_trainer(record, logger=record, limit_val_batches=1).validate(module, prompts, verbose=False)
     assert trained == 36 and len(seen) > trained
-    letters = " eao"
-    assert all(sum(text.count(letter) for letter in letters) >= 1 for text in seen)
-    assert all(not any(letter in text[:-12] for letter in letters) for text in seen), (
-        "nothing after the token with the first"
-    )
+    assert all({*text} & {*" eao"} for text in seen)
+    assert not any({*text[:-12]} & {*" eao"} for text in seen), "nothing after the token with the first"
     rates = [value for metrics in record.metrics for name, value in metrics.items() if name in RATES]
     assert len(rates) == 3 and not any(rates)
 
@@ -245,9 +234,5 @@ def test_what_is_no_list_of_strings_is_refused(stop, message):
 
 def test_a_string_that_the_tokenizer_changes_is_refused_before_training(policy):
     """NFC writes e and an accent as one letter, so no answer would hold the two."""
-
-    class Source:
-        rows = None
-
     with pytest.raises(UserError, match="but got 'e\u0301', try a string"):
-        GenerationSampler(4, stop=["x", "e\u0301"]).check(policy, Source())
+        GenerationSampler(4, stop=["x", "e\u0301"]).check(policy, SimpleNamespace(rows=None))
