@@ -184,26 +184,14 @@ def test_which_divergence_the_kl_descends(moved: bool) -> None:
     assert not torch.allclose(gradient(False), backward, rtol=0.1)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_processes_share_one_loss(aggregation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process's weights, averaged over processes as their gradients are, are those of a single process."""
-    mask = torch.arange(5) < torch.tensor([[3, 5, 1], [2, 0, 5]])[..., None]
-    whole = aggregation_weights(mask, aggregation)
-    totals = torch.tensor([6.0, 16.0], dtype=torch.float64)
-    monkeypatch.setattr("lightning_cgrpo.grpo.losses.world", lambda: (0, 2))
-    parts = [aggregation_weights(mask[rank : rank + 1], aggregation, totals=totals) for rank in range(2)]
-    assert torch.allclose(torch.cat(parts) / 2, whole, rtol=1e-6)
-
-
 @pytest.mark.parametrize("nats", [0.5, 5.0, 20.0, 30.0, 60.0])
 def test_the_corrected_kl_has_the_gradient_of_the_kl_also_far_from_the_reference(nats):
     """-r d with r = 1: two terms of exp(d) would cancel to noise in float32."""
     reference = torch.tensor([-1.0])
     log_probs = (reference - nats).requires_grad_()
     options = LossOptions(kl_weight=1.0, correct_kl=True)
-    terms = grpo_loss(
-        log_probs, log_probs.detach(), torch.zeros(1), torch.ones(1), options, reference_log_probs=reference
-    )
+    tensors = log_probs, log_probs.detach(), torch.zeros(1), torch.ones(1)
+    terms = grpo_loss(*tensors, options, reference_log_probs=reference)
     terms.loss.backward()
     assert log_probs.grad.item() == pytest.approx(-nats, rel=1e-5)
     assert terms.kl.item() == pytest.approx(math.expm1(nats) - nats, rel=1e-5)

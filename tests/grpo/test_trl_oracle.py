@@ -179,15 +179,8 @@ class Unscored(Task):
 
 def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     policy = load(batch.folder)
-    module = ConstrainedGRPO(
-        policy,
-        sampler=GenerationSampler(max_new_tokens=8),
-        task=Unscored(),
-        objective=Objective("x"),
-        optimizer=torch.optim.SGD,
-        optimization=Optimization(**options),
-        group_size=GROUP_SIZE,
-    )
+    parts = policy, GenerationSampler(max_new_tokens=8), Unscored(), Objective("x"), torch.optim.SGD
+    module = ConstrainedGRPO(*parts, optimization=Optimization(**options), group_size=GROUP_SIZE)
     module.configure_model()
     if module.reference is not None:
         moved(module.reference.model, 0.3, seed=1)
@@ -320,9 +313,8 @@ def test_grpo_advantages(trl, batch, tmp_path):
     sample, population = (data.values[0].std(-1, correction=n, keepdim=True) for n in (1, 0))
     theirs = theirs * (sample + 1e-4) / population
     for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
-        torch.testing.assert_close(
-            estimator(batch.rollouts, group_statistics(data), torch.ones(1)), theirs, rtol=1e-6, atol=1e-9
-        )
+        ours = estimator(batch.rollouts, group_statistics(data), torch.ones(1))
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
 def test_advantages_scaled_by_the_batch(trl, batch, tmp_path):
@@ -330,13 +322,11 @@ def test_advantages_scaled_by_the_batch(trl, batch, tmp_path):
     theirs = their_advantages(trl, batch, tmp_path, rewards=2, reward_weights=[0.5, 2.0], scale_rewards="batch")
     data, weights = components(batch, 2), torch.tensor([0.5, 2.0])
     std = torch.einsum("j,jbg->bg", weights.to(data.values.dtype), data.values).std()
-    estimator = ScalarizedRewards(scale="batch")
-    torch.testing.assert_close(
-        estimator(batch.rollouts, group_statistics(data), weights), theirs * (std + 1e-4) / std, rtol=1e-6, atol=1e-9
-    )
-    statistics = group_statistics(data)
+    estimator, statistics = ScalarizedRewards(scale="batch"), group_statistics(data)
+    ours = estimator(batch.rollouts, statistics, weights)
+    torch.testing.assert_close(ours, theirs * (std + 1e-4) / std, rtol=1e-6, atol=1e-9)
     mixed = (estimator.effective_weights(statistics, weights)[..., None] * statistics.standardized).sum(0)
-    torch.testing.assert_close(mixed.to(theirs.dtype), estimator(batch.rollouts, group_statistics(data), weights))
+    torch.testing.assert_close(mixed.to(theirs.dtype), ours)
 
 
 def test_gdpo_advantages(trl, batch, tmp_path):

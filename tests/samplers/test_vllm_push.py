@@ -23,8 +23,8 @@ from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import version
 from tests.forked import server as server_of_processes
-from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
 from tests.samplers import vllm_client
+from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
 from tests.samplers.vllm_client import WAYS, change, every_way, log_probs_of, make_policy
 
 generate = partial(vllm_client.generate, rows=(0,))
