@@ -25,7 +25,8 @@ from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from tests.policies.small_policies import loaded
 from tests.policies.tiny_vision import make_tiny_vision_model
-from tests.samplers.talks import TOOLS, add, chats, noise_for
+from tests.samplers.rolled import noise_for
+from tests.samplers.talks import TOOLS, add, chats
 
 CHAT = [{"role": "user", "content": "What color?"}]
 BLACK, WHITE = (Image.fromarray(np.full((64, 64, 3), value, np.uint8)) for value in (0, 255))

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import torch
 
-from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
@@ -12,6 +11,7 @@ from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import schema
 from tests.policies.small_policies import exact_norms
+from tests.samplers.rolled import noise_for
 
 HERMES = """\
 {%- if tools %}<|im_start|>system
@@ -66,10 +66,6 @@ def chats(count=2):
     return PromptGroups(torch.arange(count), {"prompt": [[{"role": "user", "content": t}] for t in TEXTS[:count]]})
 
 
-def noise_for(prompts):
-    return lambda *shape: uniform(0, Stream.ROLLOUT, 0, prompts.index, shape)
-
-
 class Scripted(ConversationSampler):
     """Talks as usual, but takes every turn for one that asks for the same call."""
 
@@ -78,13 +74,8 @@ class Scripted(ConversationSampler):
 
     def template(self, policy):
         # The many stop tokens shorten turns, and belong to no template.
-        known = SimpleNamespace(
-            tokenizer=policy.tokenizer,
-            stop_tokens=(policy.tokenizer.eos_token_id,),
-            name="tiny",
-            chat_template_kwargs={},
-        )
-        template = ChatTemplate(known, self.tools)
+        known = {"tokenizer": policy.tokenizer, "stop_tokens": (policy.tokenizer.eos_token_id,), "name": "tiny"}
+        template = ChatTemplate(SimpleNamespace(**known, chat_template_kwargs={}), self.tools)
         outer = self
 
         class Asking:

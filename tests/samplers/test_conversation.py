@@ -20,9 +20,12 @@ from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.tasks.functions.task import FunctionTask
 from tests.quiet import quiet_trainer
-from tests.samplers.talks import TOOLS, Scripted, add, chats, made, noise_for, rolled
+from tests.samplers.rolled import noise_for
+from tests.samplers.talks import TOOLS, Scripted, add, chats, made, rolled
+from tests.samplers.vllm_client import check_log_probs
 
 
 def fail(a: int) -> str:
@@ -113,6 +116,25 @@ def test_tokens_are_sampled_as_a_fresh_pass_over_all_earlier_tokens_says(often, 
         expected = torch.searchsorted(cumulative, draws[b, g, : len(answer), None], right=True)[:, 0]
         own = rollouts.mask[b, g, : len(answer)]
         assert torch.equal(answer[own], expected[own])
+
+
+def test_tools_are_called_by_a_server_and_their_results_are_context(often, tmp_path, serve):
+    """Tokens in, tokens out, a request for each turn."""
+    often.model.save_pretrained(tmp_path)
+    often.tokenizer.save_pretrained(tmp_path)
+    check_conversations(often, VLLMServer(serve(tmp_path).address))
+
+
+def check_conversations(policy, engine):
+    sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=engine))
+    called = sampler.measured(rollouts)["called_add"].value
+    given = read(rollouts.mask) & ~rollouts.mask
+    assert torch.equal(given.any(-1), called > 0) and given.any()
+    talks = [talk for row in rollouts.info["messages"] for talk in row]
+    for talk, tokens in zip(talks, given.flatten(0, 1).sum(-1), strict=True):
+        results = [message for message in talk if message["role"] == "tool"]
+        assert bool(results) == bool(tokens) and all(message["content"] == "5" for message in results)
+    check_log_probs(policy, rollouts)
 
 
 def test_padding_and_batches_change_nothing(often):

@@ -21,8 +21,8 @@ from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
-from tests.samplers.rolled import TEXTS, answers, groups, rolled, same
-from tests.samplers.talks import made, noise_for
+from tests.samplers.rolled import TEXTS, answers, groups, noise_for, rolled, same
+from tests.samplers.talks import made
 from tests.samplers.test_conversation_users import Asker, chats
 from tests.samplers.vllm_client import generate, make_policy
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,11 +168,7 @@ def put(queue, step, answers):
 
 def v1_rows(trainer, queue, step, answers):
     """Advantages of the first token of each row, by v1's own `_compute_advantage`."""
-
-    class Loop:
-        reward_loop_worker_handles = ()
-
-    trainer.reward_loop_manager = Loop()
+    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=())
     batch = put(queue, step, answers)
     trainer._compute_advantage(batch, metrics={})
     data = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
@@ -344,9 +341,7 @@ def test_uneven_groups_have_places_to_which_nothing_applies(queue, tmp_path):
 
 
 def test_constraints_on_subsets_read_extra_info(queue, tmp_path):
-    declared = (
-        "+lightning_cgrpo.objective={reward: score, constraints: {vowels: {at_least: 0.8, by: {kind: [easy, hard]}}}}"
-    )
+    declared = DECLARED.replace("0.8", "0.8, by: {kind: [easy, hard]}")
     trainer = v1(config_of(tmp_path, declared=declared))
     measured = drawn(1)
     measured["vowels"] = measured["vowels"].nan_to_num(0)
