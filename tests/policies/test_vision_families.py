@@ -144,8 +144,7 @@ def test_log_probs_entropies_and_gradients_are_those_of_transformers(policy):
     seen = {id(p) for tower in policy.family.towers for p in tower.parameters()}
     learning = [id(p) in seen and name in theirs and theirs[name].any() for name, p in policy.named_parameters()]
     assert sum(learning) > len(seen) / 2, "the vision tower learns"
-    for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name], gradient, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
 def test_rollouts_have_the_log_probs_of_training(policy):
