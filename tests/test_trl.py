@@ -107,9 +107,8 @@ def replay(signal):
 
 
 @pytest.mark.parametrize("scale", ["group", "pooled"])
-def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of, tmp_path, scale):
+def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of, scale):
     """Six updates at equal draws, with answers to which a function does not apply."""
-    (tmp_path / "prompts.jsonl").write_text("\n".join(f'{{"prompt": "Say {n}."}}' for n in range(8)), encoding="utf-8")
     seed_everything(3, verbose=False)
     watch = Watch()
     module = ConstrainedGRPO(
@@ -124,7 +123,7 @@ def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of,
     Trainer(
         max_steps=6, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[LagrangianCallback(), watch],
-    ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=4))  # fmt: skip
+    ).fit(module, PromptDataModule([{"prompt": f"Say {n}."} for n in range(8)], prompts_per_update=4))  # fmt: skip
 
     records = {}
     functions = [named(name, lambda name=name: records[name]) for name in ("brief", "vowels")]

@@ -1,6 +1,5 @@
 """Passes are as long as a GPU's memory allows; on a CPU nothing is chosen."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -112,8 +111,7 @@ def long(completions, **_):
 @pytest.fixture
 def fit(directory, tmp_path, monkeypatch):
     """Trains in bf16-mixed, and returns the tokens that the module chose, and the answers of each pass."""
-    lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"}) for number in range(4)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [{"prompt": f"Count to {number}.", "completion": "1, 2"} for number in range(4)]
 
     def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, recomputes=False, **options):
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
@@ -133,7 +131,7 @@ def fit(directory, tmp_path, monkeypatch):
         def count(*_):  # not the passes of the comparison at loading
             module.policy.register_forward_hook(lambda _, given, output: passes.append(len(given[0])))
 
-        data = PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=2)
+        data = PromptDataModule(rows, prompts_per_update=2)
         saved = Checkpoints(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
         how = {"enable_checkpointing": True, "precision": "bf16-mixed", "max_steps": updates}
         trainer = quiet_trainer(saved, LambdaCallback(on_train_start=count), **how)

@@ -155,10 +155,10 @@ def test_tools_of_a_source_of_ones_own_are_presented(policy, given):
     assert TOOLS[0]["function"]["description"] in policy.tokenizer.decode(inputs["prompt_ids"][0])
 
 
-@pytest.mark.parametrize("columns", [{"tools": ["add"]}, {"tools": [[7]]}, {"chat_template_kwargs": ["loud"]}])
-def test_tools_of_a_source_of_ones_own_that_are_none_are_named(policy, columns):
-    with pytest.raises(UserError, match=f"field '{next(iter(columns))}' to be"):
-        inputs_of(policy, own_groups(**columns))
+@pytest.mark.parametrize(("column", "value"), [("tools", "add"), ("tools", [7]), ("chat_template_kwargs", "loud")])
+def test_tools_of_a_source_of_ones_own_that_are_none_are_named(policy, column, value):
+    with pytest.raises(UserError, match=f"field '{column}' to be"):
+        inputs_of(policy, own_groups(**{column: [value]}))
 
 
 @pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS), [TOOLS[0]["function"]]])

@@ -1,6 +1,5 @@
 """Conversations with tools: exact tokens, one cache, errors told to the policy, events as signals."""
 
-import json
 import time
 from functools import partial
 
@@ -319,8 +318,7 @@ def test_environments_of_a_group_start_alike(policy):
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_conversations(tmp_path):
     """Training with results of tools in the context, killed after two of four updates."""
-    data = tmp_path / "chats.jsonl"
-    data.write_text("".join(json.dumps({"prompt": chat}) + "\n" for chat in chats(4).columns["prompt"]))
+    rows = [{"prompt": chat} for chat in chats(4).columns["prompt"]]
 
     def fit(steps, resumed=None):
         module = ConstrainedGRPO(
@@ -333,7 +331,7 @@ def test_a_resumed_run_has_the_same_conversations(tmp_path):
             seed=3,
         )
         trainer = quiet_trainer(LagrangianCallback(), max_steps=steps)
-        trainer.fit(module, PromptDataModule(str(data), prompts_per_update=2), ckpt_path=resumed)
+        trainer.fit(module, PromptDataModule(rows, prompts_per_update=2), ckpt_path=resumed)
         return trainer, module
 
     trainer, _ = fit(2)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective
+from lightning_cgrpo import Constraint, FunctionTask, Objective
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import read
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -19,6 +19,7 @@ from lightning_cgrpo.samplers.ends import first_end, spellings
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
+from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
 from tests.samplers.rolled import TEXTS, answers, groups, noise_for, rolled, same
@@ -193,8 +194,7 @@ def test_a_string_ends_a_turn_and_the_template_closes_it():
     assert by_string > 1 and not rollouts.info["truncated"].any()
 
 
-def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(directory, tmp_path):
-    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
+def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(directory):
     seen = []
 
     def ends(completions, **_):
@@ -203,16 +203,15 @@ def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(d
 
     policy = make_policy(directory)
     policy.stop_tokens = policy.stop_tokens[:1]
-    module = ConstrainedGRPO(
+    module = grid_module(
         policy=policy,
         sampler=GenerationSampler(60, stop=[" ", "e", "a", "o"]),
         task=FunctionTask({"ends": ends}),
         objective=Objective("ends", {"truncated": Constraint(at_most=0.5, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         group_size=6,
     )
-    file = str(tmp_path / "prompts.jsonl")
-    record, prompts = Memory(), PromptDataModule(file, val_path=file, prompts_per_update=3)
+    rows = [{"prompt": text} for text in TEXTS]
+    record, prompts = Memory(), PromptDataModule(rows, val_path=rows, prompts_per_update=3)
     quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     trained = len(seen)
     quiet_trainer(record, logger=record, limit_val_batches=1).validate(module, prompts, verbose=False)

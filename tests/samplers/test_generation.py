@@ -8,7 +8,6 @@ from lightning_cgrpo.core.rollout import prompt_tokens
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.token_choice import TokenChoice, sample
@@ -18,13 +17,8 @@ from tests.samplers.vllm_client import make_policy
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
-
-
-@pytest.fixture(scope="module")
-def policy(directory):
-    return make_policy(directory, dtype="float64")
+def policy(two_layers):
+    return make_policy(two_layers, dtype="float64")
 
 
 def test_shapes_masks_and_stops(policy):
@@ -154,9 +148,9 @@ def test_large_vocabularies_are_sampled_exactly():
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
-def test_each_token_is_the_inverse_cdf_under_the_training_forward(directory, gradient_checkpointing):
+def test_each_token_is_the_inverse_cdf_under_the_training_forward(two_layers, gradient_checkpointing):
     """Decoding with the cache agrees with the full forward: redraw every token from the latter's distribution."""
-    trained = make_policy(directory, dtype="float64", gradient_checkpointing=gradient_checkpointing).train()
+    trained = make_policy(two_layers, dtype="float64", gradient_checkpointing=gradient_checkpointing).train()
     rollouts, draws = rolled(trained, 8, 4), noise_for(groups())(4, 8)
     examples = trained.examples(rollouts)
     ids = torch.cat([examples.shared["prompt_ids"][examples.group], examples.actions], 1)
@@ -257,9 +251,9 @@ def test_limits_cut_answers_and_change_nothing_before(policy, monkeypatch, share
     assert (whole.lengths > limits[:, None]).any(), "or this would say little"
 
 
-def test_under_autocast_a_rollout_reads_a_copy_in_bfloat16(directory):
+def test_under_autocast_a_rollout_reads_a_copy_in_bfloat16(two_layers):
     """The weights themselves stay, and so do the inputs of training."""
-    policy = make_policy(directory)
+    policy = make_policy(two_layers)
     weights = dict(policy.named_parameters())
     engine = TransformersEngine()
     tied = policy.model.get_input_embeddings().weight is policy.output_weight

@@ -11,7 +11,6 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.shared_prefix import pages, step_sizes
 from lightning_cgrpo.policies.shared_prefix.step_sizes import LOGIT, StepSizes
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
@@ -30,9 +29,8 @@ GROUP_SIZE = 3
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    directory = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
-    return make_policy(directory, dtype="float64")
+def policy(two_layers):
+    return make_policy(two_layers, dtype="float64")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import torch
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.continuation import SharedContinuation
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY, TransformersEngine
 from tests.samplers.rolled import TEXTS, groups, noise_for, rolled, same
@@ -14,9 +13,8 @@ from tests.samplers.vllm_client import make_policy
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    directory = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
-    return make_policy(directory, dtype="float64")
+def policy(two_layers):
+    return make_policy(two_layers, dtype="float64")
 
 
 class Steps:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization
+from lightning_cgrpo import Constraint, FunctionTask, Objective, Optimization
 from lightning_cgrpo.core import json_client
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens, read
@@ -17,6 +17,7 @@ from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.requests import Turn, check_informative
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import GROWTH, OTHER_DTYPE, TOLERANCE, check_agreement, version
+from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
 from tests.samplers.vllm_client import GROUP_SIZE, LENGTH, TEXTS, check_log_probs, draws, generate, make_policy
@@ -158,22 +159,21 @@ def long(completions, **_):
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_training(directory, serve, sleeps, tmp_path, monkeypatch):
+def test_training(directory, serve, sleeps, monkeypatch):
     """Two updates: each one's answers come from the weights that the one before made."""
     served = serve(directory, sleep_mode=sleeps)
     monkeypatch.setattr("lightning_cgrpo.samplers.vllm.server._meet", lambda policy: served.engine.log.append("meet"))
     monkeypatch.setattr("lightning_cgrpo.modules.rollout_module.unsharded", None)  # the push gathers, if anything
-    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
-    module = ConstrainedGRPO(
+    module = grid_module(
         policy=make_policy(directory),
         sampler=GenerationSampler(LENGTH, engine=VLLMServer(served.address, sleeps=sleeps)),
         task=FunctionTask({"long": long}),
         objective=Objective("long", {"truncated": Constraint(at_most=0.5, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
         group_size=GROUP_SIZE,
         optimization=Optimization(minibatch_size=5),
+        lr=1e-2,
     )
-    record, prompts = Memory(), PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=3)
+    record, prompts = Memory(), PromptDataModule([{"prompt": text} for text in TEXTS], prompts_per_update=3)
     quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
