@@ -35,6 +35,7 @@ from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.trl import Lagrangian
 from tests import trl_worker
+from tests.samplers.talks import add
 from tests.trl_worker import brief, vowels
 
 ROOT = Path(__file__).parents[1]
@@ -264,18 +265,6 @@ def test_a_reward_model_is_bounded_by_the_name_of_its_directory(bounded, model, 
 @pytest.mark.slow
 def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
     """TRL calls the tool of an answer that asks for it, and the function sees the conversation."""
-
-    def add(a: int, b: int) -> int:
-        """Adds two numbers.
-
-        Args:
-            a: the first.
-            b: the second.
-
-        Returns:
-            The sum.
-        """
-        return a + b
 
     def used_tool(completions, **columns):
         return [float(any(message["role"] == "tool" for message in messages)) for messages in completions]
