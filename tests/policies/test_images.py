@@ -83,7 +83,7 @@ ARRAYS = {
     **{f"0 to 255, {kind}": (PIXELS.astype(kind), PIXELS) for kind in ("float16", "float32", "float64")},
     "0 to 2 of 255, floats": (np.minimum(PIXELS, 2).astype(float), np.minimum(PIXELS, 2)),
     **{kind: (PIXELS.astype(kind), PIXELS) for kind in ("int16", "int32", "uint32", "int64", "uint64")},
-    "uint16": (PIXELS.astype(np.uint16) * 257, PIXELS),
+    "uint16": (np.minimum(PIXELS * np.uint16(257), 65_435) + 100, PIXELS),  # whose low bytes are others
     "big endian": ((PIXELS.astype(np.uint16) * 257).astype(">u2"), PIXELS),
     "black": (np.zeros((4, 5), np.uint16), np.zeros((4, 5, 3))),
 }
