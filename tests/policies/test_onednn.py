@@ -24,7 +24,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.functions.prompts import Prompts
-from tests.policies.small_policies import gradients, loaded, ragged
+from tests.policies.small_policies import gradients, loaded, perturb, ragged
 from tests.quiet import quiet_trainer
 
 PROMPTS, GROUP_SIZE, LENGTH = [[5, 6, 7], [8, 9, 10, 11]], 4, 12
@@ -120,10 +120,7 @@ def test_afterwards_weights_may_change(directory, calls):
 def test_adapters_are_added(directory, calls):
     pytest.importorskip("peft")
     policy = loaded(directory, lora=LoRA(rank=4, alpha=16))
-    with torch.no_grad():
-        for name, weight in policy.named_parameters():
-            if ".lora_" in name:
-                weight.normal_(std=0.1, generator=torch.Generator().manual_seed(0))
+    perturb(policy)
     expected = logits(policy)
     with arranged_weights(policy):
         torch.testing.assert_close(logits(policy), expected, rtol=1e-4, atol=1e-4)

@@ -85,14 +85,9 @@ def assert_same(ranks, alone):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
-def test_learns_the_same(sharded, alone, name):
-    assert_same(sharded[name], alone(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXACT)
-def test_learns_the_same_with_a_copy_each(pair, alone, name):
-    assert_same(pair("ddp", EXACT)[name], alone(name))
+@pytest.mark.parametrize(("strategy", "scenarios"), [("fsdp2", SCENARIOS), ("ddp", EXACT)], ids=["shards", "copies"])
+def test_learns_the_same(pair, alone, strategy, scenarios, name):
+    assert_same(pair(strategy, scenarios)[name], alone(name))
 
 
 @pytest.mark.slow

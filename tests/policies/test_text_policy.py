@@ -26,9 +26,8 @@ def test_encode_applies_the_chat_template(policy):
 
 
 def test_bad_prompts_are_named(policy, monkeypatch):
-    chat = [{"role": "user", "content": "Tom"}]
+    chat, parts = ([{"role": "user", "content": content}] for content in ("Tom", [{"type": "text", "text": "Tom"}]))
     assert "write prompt 0, but it raises" in refused(policy.read_prompts, [[{"role": "judge", "content": "Tom"}]])
-    parts = [{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [parts])
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [[*chat, *parts]])
     assert "prompt 4711 to have at least one" in refused(policy.read_prompts, ["Tom", ""], torch.tensor([5, 4711]))

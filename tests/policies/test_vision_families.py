@@ -23,7 +23,7 @@ from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.policies import small_policies, tiny_families
-from tests.policies.small_policies import exact_norms, gradients
+from tests.policies.small_policies import exact_norms, gradients, perturb
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -256,10 +256,8 @@ def test_bounds_of_the_images(directories, family):
 @every_family
 def test_saved_and_read_again(directories, family, lora, tmp_path):
     policy = loaded(directories[family], lora=lora, max_pixels=32 * 32)
-    with torch.no_grad():
-        for name, parameter in policy.named_parameters():
-            if "lora_B" in name:
-                parameter.add_(0.1)
+    if lora is not None:
+        perturb(policy)
     rolled = rollouts(policy)
     output = policy(policy.examples(rolled)).log_probs
     log_probs, *_ = by_transformers(policy, PROMPTS[1], rolled.actions[1, 1, :4])

@@ -245,15 +245,9 @@ class FakeServer(ThreadingHTTPServer):
         if len(prompt) >= self.engine.room:
             return 400, {"error": {"message": "The prompt is too long", "type": "x", "param": None, "code": 400}}
         tokens, log_probs, reason = self.engine.answer(prompt, body)
-        choice = {
-            "index": 0,
-            "text": "…",
-            "logprobs": {"text_offset": [], "token_logprobs": log_probs, "tokens": [], "top_logprobs": []},
-            "finish_reason": reason,
-            "stop_reason": None,
-            "token_ids": tokens,
-            "prompt_token_ids": prompt,
-        }
+        details = {"text_offset": [], "token_logprobs": log_probs, "tokens": [], "top_logprobs": []}
+        choice = {"index": 0, "text": "…", "logprobs": details, "finish_reason": reason, "stop_reason": None}
+        choice |= {"token_ids": tokens, "prompt_token_ids": prompt}
         return 200, {"id": "cmpl-1", "object": "text_completion", "model": "tiny", "choices": [choice], "usage": {}}
 
 

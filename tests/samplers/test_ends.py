@@ -58,22 +58,26 @@ def end_by_text(policy, tokens, stop, least=0):
     return None
 
 
+def check_ends(policy, free, ended, stop):
+    """Answers end where those without strings hold one; how many did."""
+    by_string = 0
+    for b in range(len(TEXTS)):
+        for tokens, found, cut in zip(answers(free, b), answers(ended, b), ended.info["truncated"][b], strict=True):
+            length = end_by_text(policy, tokens, stop)
+            assert found == tokens[:length] and bool(cut) == (length is None)
+            by_string += length is not None and tokens[length - 1] not in policy.stop_tokens
+    return by_string
+
+
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
 @pytest.mark.parametrize("least", [0, 9])
 def test_answers_end_where_their_text_first_holds_a_string(policy, stop, least):
     """Without strings, the same draws go on; with strings, the answers are beginnings of those."""
     free, ended = rolled(policy, 40, 24), rolled(policy, 40, 24, stop=stop)
     least_ended = rolled(policy, 40, 24, stop=stop, min_new_tokens=least) if least else ended
-    by_string = 0
-    for b in range(len(TEXTS)):
-        for g, tokens in enumerate(answers(free, b)):
-            length = end_by_text(policy, tokens, stop)
-            assert answers(ended, b)[g] == tokens[:length]
-            assert bool(ended.info["truncated"][b, g]) == (length is None)
-            by_string += length is not None and tokens[length - 1] not in policy.stop_tokens
-        for tokens in answers(least_ended, b):
-            assert end_by_text(policy, tokens, stop, least) in (None, len(tokens)) and len(tokens) >= least
-    assert by_string > 5 and not ended.info["truncated"].all()
+    assert check_ends(policy, free, ended, stop) > 5 and not ended.info["truncated"].all()
+    for tokens in (tokens for b in range(len(TEXTS)) for tokens in answers(least_ended, b)):
+        assert end_by_text(policy, tokens, stop, least) in (None, len(tokens)) and len(tokens) >= least
 
 
 @pytest.mark.parametrize("kind", ["shared", "padded", "pages"])
@@ -140,12 +144,9 @@ def test_vllm_ends_answers_at_the_same_tokens(engine, served, directory):
         free = generate(engine, policy, Sampling(8))
         made = generate(engine, policy, Sampling(8, stop=stop))
         late = generate(engine, policy, Sampling(8, 4, stop=stop))
-    for b in range(3):
-        for g, tokens in enumerate(answers(free, b)):
-            length = end_by_text(policy, tokens, stop)
-            assert answers(made, b)[g] == tokens[:length]
-            assert bool(made.info["truncated"][b, g]) == (length is None)
-        assert all(end_by_text(policy, tokens, stop, 4) in (None, len(tokens)) for tokens in answers(late, b))
+    check_ends(policy, free, made, stop)
+    for tokens in (tokens for b in range(3) for tokens in answers(late, b)):
+        assert end_by_text(policy, tokens, stop, 4) in (None, len(tokens))
     whole = torch.equal(made.sampling_log_probs[made.mask], free.sampling_log_probs[made.mask])
     assert whole and (made.lengths < free.lengths).any() and int(late.lengths.min()) >= 4
     asked = served.asked[-1][0]
