@@ -35,19 +35,13 @@ from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.trl import Lagrangian
 from tests import trl_worker
+from tests.samplers.talks import add
+from tests.trl_worker import brief, vowels
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {field.name for field in fields(GRPOConfig)} - {field.name for field in fields(TrainingArguments)}
 OBJECTIVE = Objective("brief", {"vowels": Constraint(at_least=0.8)})
 PROMPTS = [{"prompt": f"Say {word}.", "kind": kind} for word in ("yes", "no") for kind in ("easy", "hard")]
-
-
-def brief(completions, **columns):
-    return [-len(text) / 100 for text in completions]
-
-
-def vowels(completions, **columns):
-    return [float(sum(letter in "aeiou" for letter in text) >= 2) for text in completions]
 
 
 def vowels_or_none(completions, **columns):
@@ -60,40 +54,30 @@ def model(tmp_path_factory):
     return str(make_tiny_model(tmp_path_factory.mktemp("models") / "policy", hidden_size=16))
 
 
+SETTINGS = {
+    "per_device_train_batch_size": 16, "num_generations": 4, "max_steps": 2, "learning_rate": 1e-2, "seed": 1,
+    "lr_scheduler_type": "constant", "max_completion_length": 6, "logging_steps": 1, "save_strategy": "no",
+    "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none", "disable_tqdm": True,
+}  # fmt: skip
+
+
 @pytest.fixture
 def trainer_of(model, tmp_path):
-    def make(
-        functions, train_dataset=None, eval_dataset=None, folder="out", tools=None, processing_class=None, **settings
-    ):
-        settings = {
-            "per_device_train_batch_size": 16,
-            "num_generations": 4,
-            "max_steps": 2,
-            "learning_rate": 1e-2,
-            "lr_scheduler_type": "constant",
-            "max_completion_length": 6,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "seed": 1,
-        } | settings
-        config = GRPOConfig(
-            output_dir=str(tmp_path / folder),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            report_to="none",
-            disable_tqdm=True,
-            **settings,
-        )
-        return GRPOTrainer(
-            model=model,
-            reward_funcs=functions,
-            args=config,
-            train_dataset=Dataset.from_list(PROMPTS * 4) if train_dataset is None else train_dataset,
-            eval_dataset=eval_dataset,
-            tools=tools,
-            processing_class=processing_class,
-        )
+    def make(functions, train_dataset=None, folder="out", parts=None, **settings):
+        config = GRPOConfig(output_dir=str(tmp_path / folder), **SETTINGS | settings)
+        data = Dataset.from_list(PROMPTS * 4) if train_dataset is None else train_dataset
+        return GRPOTrainer(model=model, reward_funcs=functions, args=config, train_dataset=data, **parts or {})
+
+    return make
+
+
+@pytest.fixture
+def bounded(trainer_of):
+    """A trainer with a Lagrangian."""
+
+    def make(objective=OBJECTIVE, functions=(brief, vowels), **settings):
+        trainer = trainer_of(list(functions), **settings)
+        return trainer, Lagrangian(trainer, objective)
 
     return make
 
@@ -124,24 +108,23 @@ def replay(signal):
 
 
 @pytest.mark.parametrize("scale", ["group", "pooled"])
-def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of, tmp_path, scale):
+def test_advantages_and_weights_are_those_of_constrained_grpo(model, trainer_of, scale):
     """Six updates at equal draws, with answers to which a function does not apply."""
-    (tmp_path / "prompts.jsonl").write_text("\n".join(f'{{"prompt": "Say {n}."}}' for n in range(8)), encoding="utf-8")
     seed_everything(3, verbose=False)
     watch = Watch()
     module = ConstrainedGRPO(
-        policy=CausalLMPolicy(model),
-        sampler=GenerationSampler(max_new_tokens=6),
-        task=FunctionTask({"brief": brief, "vowels": vowels_or_none}),
-        objective=OBJECTIVE,
+        CausalLMPolicy(model),
+        GenerationSampler(max_new_tokens=6),
+        FunctionTask({"brief": brief, "vowels": vowels_or_none}),
+        OBJECTIVE,
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
         estimator=ScalarizedAdvantages(scale),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
         group_size=4,
     )
     Trainer(
         max_steps=6, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[LagrangianCallback(), watch],
-    ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=4))  # fmt: skip
+    ).fit(module, PromptDataModule([{"prompt": f"Say {n}."} for n in range(8)], prompts_per_update=4))  # fmt: skip
 
     records = {}
     functions = [named(name, lambda name=name: records[name]) for name in ("brief", "vowels")]
@@ -189,18 +172,10 @@ def test_groups_of_one_update_by_the_estimator_itself():
 
 def test_one_dual_step_a_generation_and_none_in_evaluation(trainer_of):
     """Two passes over each generation of two batches: 4 optimizer steps are 2 generations."""
-    trainer = trainer_of(
-        [brief, vowels],
-        eval_dataset=Dataset.from_list(PROMPTS),
-        per_device_train_batch_size=8,
-        per_device_eval_batch_size=16,
-        gradient_accumulation_steps=1,
-        steps_per_generation=2,
-        num_iterations=2,
-        max_steps=8,
-        eval_strategy="steps",
-        eval_steps=1,
-    )
+    passes = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
+    passes |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 16}
+    evaluated = {"eval_dataset": Dataset.from_list(PROMPTS)}
+    trainer = trainer_of([brief, vowels], parts=evaluated, eval_strategy="steps", eval_steps=1, **passes)
     lagrangian = Lagrangian(trainer, OBJECTIVE, SoftmaxAdam())
     trainer.train()
     assert lagrangian.advantages.updates == 2
@@ -211,9 +186,8 @@ def test_one_dual_step_a_generation_and_none_in_evaluation(trainer_of):
     assert logged(trainer, "eval_weight/vowels") == []
 
 
-def test_logs_have_rates_weights_thresholds_and_raw_rewards(trainer_of):
-    trainer = trainer_of([brief, vowels])
-    Lagrangian(trainer, OBJECTIVE)
+def test_logs_have_rates_weights_thresholds_and_raw_rewards(bounded):
+    trainer, _ = bounded()
     trainer.train()
     assert logged(trainer, "rate/vowels") == pytest.approx(logged(trainer, "rewards/vowels/mean"))
     assert logged(trainer, "reward") == pytest.approx(logged(trainer, "rewards/brief/mean"))
@@ -223,10 +197,9 @@ def test_logs_have_rates_weights_thresholds_and_raw_rewards(trainer_of):
     assert [sum(pair) for pair in both] == pytest.approx([1, 1])
 
 
-def test_rates_before_and_after_training_are_shown_with_intervals(trainer_of, capsys):
+def test_rates_before_and_after_training_are_shown_with_intervals(bounded, capsys):
     """The first generation has the rates of the untrained policy; the last fifth of the generations is the end."""
-    trainer = trainer_of([brief, vowels], max_steps=10, logging_steps=1)
-    Lagrangian(trainer, OBJECTIVE)
+    trainer, _ = bounded(max_steps=10)
     trainer.train()
     before, end = capsys.readouterr().out.split("Run finished")
     rates = logged(trainer, "rate/vowels")
@@ -256,19 +229,16 @@ def test_a_resume_is_exact_at_a_border_of_generations(trainer_of, tmp_path, cont
 
 
 @pytest.mark.slow
-def test_a_checkpoint_without_multipliers_is_told(trainer_of, tmp_path):
+def test_a_checkpoint_without_multipliers_is_told(trainer_of, bounded, tmp_path):
     trainer_of([brief, vowels], folder="plain", save_strategy="steps", save_steps=1).train()
-    trainer = trainer_of([brief, vowels])
-    Lagrangian(trainer, OBJECTIVE)
+    trainer, _ = bounded()
     with pytest.warns(UserWarning, match="no multipliers"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-1"))
 
 
 @pytest.mark.slow
-def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
-    trainer = trainer_of([brief, vowels])
-    objective = Objective("brief", {"vowels": Constraint(at_least=0.8, by={"kind": ["easy", "hard"]})})
-    Lagrangian(trainer, objective)
+def test_constraints_on_subsets_read_the_columns_of_the_data(bounded):
+    trainer, _ = bounded(Objective("brief", {"vowels": Constraint(at_least=0.8, by={"kind": ["easy", "hard"]})}))
     trainer.train()
     parts = [logged(trainer, f"rate/vowels{part}") for part in ("", "/kind=easy", "/kind=hard")]
     assert parts[0] == pytest.approx([(easy + hard) / 2 for easy, hard in zip(*parts[1:], strict=True)])
@@ -279,14 +249,14 @@ def test_constraints_on_subsets_read_the_columns_of_the_data(trainer_of):
 
 
 @pytest.mark.slow
-def test_a_reward_model_is_bounded_by_the_name_of_its_directory(trainer_of, model, tmp_path):
+def test_a_reward_model_is_bounded_by_the_name_of_its_directory(bounded, model, tmp_path):
     """A script of TRL's documentation: a reward model beside a function, here with a bound on its mean score."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     config = AutoConfig.from_pretrained(model, num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "helpful")
     tokenizer.save_pretrained(tmp_path / "helpful")
-    trainer = trainer_of([str(tmp_path / "helpful"), brief])
-    Lagrangian(trainer, Objective("brief", {"helpful": Constraint(mean_at_least=0.5)}))
+    objective = Objective("brief", {"helpful": Constraint(mean_at_least=0.5)})
+    trainer, _ = bounded(objective, (str(tmp_path / "helpful"), brief))
     trainer.train()
     assert logged(trainer, "mean/helpful") == pytest.approx(logged(trainer, "rewards/helpful/mean"))
     assert logged(trainer, "threshold/helpful") == [0.5, 0.5]
@@ -295,18 +265,6 @@ def test_a_reward_model_is_bounded_by_the_name_of_its_directory(trainer_of, mode
 @pytest.mark.slow
 def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
     """TRL calls the tool of an answer that asks for it, and the function sees the conversation."""
-
-    def add(a: int, b: int) -> int:
-        """Adds two numbers.
-
-        Args:
-            a: the first.
-            b: the second.
-
-        Returns:
-            The sum.
-        """
-        return a + b
 
     def used_tool(completions, **columns):
         return [float(any(message["role"] == "tool" for message in messages)) for messages in completions]
@@ -318,7 +276,7 @@ def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text(encoding="utf-8")
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": f"{n} + 1?"}]} for n in range(8)])
     size = {"max_steps": 1, "per_device_train_batch_size": 4, "max_completion_length": 160}
-    trainer = trainer_of([short, used_tool], data, tools=[add], processing_class=tokenizer, **size)
+    trainer = trainer_of([short, used_tool], data, parts={"tools": [add], "processing_class": tokenizer}, **size)
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 1}}\n</tool_call><|im_end|>'
     sampled, turns = trainer._generate_single_turn, []
 
@@ -339,21 +297,39 @@ def test_tools_are_called_as_before(trainer_of, model, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------- refusals
 
 
+REFUSED = [
+    ("reward_weights", [1.0, 2.0], "reward_weights"),
+    ("reward_weights", [0.5, 0.5], "reward_weights"),
+    ("multi_objective_aggregation", "normalize_then_sum", "normalize_then_sum"),
+    ("scale_rewards", "batch", "scale_rewards"),
+    ("scale_rewards", "none", "scale_rewards"),
+]
+BY_ITSELF = "which ConstrainedGRPO measures by itself, .*"
+
+
+@pytest.mark.parametrize(("option", "value", "told"), REFUSED)
+def test_options_of_another_method_are_refused(bounded, option, value, told):
+    with pytest.raises(UserError, match=told):
+        bounded(**{option: value})
+
+
 @pytest.mark.parametrize(
-    ("settings", "objective", "told"),
+    ("constraints", "told"),
     [
-        ({"reward_weights": [1.0, 2.0]}, OBJECTIVE, "reward_weights"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, OBJECTIVE, "normalize_then_sum"),
-        ({"scale_rewards": "batch"}, OBJECTIVE, "scale_rewards"),
-        ({"scale_rewards": "none"}, OBJECTIVE, "scale_rewards"),
-        ({}, Objective("brief", {"vowel": Constraint(at_least=0.8)}), "Did you mean 'vowels'"),
-        ({}, Objective("brief"), "to have a constraint"),
-        ({}, Objective("brief", {"kl": Constraint(mean_at_most=0.1)}), "policy's own 'kl'"),
+        ({"vowel": Constraint(at_least=0.8)}, "Did you mean 'vowels'"),
+        ({}, "to have a constraint"),
+        ({"kl": Constraint(mean_at_most=0.1)}, "policy's own 'kl'"),
+        ({"truncated": Constraint(at_most=0.1)}, f"{BY_ITSELF}without the tokenizer's end token"),
+        ({"length": Constraint(mean_at_least=-0.5)}, f"{BY_ITSELF}by max_completion_length"),
+        (
+            {"long": Constraint(at_most=0.1, signal="tokens", violated_above=9)},
+            rf"{BY_ITSELF}def tokens\(completion_ids, \*\*_\)",
+        ),
     ],
 )
-def test_settings_of_another_method_are_refused(trainer_of, settings, objective, told):
+def test_constraints_on_what_no_function_returns_are_refused_with_a_remedy(bounded, constraints, told):
     with pytest.raises(UserError, match=told):
-        Lagrangian(trainer_of([brief, vowels], **settings), objective)
+        bounded(Objective("brief", constraints))
 
 
 def test_the_table_has_all_options_of_trl_once():
@@ -363,19 +339,9 @@ def test_the_table_has_all_options_of_trl_once():
     assert sorted(named) == sorted(OPTIONS)
 
 
-def test_options_refused_are_those_of_the_table(trainer_of):
-    """Any other value than TRL's default, of each option of the first row."""
-    others = {
-        "reward_weights": [0.5, 0.5],
-        "scale_rewards": "batch",
-        "multi_objective_aggregation": "normalize_then_sum",
-    }
-    text = (ROOT / "docs/trl.md").read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith("| refused")]
-    assert {*re.findall(r"`(\w+)`", row)} == others.keys()
-    for name, value in others.items():
-        with pytest.raises(UserError, match=name):
-            Lagrangian(trainer_of([brief, vowels], **{name: value}), OBJECTIVE)
+def test_options_refused_are_those_of_the_table():
+    (row,) = re.findall(r"^\| refused.*$", (ROOT / "docs/trl.md").read_text(), re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", row)} == {option for option, *_ in REFUSED}
 
 
 @pytest.mark.parametrize(
@@ -387,12 +353,9 @@ def test_options_refused_are_those_of_the_table(trainer_of):
         {"loss_type": "dr_grpo", "importance_sampling_level": "sequence", "steps_per_generation": 2},
     ],
 )
-def test_the_advantages_alone_are_replaced_in_trls_output(trainer_of, settings):
+def test_the_advantages_alone_are_replaced_in_trls_output(trainer_of, bounded, settings):
     outputs = []
-    for bounded in (False, True):
-        trainer = trainer_of([brief, vowels], folder=f"out{bounded}", **settings)
-        if bounded:
-            Lagrangian(trainer, OBJECTIVE)
+    for trainer in (trainer_of([brief, vowels], **settings), bounded(folder="bounded", **settings)[0]):
         seed_everything(3, verbose=False)
         trainer.model.train()
         rows = [row for row in PROMPTS for _ in range(4)]
@@ -407,27 +370,10 @@ def _equal(one, other):
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-@pytest.mark.parametrize(
-    ("constraint", "remedy"),
-    [
-        (
-            {"long": Constraint(at_most=0.1, signal="tokens", violated_above=9)},
-            "def tokens\\(completion_ids, \\*\\*_\\)",
-        ),
-        ({"truncated": Constraint(at_most=0.1)}, "without the tokenizer's end token"),
-        ({"length": Constraint(mean_at_least=-0.5)}, "by max_completion_length"),
-    ],
-)
-def test_signals_that_constrained_grpo_measures_by_itself_have_a_remedy(trainer_of, constraint, remedy):
-    with pytest.raises(UserError, match=f"which ConstrainedGRPO measures by itself, .*{remedy}"):
-        Lagrangian(trainer_of([brief, vowels]), Objective("brief", constraint))
-
-
-def test_two_functions_of_one_name_and_a_second_lagrangian_are_refused(trainer_of):
+def test_two_functions_of_one_name_and_a_second_lagrangian_are_refused(bounded):
     with pytest.raises(UserError, match="one reward function 'vowels'"):
-        Lagrangian(trainer_of([brief, vowels, vowels]), OBJECTIVE)
-    trainer = trainer_of([brief, vowels])
-    Lagrangian(trainer, OBJECTIVE)
+        bounded(functions=(brief, vowels, vowels))
+    trainer, _ = bounded()
     with pytest.raises(UserError, match="one Lagrangian"):
         Lagrangian(trainer, OBJECTIVE)
 
@@ -439,12 +385,12 @@ def test_a_lagrangian_after_training_is_refused(trainer_of):
         Lagrangian(trainer, OBJECTIVE)
 
 
-def test_a_schedule_is_counted_in_generations(trainer_of):
+def test_a_schedule_is_counted_in_generations(bounded):
     """Two passes over each generation: 8 steps are 4 generations, so a schedule of 5 would never end."""
 
     def trained(over):
-        trainer = trainer_of([brief, vowels], num_iterations=2, max_steps=8)
-        Lagrangian(trainer, Objective("brief", {"vowels": Constraint(at_least=0.8, start=0.2, over=over)}))
+        objective = Objective("brief", {"vowels": Constraint(at_least=0.8, start=0.2, over=over)})
+        trainer, _ = bounded(objective, num_iterations=2, max_steps=8)
         trainer.train()
         return logged(trainer, "threshold/vowels")
 
@@ -498,9 +444,9 @@ def launched(folder, model):
     return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_functions_outside_of_the_objective_are_told(trainer_of):
+def test_functions_outside_of_the_objective_are_told(bounded):
     with pytest.warns(UserWarning, match="vowels_or_none"):
-        Lagrangian(trainer_of([brief, vowels, vowels_or_none]), OBJECTIVE)
+        bounded(functions=(brief, vowels, vowels_or_none))
 
 
 def test_without_trl_one_line_says_what_to_install(monkeypatch):

@@ -5,7 +5,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
+from tests.fake_world import in_processes
 
 ESTIMATORS = [ScalarizedAdvantages("group"), ScalarizedRewards(), LeaveOneOut(), GDPO(), ScalarizedAdvantages()]
 by_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
@@ -85,15 +85,11 @@ class TestScalarizedRewards:
         # The reward comes with its cost: R = C = 1 against R = C = 0. Both vary, S does not.
         r = torch.tensor([[1.0, 0, 0, 1]])
         data = components(torch.stack([r, -r]), dtype=dtype)
-        for weight in (0.5, 0.1, 1 / 3):
-            weights = torch.tensor([weight, weight], dtype=dtype)
-            assert ScalarizedRewards()(ROLLOUTS, group_statistics(data), weights).eq(0).all()
-            assert ScalarizedRewards().effective_weights(group_statistics(data), weights).eq(0).all()
-        # A scaled copy, whose rounding leaves a residue.
-        copy = components(torch.stack([0.1 * r, -0.3 * r]), dtype=dtype)
-        weights = torch.tensor([0.75, 0.25], dtype=dtype)
-        assert ScalarizedRewards()(ROLLOUTS, group_statistics(copy), weights).eq(0).all()
-        assert ScalarizedRewards().effective_weights(group_statistics(copy), weights).eq(0).all()
+        copy = components(torch.stack([0.1 * r, -0.3 * r]), dtype=dtype)  # whose rounding leaves a residue
+        for given, weights in ((data, (0.5, 0.5)), (data, (0.1, 0.1)), (data, (1 / 3, 1 / 3)), (copy, (0.75, 0.25))):
+            statistics, weights = group_statistics(given), torch.tensor(weights, dtype=dtype)
+            assert ScalarizedRewards()(ROLLOUTS, statistics, weights).eq(0).all()
+            assert ScalarizedRewards().effective_weights(statistics, weights).eq(0).all()
 
     @pytest.mark.parametrize(("rest", "varies"), [(1e-4, True), (1e-5, True), (1e-8, False)])
     def test_a_sum_that_nearly_cancels(self, rest: float, varies: bool) -> None:
@@ -125,11 +121,9 @@ class TestLeaveOneOut:
                 probability = math.prod(p if a else 1 - p for a in actions.tolist())
                 score = actions - p  # the gradient of the log-probability by the logit
                 data = components(actions[None, None])
-                advantages = (
-                    estimator(ROLLOUTS, group_statistics(data), torch.ones(1))
-                    if estimator
-                    else actions - actions.mean()
-                )
+                advantages = actions - actions.mean()
+                if estimator:
+                    advantages = estimator(ROLLOUTS, group_statistics(data), torch.ones(1))
                 total += probability * (advantages * score).mean().item()
             means[type(estimator)] = total
         gradient = p * (1 - p)  # of the expected reward, p
@@ -139,31 +133,20 @@ class TestLeaveOneOut:
 
 class TestGDPO:
     def test_moments_are_those_of_all_processes(self, monkeypatch) -> None:
-        """Each of two processes, given the other's sums, has its half of the whole batch's advantages."""
+        """Each of two processes has its half of the whole batch's advantages."""
         values = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         values[:, 2:] *= 7
         values[0, 3, 0] = 100.0
-        halves = [components(values[:, :2]), components(values[:, 2:])]
         # A mean that isn't 0 on each process: answers of one group apply in part.
-        for half in halves:
-            half.applicable[0, 0, 0] = False
-        whole = Components(values, torch.cat([half.applicable for half in halves], 1))
-        expected = GDPO()(ROLLOUTS, group_statistics(whole), torch.ones(1, dtype=torch.float64))
-        sums: list[list[torch.Tensor]] = [[], []]
-        for turn in range(3):  # The first turn collects sums, the second squares around the common mean.
-            results = []
-            for process, half in enumerate(halves):
-                calls: list[torch.Tensor] = []
+        applicable = torch.ones_like(values, dtype=torch.bool)
+        applicable[0, 0, 0] = applicable[0, 2, 0] = False
 
-                def all_sum(ours, theirs=sums[1 - process], calls=calls):
-                    number = len(calls)
-                    calls.append(ours)
-                    return ours + theirs[number] if number < len(theirs) else ours
+        def advantages(rows):
+            data = Components(values[:, rows], applicable[:, rows])
+            return GDPO()(ROLLOUTS, group_statistics(data), torch.ones(1, dtype=torch.float64))
 
-                monkeypatch.setattr("lightning_cgrpo.grpo.advantages.all_sum", all_sum)
-                results.append((GDPO()(ROLLOUTS, group_statistics(half), torch.ones(1, dtype=torch.float64)), calls))
-            sums = [calls[: turn + 1] for _, calls in results]
-        assert np.allclose(torch.cat([advantages for advantages, _ in results]), expected, rtol=1e-9, atol=1e-9)
+        halves, _ = in_processes(monkeypatch, lambda rank: advantages(slice(2 * rank, 2 * rank + 2)))
+        torch.testing.assert_close(torch.cat(halves), advantages(slice(None)), rtol=1e-9, atol=1e-9)
 
 
 @by_estimator
@@ -175,11 +158,8 @@ class TestEveryEstimator:
         weights = torch.tensor([0.6, 0.3, 0.1])
         moved = values.clone()
         moved[0] += constant
-        got = [
-            estimator(ROLLOUTS, group_statistics(components(v, dtype=torch.float32)), weights) for v in (values, moved)
-        ]
-        assert torch.equal(*got)
         statistics = [group_statistics(components(v, dtype=torch.float32)) for v in (values, moved)]
+        assert torch.equal(*(estimator(ROLLOUTS, s, weights) for s in statistics))
         assert torch.equal(*(estimator.effective_weights(s, weights) for s in statistics))
 
     def test_gradients_of_the_weights_are_finite_where_groups_carry_no_signal(self, estimator) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lightning_cgrpo.core.rollout import Examples, Rollouts
-from lightning_cgrpo.grpo import minibatches as optimization
 from lightning_cgrpo.grpo.minibatches import (
     Share,
     micro_batches,
@@ -21,16 +20,16 @@ from lightning_cgrpo.grpo.minibatches import (
     with_targets,
 )
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
+from tests.fake_world import in_processes
 
 
-def steps(count: int) -> Examples:
-    actions = torch.zeros(count, dtype=torch.int64)
-    return Examples({}, actions, torch.ones_like(actions, dtype=torch.bool), actions)
+def steps(count: int, *length: int) -> Examples:
+    actions = torch.zeros(count, *length, dtype=torch.int64)
+    return Examples({}, actions, torch.ones_like(actions, dtype=torch.bool), torch.zeros(count, dtype=torch.int64))
 
 
-def answers(count: int, length: int = 3) -> Examples:
-    actions = torch.zeros(count, length, dtype=torch.int64)
-    return Examples({}, actions, torch.ones_like(actions, dtype=torch.bool), actions[:, 0])
+def answers(count: int) -> Examples:
+    return steps(count, 3)
 
 
 def parts(examples: Examples, size: int | None, group_size: int = 4, **numbers: int) -> list[tuple[Tensor, float]]:
@@ -43,14 +42,8 @@ def on_processes(
     make: Callable[[int], Examples], counts: list[int], monkeypatch: pytest.MonkeyPatch, *arguments: int
 ) -> list[list[tuple[Tensor, float]]]:
     """Each process's parts, its rows numbered over all processes."""
-    out = []
-    for rank in range(len(counts)):
-        with monkeypatch.context() as patch:
-            patch.setattr(optimization, "world", lambda rank=rank: (rank, len(counts)))
-            patch.setattr(optimization, "gather_counts", lambda count, device: counts)
-            got = parts(make(counts[rank]), *arguments)
-        out.append([(rows + sum(counts[:rank]), scale) for rows, scale in got])
-    return out
+    every, _ = in_processes(monkeypatch, lambda rank: parts(make(counts[rank]), *arguments), len(counts))
+    return [[(rows + sum(counts[:rank]), scale) for rows, scale in got] for rank, got in enumerate(every)]
 
 
 class TestMinibatchesOfSteps:
@@ -77,17 +70,6 @@ class TestMinibatchesOfSteps:
         assert len(set(drawn)) == 4 and tuple(range(50)) not in drawn
         assert order() == drawn[0]
 
-    @pytest.mark.parametrize("counts", [[37], [20, 17], [0, 37], [12, 1, 24], [37, 0, 0]])
-    def test_processes_share_the_same_parts(self, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-        single = parts(steps(37), 10)
-        shares = on_processes(steps, counts, monkeypatch, 10)
-        for number, (whole, scale) in enumerate(single):
-            # As sets: within a part the order is that of the processes.
-            together = torch.cat([share[number][0] for share in shares])
-            assert torch.equal(together.sort().values, whole.sort().values)
-            assert all(share[number][1] == scale for share in shares)
-        assert all(len(share) == len(single) for share in shares)
-
 
 class TestMinibatchesOfAnswers:
     @settings(max_examples=60, deadline=None)
@@ -106,17 +88,26 @@ class TestMinibatchesOfAnswers:
         else:
             assert max(lengths) - min(lengths) <= 1
 
-    @pytest.mark.parametrize("counts", [[24], [12, 12], [16, 8], [8, 4, 12], [0, 24, 0]])
-    @pytest.mark.parametrize("size", [3, 4, 10, 24])
-    def test_processes_share_the_same_parts(
-        self, counts: list[int], size: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        single = parts(answers(24), size)
-        shares = on_processes(answers, counts, monkeypatch, size)
-        for number, (whole, scale) in enumerate(single):
-            together = torch.cat([share[number][0] for share in shares])
-            assert torch.equal(together.sort().values, whole.sort().values)
-            assert all(share[number][1] == scale for share in shares)
+
+@pytest.mark.parametrize(
+    ("make", "counts", "size"),
+    [
+        *((steps, counts, 10) for counts in ([37], [20, 17], [0, 37], [12, 1, 24], [37, 0, 0])),
+        *((answers, counts, 4) for counts in ([24], [12, 12], [16, 8], [8, 4, 12], [0, 24, 0])),
+        *((answers, [8, 4, 12], size) for size in (3, 10, 24)),
+    ],
+)
+def test_processes_share_the_same_parts(
+    make: Callable[[int], Examples], counts: list[int], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = parts(make(sum(counts)), size)
+    shares = on_processes(make, counts, monkeypatch, size)
+    for number, (whole, scale) in enumerate(single):
+        # As sets: within a part the order is that of the processes.
+        together = torch.cat([share[number][0] for share in shares])
+        assert torch.equal(together.sort().values, whole.sort().values)
+        assert all(share[number][1] == scale for share in shares)
+    assert all(len(share) == len(single) for share in shares)
 
 
 class TestTargets:
@@ -143,9 +134,8 @@ class TestTargets:
 
     def test_of_answers(self) -> None:
         rollouts = self.rollouts
-        whole = Examples(
-            {}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), torch.arange(3).repeat_interleave(2)
-        )
+        rows = (rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), torch.arange(3).repeat_interleave(2))
+        whole = Examples({}, *rows)
         examples = with_targets(whole, rollouts, a=rollouts.actions * 10)
         assert torch.equal(examples.targets["a"], examples.actions * 10)
         # Trimmed to the longest answer of the part.

@@ -14,12 +14,9 @@ from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Components
+from tests.grpo.test_advantages import components
 
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-
-
-def components(values: Tensor, applicable: Tensor | None = None) -> Components:
-    return Components(values, torch.ones_like(values, dtype=torch.bool) if applicable is None else applicable)
 
 
 def advantages(estimator: ScalarizedAdvantages, data: Components, weights: Tensor = WEIGHTS) -> Tensor:
@@ -49,9 +46,8 @@ def test_the_expected_gradient_has_one_price_for_all_prompts(scale: str) -> None
             values = torch.tensor([[[*row], [0.0, 0.0, 0.0, 1.0]]], dtype=torch.float64)
             estimator.load_running_state({"squares": torch.tensor([1e12]), "freedom": torch.tensor([4e12])})
             score = torch.tensor([(x - p) / (p * (1 - p)) for x in row], dtype=torch.float64)
-            gain += chance * float(
-                (advantages(estimator, components(values), torch.ones(1)).squeeze()[0] * score).mean()
-            )
+            first = advantages(estimator, components(values), torch.ones(1)).squeeze()[0]
+            gain += chance * float((first * score).mean())
         gains.append(gain)
     if scale == "pooled":
         assert gains[0] == pytest.approx(gains[1], rel=1e-9) and gains[0] == pytest.approx(2.0, rel=1e-9)

@@ -21,10 +21,9 @@ def rollouts(mask):
     return Rollouts(torch.zeros(mask.shape, dtype=torch.int64), mask, {})
 
 
-def of_steps(rewards, applicable=None):
+def of_steps(rewards):
     """Components of signals by step ``[J, B, G, T]``."""
-    every = torch.ones(rewards.shape[:3], dtype=torch.bool)
-    return Components(rewards.sum(-1), every if applicable is None else applicable, dict(enumerate(rewards)))
+    return Components(rewards.sum(-1), torch.ones(rewards.shape[:3], dtype=torch.bool), dict(enumerate(rewards)))
 
 
 def test_signals_of_answers_of_equal_lengths_have_the_papers_advantages_at_every_step():

@@ -31,14 +31,10 @@ def test_uneven_groups_of_sessions_with_padding():
     method = Method(Settings(OBJECTIVE))
     method.rows = Rows({"vowels": vowels}, sessions=sessions, padding=[row == 5 for row in range(8)])
     advantages = method.estimate(scores, list("aabbcpcc"))
-    nan = math.nan
-    expected = ConstrainedAdvantages(OBJECTIVE)
-    groups = expected(
-        {
-            "score": torch.tensor([[1.0, nan, nan], [2.0, 3.0, nan], [4.0, 5.0, 6.0]]),
-            "vowels": torch.tensor([[1.0, nan, nan], [0.0, nan, nan], [1.0, 0.0, 1.0]]),
-        }
-    )
+    nan, expected = math.nan, ConstrainedAdvantages(OBJECTIVE)
+    scores_of_groups = torch.tensor([[1.0, nan, nan], [2.0, 3.0, nan], [4.0, 5.0, 6.0]])
+    vowels_of_groups = torch.tensor([[1.0, nan, nan], [0.0, nan, nan], [1.0, 0.0, 1.0]])
+    groups = expected({"score": scores_of_groups, "vowels": vowels_of_groups})
     assert torch.equal(advantages[[1, 2, 3, 4, 6, 7]], groups[[0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 2]])
     assert advantages[0] == advantages[1] and advantages[5] == 0
     assert method.advantages.weights == expected.weights

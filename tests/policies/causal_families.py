@@ -5,7 +5,7 @@ import io
 import warnings
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from lightning_cgrpo.core.randomness import random_weights
@@ -41,33 +41,23 @@ LATENT = {"qk_rope_head_dim": 4, "head_dim": 4, "num_key_value_heads": 4}
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8}
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
 OF_FAMILY = {
-    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid"), LAYERS),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid", "bailing_hybrid"), LAYERS),
+    **{name: {"text_config": LAYERS} for name in ("qwen3_5", "qwen3_5_moe")},
+    **{name: {"head_dim": 8, "rope_parameters": ROPE} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
+    **dict.fromkeys(("lfm2", "lfm3"), CONVOLUTION),
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6},
-    "hunyuan_v1_dense": {"head_dim": 8, "rope_parameters": ROPE},
-    "hunyuan_v1_moe": {"head_dim": 8, "rope_parameters": ROPE},
-    "ministral": {"head_dim": 8, "rope_parameters": ROPE},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
               "n_group": 1, "topk_group": 1},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "zamba": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid"] * 2, "mamba_d_state": 8, "n_mamba_heads": 2},
-    "zamba2": {"layer_types": ["mamba", "hybrid"], "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8,
-               "mamba_ngroups": 1, "num_mem_blocks": 1},
+    "lfm2_moe": {**CONVOLUTION, "num_dense_layers": 1},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
     "recurrent_gemma": {"num_hidden_layers": 3, "attention_window_size": 6, "lru_width": 32},
-    "qwen4_exp_text": {"layer_types": ["linear_attention", "full_attention"]},
-    "bailing_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
-    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"]},
-    "qwen3_5": {"text_config": LAYERS},
-    "qwen3_5_moe": {"text_config": LAYERS},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "lfm3": {"layer_types": ["conv", "full_attention"]},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
-    "axk1": {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "head_dim": 12},
     "zaya": {"num_experts_per_tok": 1},
     "reformer": {"axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"]},
     "gemma3n_text": {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"]},
@@ -92,19 +82,20 @@ def small(kind, **of_family):
     return kind(**{**sizes, **parts})
 
 
-def configuration(name):
-    return small(CONFIG_MAPPING[name], **OF_FAMILY.get(name, {}))
+def configuration(name, **of_family):
+    return small(CONFIG_MAPPING[name], **OF_FAMILY.get(name, {}) | of_family)
 
 
-def build(name, seed=0):
+def build(name, **of_family):
     """A tiny model of a `model_type`, whose probabilities are far from uniform."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), random_weights(seed):
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), random_weights(0):
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_config(configuration(name))
+        model = AutoModelForCausalLM.from_config(configuration(name, **of_family))
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(4)
+    model.generation_config = GenerationConfig(eos_token_id=2)
     return model.eval()
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
-from tests.policies.small_policies import TEMPERATURE
+from tests.policies.small_policies import TEMPERATURE, loaded
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +20,4 @@ def tokenizer(directory):
 
 @pytest.fixture
 def policy(directory):
-    made = CausalLMPolicy(str(directory), temperature=TEMPERATURE, dtype="float64")
-    made.load()
-    return made
+    return loaded(directory, temperature=TEMPERATURE, dtype="float64")

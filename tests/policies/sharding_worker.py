@@ -293,19 +293,9 @@ def turns_without_memory(folder, strategy):
 
 
 RUNS = (
-    turns,
-    turns_without_memory,
-    whole_model,
-    adapters,
-    half_adapters,
-    vision,
-    mixed,
-    mixed_vision,
-    served,
-    supervised,
-    checkpoints,
-    resumed,
-)
+    turns, turns_without_memory, whole_model, adapters, half_adapters, vision, mixed, mixed_vision, served, supervised,
+    checkpoints, resumed,
+)  # fmt: skip
 SCENARIOS = {run.__name__: run for run in RUNS}
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Rollouts and policies with adapters, for the tests of policies."""
 
+from functools import partial
+
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
@@ -19,10 +22,41 @@ def ragged(seed=0, steps=8):
     return Rollouts(actions * mask, mask, {"prompt_ids": ids * prompt_mask, "prompt_mask": prompt_mask})
 
 
-def with_lora(directory, **options):
-    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=16), **options)
+def loaded(directory, kind=CausalLMPolicy, **options):
+    policy = kind(str(directory), **options)
     policy.load()
     return policy
+
+
+def with_lora(directory, **options):
+    return loaded(directory, dtype="float64", lora=LoRA(rank=4, alpha=16), **options)
+
+
+def adapted(directory, name="default", **options):
+    """A model with adapters of peft's, and its tokenizer."""
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    config = LoraConfig(r=4, task_type="CAUSAL_LM", **{"target_modules": "all-linear"} | options)
+    return get_peft_model(model, config, name), AutoTokenizer.from_pretrained(directory)
+
+
+def exact_norms(model):
+    """transformers computes them in float32, whatever the dtype, and rounding would hide what is wrong."""
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.forward = partial(_rms_norm, module.weight, module.variance_epsilon)
+
+
+def _rms_norm(weight, epsilon, states):
+    return torch.nn.functional.rms_norm(states, weight.shape, weight, epsilon)
+
+
+def gradients(policy):
+    """Of the parameters that have one, which forget it."""
+    found = {name: weight.grad.clone() for name, weight in policy.named_parameters() if weight.grad is not None}
+    policy.zero_grad()
+    return found
 
 
 def perturb(policy):

@@ -2,12 +2,10 @@
 
 import copy
 import warnings
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_cgrpo import FunctionTask, GenerationSampler, Objective
@@ -22,35 +20,20 @@ from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from tests.grids import grid_module
-from tests.policies.causal_families import SIZES, small
-from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
+from tests.policies import causal_families
+from tests.policies.causal_families import SIZES
+from tests.policies.small_policies import TEMPERATURE, exact_norms, loaded, perturb, ragged, with_lora
 
 OF_FAMILY = {
     "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "mistral": {"sliding_window": None},
-    "phi3": {"sliding_window": None},
+    **{name: {"sliding_window": None} for name in ("mistral", "phi3")},
 }
 
 
-def build(family, dtype=torch.float64):
-    torch.manual_seed(0)
-    config = small(transformers.CONFIG_MAPPING[family], **OF_FAMILY.get(family, {}))
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(4)  # far from uniform
-    for module in model.modules():
-        if hasattr(module, "variance_epsilon"):
-            # transformers computes it in float32, whatever the dtype, and rounding would hide what is wrong.
-            module.forward = partial(
-                rms_norm, (module.weight.shape[0],), weight=module.weight, eps=module.variance_epsilon
-            )
+def build(family):
+    model = causal_families.build(family, **OF_FAMILY.get(family, {})).double()
+    exact_norms(model)
     return model
-
-
-def rms_norm(shape, states, weight, eps):
-    return torch.nn.functional.rms_norm(states, shape, weight, eps)
 
 
 def naive(model, rollouts, temperature, reference):
@@ -193,9 +176,8 @@ def test_dropout_is_inactive_and_checkpointing_changes_nothing(family, gradient_
     torch.testing.assert_close(output, plain(examples).log_probs, rtol=0, atol=0)
     with torch.no_grad():  # between forward and backward, as in a training step
         torch.testing.assert_close(reference(examples).log_probs, output, rtol=0, atol=1e-12)
-    ours = gradients(policy.model, output.sum())
-    for one, other in zip(ours, gradients(plain.model, plain(examples).log_probs.sum()), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    pair = gradients(policy.model, output.sum()), gradients(plain.model, plain(examples).log_probs.sum())
+    torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
 
 
 def test_checkpointing_recomputes(tokenizer):
@@ -212,8 +194,7 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
     policy = with_lora(directory, gradient_checkpointing=gradient_checkpointing)
     adapters = policy.model.peft_config["default"]
     assert (adapters.r, adapters.lora_alpha) == (4, 16)
-    base = CausalLMPolicy(str(directory), dtype="float64")
-    base.load()
+    base = loaded(directory, dtype="float64")
     examples = policy.examples(ragged())
     expected = base(examples).log_probs
     torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=1e-12)  # B = 0
@@ -227,17 +208,15 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
     torch.testing.assert_close(kl, policy(examples, base(examples)).kl, rtol=0, atol=1e-12)
     # The adapters are on again, and trained alone.
     torch.testing.assert_close(policy(examples).log_probs, output, rtol=0, atol=0)
-    trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
-    assert trained
-    assert all("lora_" in name for name in trained)
+    trained = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
     output.sum().backward()
-    assert all(parameter.grad is not None for parameter in policy.parameters() if parameter.requires_grad)
+    assert all(parameter.grad is not None for parameter in trained.values())
 
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_checkpoints_leave_the_base_of_adapters_out(directory, adapters):
-    policy = with_lora(directory) if adapters else CausalLMPolicy(str(directory))
-    policy.load()
+    policy = with_lora(directory) if adapters else loaded(directory)
     parts = {"sampler": GenerationSampler(8), "task": FunctionTask({"goal": len}), "objective": Objective("goal")}
     module = grid_module(policy=policy, **parts)
     module._trainer = SimpleNamespace(callback_metrics={})
@@ -258,13 +237,10 @@ def test_reference_of_adapters_registers_nothing(directory):
 
 
 LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 10_000.0,
-    "partial_rotary_factor": 1.0,
-    "short_factor": [1.0, 1.0, 1.02, 1.03],
-    "long_factor": [1.1, 2.5, 20.0, 60.0],
+    "rope_type": "longrope", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0,
+    "short_factor": [1.0, 1.0, 1.02, 1.03], "long_factor": [1.1, 2.5, 20.0, 60.0],
     "original_max_position_embeddings": 10,
-}
+}  # fmt: skip
 LONGROPES = {
     "phi3": {"rope_parameters": LONGROPE, "sliding_window": None, "original_max_position_embeddings": 10},
     "padded phi3": {"rope_parameters": LONGROPE, "sliding_window": 5, "original_max_position_embeddings": 10},
@@ -276,16 +252,9 @@ LONGROPES = {
 @pytest.mark.parametrize("kind", LONGROPES)
 def test_no_text_depends_on_the_length_of_another(kind, tokenizer):
     """In a batch with longer texts, and in generation; a run stays where a text's own length changes nothing."""
-    torch.manual_seed(0)
-    family = kind.split()[-1]
-    config = small(transformers.CONFIG_MAPPING[family], **LONGROPES[kind])
     # PhiMoE's experts have no float64.
-    dtype, atol = (torch.float32, 1e-4) if family == "phimoe" else (torch.float64, 1e-9)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(6)
+    dtype, atol = (torch.float32, 1e-4) if kind == "phimoe" else (torch.float64, 1e-9)
+    model = causal_families.build(kind.split()[-1], **LONGROPES[kind]).to(dtype)
     exact = copy.deepcopy(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -319,10 +288,7 @@ def test_no_text_depends_on_the_length_of_another(kind, tokenizer):
 
 def test_rotations_that_grow_with_a_text_are_shared_up_to_the_context(tokenizer):
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(small(transformers.LlamaConfig, rope_parameters=rope))
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
-    policy = CausalLMPolicy.from_model(model, tokenizer)
+    policy = CausalLMPolicy.from_model(causal_families.build("llama", rope_parameters=rope), tokenizer)
     assert policy.shares_prompts
     assert policy.context_length == SIZES["max_position_embeddings"]
 

@@ -189,6 +189,5 @@ def test_a_network_whose_outputs_would_broadcast_is_refused():
     narrow.layer = nn.Linear(SIZE + 1 + CONTEXT, 1)
     policy = ChainPolicy(narrow, SIZE)
     assert "[4, 3] to outputs of this shape, but got [4, 1]" in refused(sampled, policy, 4)
-    assert "but got [20, 1], try a last layer with 3" in refused(
-        policy, policy.examples(rollouts_of(chains, context, 2))
-    )
+    examples = policy.examples(rollouts_of(chains, context, 2))
+    assert "but got [20, 1], try a last layer with 3" in refused(policy, examples)

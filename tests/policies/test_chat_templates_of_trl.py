@@ -24,19 +24,13 @@ BAR = "[|\N{FULLWIDTH VERTICAL LINE}]"
 CONTROL = re.compile(rf"<{BAR}[\w▁]+{BAR}>|<[|]\w+>|<\w+[|]>|<(?:start|end)_of_\w+>|<image>|</s>|\[/?INST\]")
 QUESTION = {"role": "user", "content": "How many?"}
 CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"name": "Ann"}}}
+RESULT = {"role": "tool", "name": "look_up", "content": "7"}
 EMPTY = "<think>\n\n</think>\n\n"
+SEVEN = {"role": "assistant", "content": "Seven."}
 COMPLETIONS = {
-    "one turn": [{"role": "assistant", "content": "Seven."}],
-    "two turns": [
-        {"role": "assistant", "content": "Seven."},
-        {"role": "user", "content": "Sure?"},
-        {"role": "assistant", "content": "Quite."},
-    ],
-    "a call": [
-        {"role": "assistant", "content": "", "tool_calls": [CALL]},
-        {"role": "tool", "name": "look_up", "content": "7"},
-        {"role": "assistant", "content": "Seven."},
-    ],
+    "one turn": [SEVEN],
+    "two turns": [SEVEN, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Quite."}],
+    "a call": [{**SEVEN, "content": "", "tool_calls": [CALL]}, RESULT, SEVEN],
 }
 
 

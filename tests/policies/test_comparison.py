@@ -2,21 +2,22 @@
 
 import re
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.comparison import Sample
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
-from tests.policies.causal_families import build
+from tests.policies.causal_families import build, small
+from tests.policies.small_policies import adapted, loaded, ragged
 
 
 @pytest.fixture
@@ -36,9 +37,7 @@ def test_the_comparison_has_full_precision(directory, monkeypatch, fast_products
         return compare(*args, **options)
 
     monkeypatch.setattr(Sample, "difference", spy)
-    policy = CausalLMPolicy(str(directory))
-    policy.load()
-    assert policy.shares_prompts
+    assert loaded(directory).shares_prompts
     assert during == ["highest"]
     assert torch.get_float32_matmul_precision() == "high"
 
@@ -51,7 +50,7 @@ def test_the_comparison_keeps_the_advice_of_torch_2_9_from_the_user(directory, m
         return read()
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", advise)
-    CausalLMPolicy(str(directory)).load()
+    loaded(directory)
     assert [warning for warning in recwarn if "new API" in str(warning.message)] == []
 
 
@@ -60,9 +59,8 @@ def test_a_failing_pass_is_replaced_and_named(directory, monkeypatch, fast_produ
         raise TypeError("a fault")
 
     monkeypatch.setattr(PackedPrompts, "log_probs", fail)
-    policy = CausalLMPolicy(str(directory))
     with pytest.warns(match=r"fails when prompts are shared \(a fault\)"):
-        policy.load()
+        policy = loaded(directory)
     assert not policy.shares_prompts
     assert policy.network.config._attn_implementation == "sdpa"
     monkeypatch.setattr(torch.nn.Embedding, "forward", fail)
@@ -94,8 +92,7 @@ def test_a_faulty_kernel_for_bfloat16_is_found_at_loading(fault, told, directory
 
     monkeypatch.setattr(PackedAttention, "__call__", faulty)
     monkeypatch.setattr("lightning_cgrpo.policies.comparison.OTHER_IN_BFLOAT16", {"cpu"})
-    policy = CausalLMPolicy(str(directory))
-    policy.load()
+    policy = loaded(directory)
     warned = [str(warning.message) for warning in recwarn if "its own copy of the prompt" in str(warning.message)]
     assert in_half and policy.shares_prompts is (told is None)
     assert len(warned) == (told is not None) and all(re.search(told, text) for text in warned)
@@ -116,19 +113,13 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize(("family", "expected", "reason"), FAMILIES)
-def test_trains_and_samples_as_transformers_computes(family, expected, reason, directory, tmp_path):
+def test_trains_and_samples_as_transformers_computes(family, expected, reason, tokenizer, tmp_path):
     """From a saved directory, beside unpadded and uncached passes of transformers, on prompts of different lengths."""
-    tokenizer = AutoTokenizer.from_pretrained(directory)
     model = build(family)
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    policy = CausalLMPolicy(str(tmp_path), temperature=0.8)
-    if expected == "shared":
-        policy.load()
-    else:
-        with pytest.warns(match=reason):
-            policy.load()
+    with nullcontext() if expected == "shared" else pytest.warns(match=reason):
+        policy = loaded(tmp_path, temperature=0.8)
     assert computation(policy) == expected
     check(policy, AutoModelForCausalLM.from_pretrained(tmp_path).eval())
 
@@ -173,15 +164,10 @@ def check(policy, exact, atol=1e-4):
 
 def test_dropout_from_the_configuration_stays_off_under_checkpointing(tokenizer):
     """Falcon reads it from the configuration while its layer trains; no layer does."""
-    config = transformers.FalconConfig(
-        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, hidden_dropout=0.5, eos_token_id=2
-    )
-    model = transformers.FalconForCausalLM(config)
+    model = transformers.FalconForCausalLM(small(transformers.FalconConfig, hidden_dropout=0.5, eos_token_id=2))
     policy = CausalLMPolicy.from_model(model, tokenizer, gradient_checkpointing=True)
     policy.train()
-    actions = torch.arange(8).view(1, 2, 4)
-    prompts = {"prompt_ids": torch.tensor([[5, 6]]), "prompt_mask": torch.ones(1, 2, dtype=torch.bool)}
-    examples = policy.examples(Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), prompts))
+    examples = policy.examples(ragged())
     reference = policy.reference()(examples).log_probs
     torch.testing.assert_close(policy(examples).log_probs, reference, rtol=0, atol=1e-6)
 
@@ -191,14 +177,6 @@ def test_dropout_that_nobody_can_switch_off_is_refused(tokenizer):
     model.lm_head.register_forward_pre_hook(lambda _, given: torch.nn.functional.dropout(given[0], 0.5))
     with pytest.raises(UserError, match="would differ"):
         CausalLMPolicy.from_model(model, tokenizer)
-
-
-def adapted(directory, **options):
-    from peft import LoraConfig, get_peft_model
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", **options)
-    return get_peft_model(model, config), AutoTokenizer.from_pretrained(directory)
 
 
 @pytest.mark.parametrize("invocation", [[5], [5, 6]])

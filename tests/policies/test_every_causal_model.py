@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import transformers
-from transformers import GenerationConfig
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -34,7 +33,6 @@ def test_the_page_names_every_architecture():
 @pytest.mark.parametrize("name", [name for name in NAMES if documented().get(name) != "not tried"])
 def test_it_is_computed_as_the_page_says(name, tokenizer, tmp_path):
     model = build(name)
-    model.generation_config = GenerationConfig(eos_token_id=2)
     exact = copy.deepcopy(model)
     configuration(name).save_pretrained(tmp_path)
     policy = CausalLMPolicy(str(tmp_path))

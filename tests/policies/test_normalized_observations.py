@@ -1,5 +1,7 @@
 """Normalized observations: moments of all steps, the function that they make, and when they change."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -7,7 +9,6 @@ from torch import nn
 
 from lightning_cgrpo import (
     CategoricalMLP,
-    ConstrainedGRPO,
     EnvironmentSampler,
     Gymnasium,
     GymnasiumTask,
@@ -17,6 +18,7 @@ from lightning_cgrpo import (
     ScalarizedGAE,
 )
 from lightning_cgrpo.datamodules import SeedDataModule
+from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 
 SIZE = 3
@@ -66,16 +68,10 @@ def test_the_function_is_that_of_a_scaled_first_layer():
 
 def test_moments_of_policy_and_critic_are_those_of_earlier_updates():
     critic = MLPCritic(4, hidden=(8,), normalize=True)
-    module = ConstrainedGRPO(
-        CategoricalMLP(4, 2, hidden=(8,), normalize=True),
-        EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=10)),
-        GymnasiumTask(),
-        Objective("reward"),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
-        estimator=ScalarizedGAE(critic, lambda parameters: torch.optim.Adam(parameters, lr=1e-2)),
-        group_size=4,
-        seed=0,
-    )
+    policy, adam = CategoricalMLP(4, 2, hidden=(8,), normalize=True), partial(torch.optim.Adam, lr=1e-2)
+    sampler, estimator = EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=10)), ScalarizedGAE(critic, adam)
+    parts = {"sampler": sampler, "task": GymnasiumTask(), "objective": Objective("reward"), "estimator": estimator}
+    module = grid_module(policy=policy, **parts, seed=0)
     sampled, means, sample = [], [], module.sample
 
     def kept(*arguments):

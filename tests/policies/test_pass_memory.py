@@ -1,11 +1,9 @@
 """Passes are as long as a GPU's memory allows; on a CPU nothing is chosen."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from lightning.pytorch.callbacks import LambdaCallback
 
 from lightning_cgrpo import (
@@ -24,33 +22,24 @@ from lightning_cgrpo.modules import manual_optimization
 from lightning_cgrpo.policies import pass_memory
 from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.pass_memory import bytes_per_token, fitting_tokens
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
+from tests.policies.causal_families import build
+from tests.policies.small_policies import loaded
 from tests.quiet import quiet_trainer
 
 PROMPT, ANSWER, ANSWERS = 128, 64, 4
 LAYERS = 4
 SHAPE = {
     "vocab_size": 500, "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "max_position_embeddings": 512,
 }  # fmt: skip
 FAMILIES = {
-    "qwen2": transformers.Qwen2Config(**SHAPE),
-    "llama": transformers.LlamaConfig(**SHAPE),
-    "gemma": transformers.GemmaConfig(**SHAPE, head_dim=32),
-    "phi3": transformers.Phi3Config(**SHAPE, pad_token_id=0),
-    "gpt2": transformers.GPT2Config(vocab_size=500, n_embd=128, n_layer=LAYERS, n_head=4, n_positions=512),
+    "qwen2": SHAPE,
+    "llama": SHAPE,
+    "gemma": {**SHAPE, "head_dim": 32},
+    "phi3": {**SHAPE, "sliding_window": None},
+    "gpt2": {"vocab_size": 500, "n_embd": 128, "n_layer": LAYERS, "n_positions": 512, "n_inner": None},
 }
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=2)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(directory):
-    return transformers.AutoTokenizer.from_pretrained(directory)
 
 
 def kept_bytes(policy):
@@ -79,7 +68,7 @@ def kept_bytes(policy):
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pass_keeps_no_more_bytes_than_expected(family, recomputes, tokenizer):
-    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family])
+    model = build(family, **FAMILIES[family])
     policy = CausalLMPolicy.from_model(model, tokenizer, gradient_checkpointing=recomputes)
     expected = bytes_per_token(policy)
     if recomputes:  # later, in the backward pass, the activations of one layer come on top
@@ -91,15 +80,12 @@ def test_a_pass_keeps_no_more_bytes_than_expected(family, recomputes, tokenizer)
 
 
 def test_the_tokens_of_a_pass_follow_from_free_memory(directory, monkeypatch):
-    policy = CausalLMPolicy(str(directory))
-    policy.load()
+    policy, adapted = loaded(directory), loaded(directory, lora=LoRA(rank=2))
     autocast = torch.autocast("cpu", torch.bfloat16)
 
     def fitting(policy, *more):
         return fitting_tokens(policy, [*more, *(weight for weight in policy.parameters() if weight.requires_grad)])
 
-    adapted = CausalLMPolicy(str(directory), lora=LoRA(rank=2))
-    adapted.load()
     with autocast:
         assert fitting(policy) is None, "a CPU"
     trained = 5 * 4 * sum(weight.numel() for weight in policy.parameters())
@@ -125,8 +111,7 @@ def long(completions, **_):
 @pytest.fixture
 def fit(directory, tmp_path, monkeypatch):
     """Trains in bf16-mixed, and returns the tokens that the module chose, and the answers of each pass."""
-    lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"}) for number in range(4)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [{"prompt": f"Count to {number}.", "completion": "1, 2"} for number in range(4)]
 
     def run(updates, free, checkpoint=None, kind=ConstrainedGRPO, recomputes=False, **options):
         monkeypatch.setattr(pass_memory, "free_bytes", lambda device: free)
@@ -146,7 +131,7 @@ def fit(directory, tmp_path, monkeypatch):
         def count(*_):  # not the passes of the comparison at loading
             module.policy.register_forward_hook(lambda _, given, output: passes.append(len(given[0])))
 
-        data = PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=2)
+        data = PromptDataModule(rows, prompts_per_update=2)
         saved = Checkpoints(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
         how = {"enable_checkpointing": True, "precision": "bf16-mixed", "max_steps": updates}
         trainer = quiet_trainer(saved, LambdaCallback(on_train_start=count), **how)

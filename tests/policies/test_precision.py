@@ -9,16 +9,17 @@ from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_cgrpo import CategoricalMLP, Constraint, GenerationSampler
+from lightning_cgrpo import CategoricalMLP, Constraint
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.policies import precision as module_of_precision
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.precision import advise_bfloat16, automatic_precision, cast_once, keep_cast, use_tf32
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from tests.grids import grid_module
+from tests.policies.small_policies import loaded
 from tests.quiet import quiet_trainer
+from tests.samplers.rolled import groups, rolled
 
 CPU = torch.device("cpu")
 MODEL = "packaged:word-problems"
@@ -40,16 +41,12 @@ class Casts(TorchDispatchMode):
 
 @pytest.fixture
 def policy(tmp_path):
-    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=2)))
-    policy.load()
-    return policy.eval()
+    return loaded(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=2)).eval()
 
 
 def answers(policy):
-    prompts = PromptGroups(torch.arange(2), {"prompt": ["one", "two and three"]})
-    noise = torch.rand(2, 3, 6, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        return GenerationSampler(max_new_tokens=6).rollout(policy, prompts, 3, lambda *shape: noise[..., : shape[-1]])
+        return rolled(policy, 6, 3, groups(["one", "two and three"]))
 
 
 def autocast():

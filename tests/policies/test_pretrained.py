@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lightning_cgrpo import VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.written_models import write, written_tensors
 from tests.policies import tiny_families
-from tests.policies.small_policies import perturb, ragged, with_lora
+from tests.policies.causal_families import build
+from tests.policies.small_policies import adapted, loaded, perturb, ragged, with_lora
 from tests.refusals import refused
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -25,39 +25,27 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_save_pretrained_round_trip(directory, tmp_path, lora):
-    policy = with_lora(directory) if lora else CausalLMPolicy(str(directory), dtype="float64")
-    policy.load()
+    policy = with_lora(directory) if lora else loaded(directory, dtype="float64")
     perturb(policy)
     examples = policy.examples(ragged())
     expected = policy(examples).log_probs
     policy.save_pretrained(tmp_path / "saved", merge=lora)
     torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=0)  # left as it was
-    again = CausalLMPolicy(str(tmp_path / "saved"), dtype=None)
-    again.load()
+    again = loaded(tmp_path / "saved", dtype=None)
     assert next(again.parameters()).dtype == torch.float64
     torch.testing.assert_close(again(examples).log_probs, expected, rtol=0, atol=1e-12)
     assert again.stop_tokens == policy.stop_tokens
     assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
-    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")  # that a user of LoRA could not act on
 @pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]])
 def test_adapters_on_tied_embeddings_are_not_merged(targets, directory):
     """One weight cannot hold the adapters of one of its layers."""
-    policy = CausalLMPolicy(str(directory), lora=LoRA(rank=2, target_modules=targets))
-    policy.load()
+    policy = loaded(directory, lora=LoRA(rank=2, target_modules=targets))
     with pytest.raises(UserError, match="whose weight other layers share"):
         written_tensors(policy.model)
-
-
-def experts():
-    return transformers.AutoModelForCausalLM.from_config(
-        transformers.Qwen3MoeConfig(
-            vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
-        )
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["tied", "untied", "adapters", "experts", "qwen3_vl", "internvl"])
@@ -65,18 +53,17 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
     """By name, dtype and value: another process may receive them in place of the file."""
     if kind == "adapters":
         policy = with_lora(directory)
-        policy.load()
         perturb(policy)
         model = policy.model
     elif kind == "experts":
-        model = experts()
+        model = build("qwen3_moe")
         assert any("gate_up_proj" in name for name, _ in model.named_parameters()), "transformers joins the experts"
     elif kind in ("qwen3_vl", "internvl"):
         source = tiny_families.write(tmp_path / "source", kind)
         model = transformers.AutoModelForImageTextToText.from_pretrained(source)
     else:
-        model = transformers.AutoModelForCausalLM.from_pretrained(directory, tie_word_embeddings=kind == "tied")
-    write(model, transformers.AutoTokenizer.from_pretrained(directory), tmp_path / "written", merge=True)
+        model = AutoModelForCausalLM.from_pretrained(directory, tie_word_embeddings=kind == "tied")
+    write(model, AutoTokenizer.from_pretrained(directory), tmp_path / "written", merge=True)
     expected = load_file(tmp_path / "written" / "model.safetensors")
     found = written_tensors(model)
     assert found.keys() == expected.keys()
@@ -93,7 +80,6 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
 def test_adapters_are_merged_one_layer_at_a_time(directory, monkeypatch):
     """A GPU has no room for a second network."""
     policy = with_lora(directory)
-    policy.load()
     sizes, deepcopy = [], copy.deepcopy
 
     def spy(value, *memo):
@@ -124,11 +110,10 @@ def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(direc
 
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "Tom": 1, "has": 2, "?": 3}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
-    policy = CausalLMPolicy(str(tmp_path))
-    policy.load()
+    assert AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
+    policy = loaded(tmp_path)
     assert policy.read_prompts(["Tom has"])["prompt_ids"].tolist() == [[1, 2]]
     assert 0 in policy.stop_tokens
     assert policy.pad_token == 0  # the tokenizer has none
@@ -137,7 +122,7 @@ def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(direc
 def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tmp_path, policy):
     ends = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
     assert policy.stop_tokens == tuple(sorted(ends))
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
     model.generation_config.eos_token_id = [77, 10**6, -1]  # the others are none of the model's
     assert CausalLMPolicy.from_model(model, policy.tokenizer).stop_tokens == tuple(sorted({ends[1], 77}))
     model.generation_config.eos_token_id = None
@@ -178,19 +163,15 @@ def test_model_init_kwargs_choose_the_revision(directory, tmp_path, monkeypatch)
         (cache / "refs").mkdir(exist_ok=True)
         (cache / "refs" / revision).write_text(commit)
     state = cache / "snapshots" / ("2" * 40)
-    other = transformers.AutoModelForCausalLM.from_pretrained(state)
+    other = AutoModelForCausalLM.from_pretrained(state)
     with torch.no_grad():
         other.get_input_embeddings().weight.add_(1)
     other.save_pretrained(state)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    made = {}
-    for revision in (None, "v2"):
-        policy = CausalLMPolicy("some/model", model_init_kwargs={} if revision is None else {"revision": revision})
-        policy.load()
-        made[revision] = policy
-    weights = [policy.model.get_input_embeddings().weight for policy in made.values()]
+    first, second = (loaded("some/model", model_init_kwargs=chosen) for chosen in ({}, {"revision": "v2"}))
+    weights = [policy.model.get_input_embeddings().weight for policy in (first, second)]
     torch.testing.assert_close(weights[0] + 1, weights[1])
-    assert made["v2"].origin.path.endswith("2" * 40) and made[None].origin.path.endswith("1" * 40)
+    assert first.origin.path.endswith("1" * 40) and second.origin.path.endswith("2" * 40)
 
 
 def test_model_init_kwargs_leave_the_policys_own_settings(directory):
@@ -215,38 +196,10 @@ def test_a_policy_knows_its_starting_weights(policy, results):
     assert saved and all(policy.origin.fingerprint in file.read_text() for file in saved)
 
 
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory):
-    """A tiny mixture of experts."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    folder = tmp_path_factory.mktemp("experts")
-    make_tiny_model(folder / "tiny", hidden_size=32, layers=1)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "tiny")
-    config = Qwen3MoeConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=32,
-        moe_intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        num_experts=4,
-        num_experts_per_tok=2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    torch.manual_seed(0)
-    Qwen3MoeForCausalLM(config).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    return folder / "model"
-
-
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "gate_up_proj"], ["down_proj"]])
-def test_adapters_on_experts_are_merged(mixture, targets, tmp_path):
-    policy = CausalLMPolicy(str(mixture), lora=LoRA(rank=2, target_modules=targets))
-    policy.load()
+def test_adapters_on_experts_are_merged(directory, targets, tmp_path):
+    lora = LoRA(rank=2, target_modules=targets)
+    policy = CausalLMPolicy.from_model(build("qwen3_moe"), AutoTokenizer.from_pretrained(directory), lora=lora)
     perturb(policy)
     policy.save_pretrained(tmp_path, merge=True)
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -261,48 +214,28 @@ def test_adapters_on_experts_are_merged(mixture, targets, tmp_path):
     assert all(torch.equal(pushed[name], weight) for name, weight in written.items())
 
 
-@pytest.mark.parametrize("name", ["mine", "default"])
-def test_adapters_of_any_name_are_read_again(directory, name, tmp_path):
-    from peft import LoraConfig, get_peft_model
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"), name)
-    policy = CausalLMPolicy.from_model(adapted, AutoTokenizer.from_pretrained(directory))
-    perturb(policy)
-    policy.save_pretrained(tmp_path / "saved")
-    assert (tmp_path / "saved" / "adapter_model.safetensors").is_file() and not (tmp_path / "saved" / name).exists()
-    read = CausalLMPolicy(str(tmp_path / "saved"))
-    read.load()
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        torch.testing.assert_close(read.model(ids).logits, policy.model(ids).logits)
-
-
 @pytest.mark.parametrize("tying", [False, True])
 @pytest.mark.parametrize(
-    "adapted",
+    ("name", "adapters"),
     [
-        {"target_modules": ["embed_tokens"]},
-        {"target_modules": ["q_proj", "lm_head"]},
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+        ("mine", {"target_modules": ["q_proj"]}),
+        ("default", {"target_modules": ["embed_tokens"]}),
+        ("default", {"target_modules": ["q_proj", "lm_head"]}),
+        ("default", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-def test_adapters_of_peft_on_tied_embeddings_are_read_again(directory, adapted, tying, tmp_path):
+def test_adapters_of_peft_are_read_again(directory, name, adapters, tying, tmp_path):
     """With peft's `ensure_weight_tying`, both layers share adapters; one weight can't hold those of one layer."""
-    from peft import LoraConfig, get_peft_model
-
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    config = LoraConfig(r=2, task_type="CAUSAL_LM", ensure_weight_tying=tying, **adapted)
-    policy = CausalLMPolicy.from_model(get_peft_model(model, config), AutoTokenizer.from_pretrained(directory))
+    policy = CausalLMPolicy.from_model(*adapted(directory, name, ensure_weight_tying=tying, **adapters))
     perturb(policy)
     policy.save_pretrained(tmp_path / "saved")
-    read = CausalLMPolicy(str(tmp_path / "saved"))
-    read.load()
+    assert (tmp_path / "saved" / "adapter_model.safetensors").is_file() and not (tmp_path / "saved" / name).exists()
+    read = loaded(tmp_path / "saved")
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         torch.testing.assert_close(read.model(ids).logits, policy.model(ids).logits)
-    if "modules_to_save" not in adapted:
+    if {"embed_tokens", "lm_head"} & {*adapters["target_modules"]}:
         with pytest.raises(UserError, match="whose weight other layers share"):
             written_tensors(policy.model)
 
@@ -318,8 +251,7 @@ def test_writing_adapters_does_not_ask_the_hub(directory, tmp_path, monkeypatch)
     """peft compares the embeddings with those of the base model on the hub, if it may."""
     asked = []
     monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *name, **_: asked.append(name))
-    policy = CausalLMPolicy(model=str(directory), lora=LoRA(rank=2))
-    policy.load()
+    policy = loaded(directory, lora=LoRA(rank=2))
     policy.model.peft_config["default"].base_model_name_or_path = "owner/model"
     policy.save_pretrained(tmp_path)
     assert (tmp_path / "adapter_model.safetensors").is_file() and not asked

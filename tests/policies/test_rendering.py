@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers.utils.chat_template_utils as template_utils
 from PIL import Image
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_cgrpo import CausalLMPolicy, GenerationSampler, VisionLanguagePolicy
 from lightning_cgrpo.callbacks.run_manifest import _rendered
@@ -22,8 +23,10 @@ from lightning_cgrpo.policies.rendering import end_of_turn
 from lightning_cgrpo.policies.tiny.text import CHAT_TEMPLATE, make_tiny_model
 from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
-from tests.policies import tiny_families
-from tests.samplers.talks import TOOLS, add, chats, noise_for
+from tests.policies.small_policies import loaded
+from tests.policies.tiny_vision import make_tiny_vision_model
+from tests.samplers.rolled import noise_for
+from tests.samplers.talks import TOOLS, add, chats
 
 CHAT = [{"role": "user", "content": "What color?"}]
 BLACK, WHITE = (Image.fromarray(np.full((64, 64, 3), value, np.uint8)) for value in (0, 255))
@@ -36,18 +39,12 @@ def directory(tmp_path_factory):
 
 @pytest.fixture
 def policy(directory):
-    policy = CausalLMPolicy(str(directory))
-    policy.load()
-    return policy
+    return loaded(directory)
 
 
 @pytest.fixture(scope="module")
 def vision(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "vision"
-    tiny_families.write(path, "qwen2_5_vl")
-    policy = VisionLanguagePolicy(str(path))
-    policy.load()
-    return policy
+    return loaded(make_tiny_vision_model(tmp_path_factory.mktemp("models") / "vision"), VisionLanguagePolicy)
 
 
 def groups_of(rows, **options):
@@ -55,9 +52,19 @@ def groups_of(rows, **options):
     return source.groups(torch.arange(len(source)))
 
 
+def inputs_of(policy, groups):
+    """Of a rollout."""
+    return GenerationSampler(8)._inputs(policy, groups)
+
+
+def own_groups(count=1, **columns):
+    """As a source of one's own makes them, without `PromptDataModule`."""
+    return PromptGroups(torch.arange(count), {"prompt": [CHAT] * count, **columns})
+
+
 def read(policy, rows, **options):
     """The prompts' texts as the policy reads them."""
-    inputs = GenerationSampler(8)._inputs(policy, groups_of(rows, **options))
+    inputs = inputs_of(policy, groups_of(rows, **options))
     kept = zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
     return [policy.tokenizer.decode(row[mask]) for row, mask in kept]
 
@@ -66,12 +73,8 @@ def read(policy, rows, **options):
 
 
 def parts(*images):
-    return [
-        {
-            "role": "user",
-            "content": [*({"type": "image", "image": i} for i in images), {"type": "text", "text": "What color?"}],
-        }
-    ]
+    shown = [{"type": "image", "image": image} for image in images]
+    return [{"role": "user", "content": [*shown, {"type": "text", "text": "What color?"}]}]
 
 
 @pytest.mark.parametrize(
@@ -109,16 +112,14 @@ def test_a_policy_sees_the_picture_of_a_data_set(vision, tmp_path):
         ({"prompt": parts(None), "images": [WHITE, WHITE]}, "as images, 2, but got 1"),
         ({"prompt": parts(BLACK), "image": WHITE}, "as images, 1, but got 0"),
         ({"prompt": [{"role": "system", "content": "Look."}], "image": WHITE}, "a user's message"),
+        ({"prompt": CHAT, "tools": ["add"]}, "field 'tools' to be a list of JSON schemas"),
+        ({"prompt": CHAT, "tools": "not JSON"}, "field 'tools' to be a list of JSON schemas"),
+        ({"prompt": CHAT, "chat_template_kwargs": ["loud"]}, "field 'chat_template_kwargs' to be an object"),
     ],
 )
-def test_images_that_fit_no_message_are_refused(columns, problem):
+def test_columns_that_fit_no_prompt_are_refused(columns, problem):
     with pytest.raises(RecordError, match=f"row 1: Expected .*{problem}"):
         groups_of([columns])
-
-
-def test_a_text_policy_refuses_images_by_name(policy):
-    with pytest.raises(UserError, match=r"column 'image' or 'images'.* VisionLanguagePolicy"):
-        read(policy, [{"prompt": CHAT, "image": WHITE}])
 
 
 @pytest.mark.parametrize(
@@ -131,21 +132,18 @@ def test_a_text_policy_refuses_images_by_name(policy):
         {"prompt": [parts(WHITE), CHAT], "image": [WHITE, BLACK]},
     ],
 )
-@pytest.mark.parametrize("made", [demonstrated, lambda policy, groups: GenerationSampler(8)._inputs(policy, groups)])
+@pytest.mark.parametrize("made", [demonstrated, inputs_of])
 def test_images_beside_finished_prompts_are_refused(vision, columns, made):
-    """A source of one's own makes `PromptGroups` without `PromptDataModule`, which shows the images."""
     count = len(columns["prompt"])
-    groups = PromptGroups(torch.arange(count), {**columns, "completion": ["White"] * count})
     with pytest.raises(UserError, match=r"column 'images?' beside a prompt of text alone"):
-        made(vision, groups)
+        made(vision, own_groups(count, **columns, completion=["White"] * count))
 
 
 @pytest.mark.parametrize(
     "columns", [{}, {"image": [None]}, {"images": [[]]}, {"image": ["a label of mine"], "prompt": [parts(WHITE)]}]
 )
 def test_prompts_without_images_or_with_shown_images_are_read(vision, columns):
-    groups = PromptGroups(torch.arange(1), {"prompt": [CHAT], **columns})
-    assert len(GenerationSampler(8)._inputs(vision, groups)["prompt_ids"]) == 1
+    assert len(inputs_of(vision, own_groups(**columns))["prompt_ids"]) == 1
 
 
 # --- tools and variables of the template
@@ -153,33 +151,28 @@ def test_prompts_without_images_or_with_shown_images_are_read(vision, columns):
 
 @pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS)])
 def test_tools_of_a_source_of_ones_own_are_presented(policy, given):
-    groups = PromptGroups(torch.arange(1), {"prompt": [CHAT], "tools": [given]})
-    inputs = GenerationSampler(8)._inputs(policy, groups)
+    inputs = inputs_of(policy, own_groups(tools=[given]))
     assert TOOLS[0]["function"]["description"] in policy.tokenizer.decode(inputs["prompt_ids"][0])
 
 
-@pytest.mark.parametrize("columns", [{"tools": ["add"]}, {"tools": [[7]]}, {"chat_template_kwargs": ["loud"]}])
-def test_tools_of_a_source_of_ones_own_that_are_none_are_named(policy, columns):
-    with pytest.raises(UserError, match=f"field '{next(iter(columns))}' to be"):
-        GenerationSampler(8)._inputs(policy, PromptGroups(torch.arange(1), {"prompt": [CHAT], **columns}))
+@pytest.mark.parametrize(("column", "value"), [("tools", "add"), ("tools", [7]), ("chat_template_kwargs", "loud")])
+def test_tools_of_a_source_of_ones_own_that_are_none_are_named(policy, column, value):
+    with pytest.raises(UserError, match=f"field '{column}' to be"):
+        inputs_of(policy, own_groups(**{column: [value]}))
 
 
 @pytest.mark.parametrize("given", [TOOLS, json.dumps(TOOLS), [TOOLS[0]["function"]]])
 def test_tools_of_a_column_are_presented(policy, given):
     plain, with_tools = read(policy, [{"prompt": CHAT, "tools": None}, {"prompt": CHAT, "tools": given}])
-    loaded = json.loads(given) if isinstance(given, str) else given
-    assert with_tools == policy.tokenizer.apply_chat_template(
-        CHAT, tools=loaded, add_generation_prompt=True, tokenize=False
-    )
+    schemas = json.loads(given) if isinstance(given, str) else given
+    written = {"add_generation_prompt": True, "tokenize": False}
+    assert with_tools == policy.tokenizer.apply_chat_template(CHAT, tools=schemas, **written)
     assert '"add"' in with_tools and '"add"' not in plain
 
 
 def test_tools_of_parquet_have_no_nulls(policy, tmp_path):
-    other = {
-        "type": "function",
-        "function": {"name": "look_up", "description": "", "parameters": {"who": {"type": "string"}}},
-    }
-    rows = [{"prompt": CHAT, "tools": TOOLS}, {"prompt": CHAT, "tools": [other]}]
+    other = {"name": "look_up", "description": "", "parameters": {"who": {"type": "string"}}}
+    rows = [{"prompt": CHAT, "tools": tools} for tools in (TOOLS, [{"type": "function", "function": other}])]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
     texts = read(policy, str(tmp_path / "a.parquet"))
     assert not any("null" in text for text in texts) and "look_up" in texts[1] and "who" not in texts[0]
@@ -197,22 +190,10 @@ def test_variables_of_a_column_are_those_of_the_policy(directory, policy):
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"prompt": CHAT, "tools": ["add"]}, "'tools' to be a list of JSON schemas"),
-        ({"prompt": CHAT, "tools": "not JSON"}, "'tools' to be a list of JSON schemas"),
-        ({"prompt": CHAT, "chat_template_kwargs": ["loud"]}, "'chat_template_kwargs' to be an object"),
-    ],
-)
-def test_other_values_of_these_columns_are_refused(columns, problem):
-    with pytest.raises(RecordError, match=f"row 1: Expected field {problem}"):
-        groups_of([columns])
-
-
-@pytest.mark.parametrize(
-    ("columns", "problem"),
-    [
         ({"prompt": "Text", "tools": TOOLS}, "to be messages, because a chat template presents the tools"),
         ({"prompt": "Text", "chat_template_kwargs": {"loud": 1}}, "because a chat template reads loud"),
         ({"prompt": CHAT, "chat_template_kwargs": {"enable_thinking": False}}, "knows no 'enable_thinking'"),
+        ({"prompt": CHAT, "image": WHITE}, r"column 'image' or 'images'.* VisionLanguagePolicy"),
     ],
 )
 def test_what_no_template_can_write_is_refused(policy, columns, problem):
@@ -231,18 +212,13 @@ def test_conversations_refuse_columns_that_replies_would_not_follow(policy, colu
 # --- calls in one form
 
 
-def call(name, arguments, **more):
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}],
-        **more,
-    }
+def said(text, role="assistant", **more):
+    return {"role": role, "content": text, **more}
 
 
 def talk(name, arguments):
-    reply = {"role": "tool", "name": name, "content": "7"}
-    return [call(name, arguments), reply, {"role": "assistant", "content": "7"}]
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return [said("", tool_calls=[call]), said("7", "tool", name=name), said("7")]
 
 
 OBJECTS = [("add", {"a": 3, "b": 4}), ("look_up", {"name": "Ann"}), ("nest", {"deep": {"left": [{"x": 2}]}})]
@@ -293,6 +269,7 @@ def test_arguments_that_are_no_object_are_named(tmp_path, arguments):
 
 BARE = "{%- for message in messages %}{{- '\\n' + message['role'] + ': ' + message['content'] }}{%- endfor %}"
 TWO = CHAT_TEMPLATE.replace("<|im_end|>\\n' }}\n{%- endfor %}", "</answer><|im_end|>' }}\n{%- endfor %}")
+NO_END = "to end written turns with a stop token"
 ENDS_LATER = CHAT_TEMPLATE + "{%- if not add_generation_prompt %}{{- '<|endoftext|>' }}{%- endif %}"
 
 
@@ -318,8 +295,6 @@ def test_the_end_of_a_turn_is_found_by_rendering(policy, template, stops, end):
 @pytest.fixture
 def based(directory, tmp_path):
     """A base model, whose files name <|endoftext|> alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
     tokenizer.eos_token = "<|endoftext|>"
     model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
@@ -328,12 +303,8 @@ def based(directory, tmp_path):
 
 COMPLETIONS = [
     "7",
-    [{"role": "assistant", "content": "7"}],
-    [
-        {"role": "assistant", "content": "7"},
-        {"role": "user", "content": "Sure?"},
-        {"role": "assistant", "content": "Yes"},
-    ],
+    [said("7")],
+    [said("7"), said("Sure?", "user"), said("Yes")],
     talk("add", {"a": 3}),
 ]
 
@@ -341,8 +312,7 @@ COMPLETIONS = [
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_a_base_models_demonstrations_end_as_its_template_ends_turns(based, directory, completion):
     """They are those of the chat model, whose files name the end."""
-    policy, tuned = CausalLMPolicy.from_model(*based), CausalLMPolicy(str(directory))
-    tuned.load()
+    policy, tuned = CausalLMPolicy.from_model(*based), loaded(directory)
     groups = groups_of([{"prompt": CHAT, "completion": completion}])
     ours, theirs = demonstrated(policy, groups), demonstrated(tuned, groups)
     assert torch.equal(ours.actions, theirs.actions) and torch.equal(ours.mask, theirs.mask)
@@ -368,15 +338,18 @@ def test_an_exported_base_model_ends_as_it_was_trained_to(based, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "template", [BARE, CHAT_TEMPLATE.replace("<|im_end|>", ""), CHAT_TEMPLATE.replace("<|im_end|>", "##")]
+    ("template", "completion", "problem"),
+    [
+        (BARE + "{{ '\\nassistant: ' if add_generation_prompt }}", [said("7")], NO_END),
+        (CHAT_TEMPLATE.replace("<|im_end|>", ""), [said("7")], NO_END),
+        (CHAT_TEMPLATE.replace("<|im_end|>", "##"), [said("7")], NO_END),
+        (CHAT_TEMPLATE.replace("message['tool_calls'] or []", "[]"), talk("add", {"a": 3}), r"drops .*dummy_name"),
+    ],
 )
-def test_demonstrations_without_an_end_are_refused(policy, template):
-    policy.tokenizer.chat_template = template + (
-        "" if template is not BARE else "{{ '\\nassistant: ' if add_generation_prompt }}"
-    )
-    groups = groups_of([{"prompt": CHAT, "completion": [{"role": "assistant", "content": "7"}]}])
-    with pytest.raises(UserError, match="to end written turns with a stop token"):
-        demonstrated(policy, groups)
+def test_demonstrations_that_a_template_leaves_open_or_drops_are_refused(policy, template, completion, problem):
+    policy.tokenizer.chat_template = template
+    with pytest.raises(UserError, match=problem):
+        demonstrated(policy, groups_of([{"prompt": CHAT, "completion": completion}]))
 
 
 # --- what a template drops
@@ -385,30 +358,26 @@ USERS_ALONE = CHAT_TEMPLATE.replace("for message in messages", "for message in m
 LAST_ALONE = CHAT_TEMPLATE.replace("for message in messages", "for message in messages[-1:]")
 FIRST_LETTERS = CHAT_TEMPLATE.replace("message['content'] }}", "message['content'][:3] }}")
 NO_TOOLS = CHAT_TEMPLATE.replace("{%- if tools %}", "{%- if false %}")
+NO_QUESTION = r"write the message of the user, but it drops 'What color\?'"
+KIND = {"system_prompt": "Be kind."}
+NO_SYSTEM = r"write the message of the system \(data\.system_prompt, .* drops 'Be kind\.'"
 
 
-@pytest.mark.parametrize("template", [USERS_ALONE, LAST_ALONE, FIRST_LETTERS])
-def test_a_dropped_system_prompt_is_refused(policy, template):
+@pytest.mark.parametrize(
+    ("template", "rows", "options", "problem"),
+    [
+        (USERS_ALONE, [{"prompt": "Hi"}], KIND, NO_SYSTEM),
+        (LAST_ALONE, [{"prompt": "Hi"}], KIND, NO_SYSTEM),
+        (FIRST_LETTERS, [{"prompt": "Hi"}], KIND, NO_SYSTEM),
+        (USERS_ALONE, [{"prompt": CHAT}, {"prompt": [said("Be kind.", "system"), *CHAT]}], {}, "message of the system"),
+        (LAST_ALONE, [{"prompt": [*CHAT, said("Red."), said("Sure?", "user")]}], {}, NO_QUESTION),
+        (NO_TOOLS, [{"prompt": CHAT, "tools": TOOLS}], {}, "to write the tools, but it drops 'add'"),
+    ],
+)
+def test_a_dropped_message_or_tool_is_refused(policy, template, rows, options, problem):
     policy.tokenizer.chat_template = template
-    with pytest.raises(UserError, match=r"write the message of the system \(data\.system_prompt, .* drops 'Be kind\.'"):
-        read(policy, [{"prompt": "Hi"}], system_prompt="Be kind.")
-
-
-def test_a_dropped_question_or_tool_is_refused(policy):
-    policy.tokenizer.chat_template = LAST_ALONE
-    several = [*CHAT, {"role": "assistant", "content": "Red."}, {"role": "user", "content": "Sure?"}]
-    with pytest.raises(UserError, match=r"write the message of the user, but it drops 'What color\?'"):
-        read(policy, [{"prompt": several}])
-    policy.tokenizer.chat_template = NO_TOOLS
-    with pytest.raises(UserError, match="to write the tools, but it drops 'add'"):
-        read(policy, [{"prompt": CHAT, "tools": TOOLS}])
-
-
-def test_a_later_kind_of_prompt_is_looked_at_too(policy):
-    policy.tokenizer.chat_template = USERS_ALONE
-    rows = [{"prompt": CHAT}, {"prompt": [{"role": "system", "content": "Be kind."}, *CHAT]}]
-    with pytest.raises(UserError, match="message of the system"):
-        read(policy, rows)
+    with pytest.raises(UserError, match=problem):
+        read(policy, rows, **options)
 
 
 @pytest.mark.parametrize("content", ["  Be kind.\n", "Be\n  kind.", "Sei freundlich. ☺"])
@@ -416,12 +385,6 @@ def test_spaces_that_a_template_strips_are_not_missed(policy, content):
     policy.tokenizer.chat_template = CHAT_TEMPLATE.replace("message['content'] }}", "message['content'] | trim }}")
     (text,) = read(policy, [{"prompt": "Hi"}], system_prompt=content)
     assert content.strip() in text
-
-
-def test_a_completion_that_the_template_drops_is_refused(policy):
-    policy.tokenizer.chat_template = CHAT_TEMPLATE.replace("message['tool_calls'] or []", "[]")
-    with pytest.raises(UserError, match=r"drops .*dummy_name"):
-        demonstrated(policy, groups_of([{"prompt": CHAT, "completion": talk("add", {"a": 3})}]))
 
 
 # --- the date

@@ -28,6 +28,7 @@ from lightning_cgrpo.policies.sharding import (
 )
 from lightning_cgrpo.run.checkpoints.sharded import read_weights
 from tests.grids import grid_module
+from tests.policies.small_policies import loaded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "adapters", "vision", "supervised")
@@ -84,14 +85,9 @@ def assert_same(ranks, alone):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
-def test_learns_the_same(sharded, alone, name):
-    assert_same(sharded[name], alone(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXACT)
-def test_learns_the_same_with_a_copy_each(pair, alone, name):
-    assert_same(pair("ddp", EXACT)[name], alone(name))
+@pytest.mark.parametrize(("strategy", "scenarios"), [("fsdp2", SCENARIOS), ("ddp", EXACT)], ids=["shards", "copies"])
+def test_learns_the_same(pair, alone, strategy, scenarios, name):
+    assert_same(pair(strategy, scenarios)[name], alone(name))
 
 
 @pytest.mark.slow
@@ -274,8 +270,7 @@ def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder)
     saved = folder / "2" / "saved_sharded"
     model = transformers.AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float64)
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(saved)
-    policy = CausalLMPolicy(str(folder / "model"), dtype="float64")
-    policy.load()
+    policy = loaded(folder / "model", dtype="float64")
     policy.load_state_dict(policy_weights(folder / "2" / "consolidated" / "last.ckpt"))
     assert all(torch.equal(value, policy.model.state_dict()[name]) for name, value in model.state_dict().items())
     inputs = tokenizer("Count to 3.", return_tensors="pt")
@@ -289,10 +284,8 @@ def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder)
 def test_saves_adapters_alone(sharded, alone, folder):
     alone("adapters")
     ours, theirs = (load_file(folder / f"adapters_{s}" / "adapter_model.safetensors") for s in ("fsdp2_2", "auto_1"))
-    assert ours.keys() == theirs.keys() and len(ours) > 10
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12)
-    policy = CausalLMPolicy(str(folder / "adapters_fsdp2_2"), dtype="float64")
-    policy.load()
+    assert len(ours) > 10
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    policy = loaded(folder / "adapters_fsdp2_2", dtype="float64")
     trained = torch.cat([p.flatten() for p in policy.parameters() if p.requires_grad])
     assert trained.abs().sum() > 0

@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 
-from lightning_cgrpo.core.rollout import prompt_tokens
 from tests.refusals import refused
 
 
@@ -27,9 +26,8 @@ def test_encode_applies_the_chat_template(policy):
 
 
 def test_bad_prompts_are_named(policy, monkeypatch):
-    chat = [{"role": "user", "content": "Tom"}]
+    chat, parts = ([{"role": "user", "content": content}] for content in ("Tom", [{"type": "text", "text": "Tom"}]))
     assert "write prompt 0, but it raises" in refused(policy.read_prompts, [[{"role": "judge", "content": "Tom"}]])
-    parts = [{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [parts])
     assert "prompt 0 to be of text alone" in refused(policy.read_prompts, [[*chat, *parts]])
     assert "prompt 4711 to have at least one" in refused(policy.read_prompts, ["Tom", ""], torch.tensor([5, 4711]))
@@ -37,15 +35,6 @@ def test_bad_prompts_are_named(policy, monkeypatch):
     assert "prompt 0 to be a text, but got messages" in refused(policy.read_prompts, [chat])
     monkeypatch.setattr(policy, "vocabulary_size", 20)
     assert "of the 20 tokens" in refused(policy.read_prompts, ["Tom"])
-
-
-def test_variables_of_the_chat_template(policy, monkeypatch):
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %} think{% endif %}"
-    monkeypatch.setattr(policy.tokenizer, "chat_template", template)
-    chat = [{"role": "user", "content": "Hi"}]
-    plain = prompt_tokens(policy.read_prompts([chat]))
-    monkeypatch.setattr(policy, "chat_template_kwargs", {"enable_thinking": True})
-    assert prompt_tokens(policy.read_prompts([chat])) == [policy.tokenizer("Hi think").input_ids] != plain
 
 
 def test_texts_that_disagree_with_the_chat_template_are_named_once(policy, monkeypatch):

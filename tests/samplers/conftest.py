@@ -13,6 +13,11 @@ def directory(tmp_path_factory):
     return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1, context_length=256)
 
 
+@pytest.fixture(scope="session")
+def two_layers(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
+
+
 @pytest.fixture
 def policy(directory):
     return make_policy(directory)

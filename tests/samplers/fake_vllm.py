@@ -89,10 +89,13 @@ class FakeEngine:
 
     def zero(self):
         assert "weights" not in self.asleep
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.zero_()
+        self.forget()
         self.log.append("zero")
+
+    @torch.no_grad()
+    def forget(self):
+        for parameter in self.model.parameters():
+            parameter.zero_()
 
     def reload_weights(self, weights_path):
         """As vLLM does: layers that the checkpoint lacks stay as they are."""
@@ -106,9 +109,7 @@ class FakeEngine:
         assert level == "2"
         if self.sleep_mode:
             self.asleep = {"weights", "kv_cache"}
-            with torch.no_grad():
-                for parameter in self.model.parameters():
-                    parameter.zero_()
+            self.forget()
         self.log.append("sleep")
 
     def wake_up(self, tags):
@@ -219,20 +220,14 @@ class FakeServer(ThreadingHTTPServer):
             case "POST", "/init_weight_transfer_engine":
                 self.engine.on_workers("init", body["init_info"])
                 return 200, {"message": "Weight transfer initialized"}
-            case "POST", "/start_weight_update":
-                self.engine.start_weight_update()
-                return 200, {"message": "Weight update started"}
+            case "POST", "/start_weight_update" | "/finish_weight_update":
+                getattr(self.engine, path[1:])()
+                return 200, {"message": "Weight update started or finished"}
             case "POST", "/update_weights":
                 self.engine.update_weights(body["update_info"])
                 return 200, {"message": "Weights updated"}
-            case "POST", "/finish_weight_update":
-                self.engine.finish_weight_update()
-                return 200, {"message": "Weight update finished"}
-            case "POST", "/sleep":
-                self.engine.sleep(**query)
-                return 200, b""
-            case "POST", "/wake_up":
-                self.engine.wake_up(**query)
+            case "POST", "/sleep" | "/wake_up":
+                getattr(self.engine, path[1:])(**query)
                 return 200, b""
             case "GET", "/is_sleeping":
                 return 200, {"is_sleeping": bool(self.engine.asleep)}
@@ -250,15 +245,9 @@ class FakeServer(ThreadingHTTPServer):
         if len(prompt) >= self.engine.room:
             return 400, {"error": {"message": "The prompt is too long", "type": "x", "param": None, "code": 400}}
         tokens, log_probs, reason = self.engine.answer(prompt, body)
-        choice = {
-            "index": 0,
-            "text": "…",
-            "logprobs": {"text_offset": [], "token_logprobs": log_probs, "tokens": [], "top_logprobs": []},
-            "finish_reason": reason,
-            "stop_reason": None,
-            "token_ids": tokens,
-            "prompt_token_ids": prompt,
-        }
+        details = {"text_offset": [], "token_logprobs": log_probs, "tokens": [], "top_logprobs": []}
+        choice = {"index": 0, "text": "…", "logprobs": details, "finish_reason": reason, "stop_reason": None}
+        choice |= {"token_ids": tokens, "prompt_token_ids": prompt}
         return 200, {"id": "cmpl-1", "object": "text_completion", "model": "tiny", "choices": [choice], "usage": {}}
 
 

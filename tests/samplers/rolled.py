@@ -24,7 +24,11 @@ def rolled(policy, length, group_size, prompts=None, **options):
 
 def same(one, other):
     assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
-    assert torch.equal(one.info["truncated"], other.info["truncated"]) and one.info["text"] == other.info["text"]
+    assert torch.equal(one.info["truncated"], other.info["truncated"])
+    assert one.info.get("text") == other.info.get("text")
+    assert (one.sampling_log_probs is None) == (other.sampling_log_probs is None)
+    if one.sampling_log_probs is not None:
+        torch.testing.assert_close(one.sampling_log_probs, other.sampling_log_probs, rtol=0, atol=1e-6)
 
 
 def answers(rollouts, b):

@@ -1,17 +1,17 @@
 """Chat templates, a policy that has one, and a sampler whose turns call a tool."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 
-from lightning_cgrpo.core.randomness import Stream, uniform
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import schema
+from tests.policies.small_policies import exact_norms
+from tests.samplers.rolled import noise_for
 
 HERMES = """\
 {%- if tools %}<|im_start|>system
@@ -51,24 +51,19 @@ def add(a: int, b: int) -> int:
 TOOLS = [schema(add)]
 
 
-def made(template=HERMES):
+def made(template=HERMES, short_turns=False):
     tokenizer = train_tokenizer(TEXTS, 400, ["<tool_call>", "</tool_call>"])
     tokenizer.chat_template = template
     model = build_model(tokenizer, 32, 2, 4, 64, 2048, seed=0).double()
-    for module in model.modules():  # transformers' norm rounds float64 to float32
-        if type(module).__name__ == "Qwen2RMSNorm":
-            module.forward = partial(
-                torch.nn.functional.rms_norm, normalized_shape=(32,), weight=module.weight, eps=1e-6
-            )
-    return CausalLMPolicy.from_model(model, tokenizer)
+    exact_norms(model)
+    policy = CausalLMPolicy.from_model(model, tokenizer)
+    if short_turns:  # many tokens end them
+        policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))
+    return policy
 
 
 def chats(count=2):
     return PromptGroups(torch.arange(count), {"prompt": [[{"role": "user", "content": t}] for t in TEXTS[:count]]})
-
-
-def noise_for(prompts):
-    return lambda *shape: uniform(0, Stream.ROLLOUT, 0, prompts.index, shape)
 
 
 class Scripted(ConversationSampler):
@@ -79,13 +74,8 @@ class Scripted(ConversationSampler):
 
     def template(self, policy):
         # The many stop tokens shorten turns, and belong to no template.
-        known = SimpleNamespace(
-            tokenizer=policy.tokenizer,
-            stop_tokens=(policy.tokenizer.eos_token_id,),
-            name="tiny",
-            chat_template_kwargs={},
-        )
-        template = ChatTemplate(known, self.tools)
+        known = {"tokenizer": policy.tokenizer, "stop_tokens": (policy.tokenizer.eos_token_id,), "name": "tiny"}
+        template = ChatTemplate(SimpleNamespace(**known, chat_template_kwargs={}), self.tools)
         outer = self
 
         class Asking:

@@ -67,24 +67,23 @@ def test_a_result_that_cannot_fit_is_not_encoded(policy, monkeypatch):
     assert template.reply(message, len(tokens)) == tokens and template.reply(message, len(tokens) - 1) is None
 
 
-@pytest.mark.parametrize("template", [HERMES, BARE, REASONING])
+@pytest.mark.parametrize("template", [HERMES, BARE, REASONING, None], ids=["hermes", "bare", "reasoning", "user"])
 def test_replies_continue_the_policys_tokens_as_the_template_does(template):
-    """Prompt, turn, reply, turn in pieces are the tokens of the whole conversation rendered at once."""
-    policy = made(template)
-    made_by = ChatTemplate(policy, TOOLS)
-    reasoning = {"reasoning_content": "Well."} if template is REASONING else {}
-    asking = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}],
-        **reasoning,
-    }
-    messages = [{"role": "user", "content": "2 + 3?"}, asking, {"role": "tool", "name": "add", "content": "5"}]
+    """Prompt, turn and reply in pieces are the tokens of the whole conversation rendered at once."""
+    made_by = ChatTemplate(made(template or HERMES), TOOLS if template else [], user=template is None)
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+    asking = {"role": "assistant", "content": "", "tool_calls": [call]}
+    reply = {"role": "tool", "name": "add", "content": "5"}
+    if template is None:
+        asking, reply = {"role": "assistant", "content": "Five."}, {"role": "user", "content": "Why?"}
+    elif template is REASONING:
+        asking["reasoning_content"] = "Well."
+    messages = [{"role": "user", "content": "2 + 3?"}, asking, reply]
     prompt = made_by._ids(made_by._text(messages[:1], True))
     turn = made_by._until_stop(messages[:2])[len(prompt) :]
-    assert [*prompt, *turn, *made_by.reply(messages[2:])] == made_by._ids(made_by._text(messages, True))
-    (call,) = made_by.parse(turn)["tool_calls"]
-    assert call["function"] == asking["tool_calls"][0]["function"]
+    assert [*prompt, *turn, *made_by.reply([reply])] == made_by._ids(made_by._text(messages, True))
+    parsed = made_by.parse(turn)
+    assert parsed == asking if template is None else parsed["tool_calls"][0]["function"] == call["function"]
 
 
 @pytest.mark.parametrize(
@@ -103,19 +102,12 @@ def test_unfit_templates_are_named(template, reason):
 
 def test_a_tokenizers_own_parser_is_used():
     policy = made(XML)
+    calls = {"open": "<tool_call>", "close_pattern": r"</tool_call>\s*", "repeats": True, "content": "json"}
+    calls["transform"] = {"type": "function", "function": "{content}"}
     policy.tokenizer.response_template = {
         "defaults": {"role": "assistant"},
         "start_anchor": "<|im_start|>assistant\n",
-        "fields": {
-            "tool_calls": {
-                "open": "<tool_call>",
-                "close_pattern": r"</tool_call>\s*",
-                "repeats": True,
-                "content": "json",
-                "transform": {"type": "function", "function": "{content}"},
-            },
-            "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
-        },
+        "fields": {"tool_calls": calls, "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"}},
     }
     template = ChatTemplate(policy, TOOLS)
     end = policy.tokenizer.eos_token

@@ -1,6 +1,5 @@
 """Conversations with tools: exact tokens, one cache, errors told to the policy, events as signals."""
 
-import json
 import time
 from functools import partial
 
@@ -20,9 +19,12 @@ from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
 from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.tasks.functions.task import FunctionTask
 from tests.quiet import quiet_trainer
-from tests.samplers.talks import TOOLS, Scripted, add, chats, made, noise_for, rolled
+from tests.samplers.rolled import noise_for
+from tests.samplers.talks import TOOLS, Scripted, add, chats, made, rolled
+from tests.samplers.vllm_client import check_log_probs
 
 
 def fail(a: int) -> str:
@@ -65,17 +67,13 @@ def echo(text: str) -> str:
 
 
 def hang() -> str:
-    """
-    Take a second.
-    """
+    """Take a second."""
     time.sleep(1)
     return "late"
 
 
 async def later() -> list[int]:
-    """
-    Return a list, which is no text.
-    """
+    """Return a list, which is no text."""
     return [1, 2]
 
 
@@ -119,6 +117,25 @@ def test_tokens_are_sampled_as_a_fresh_pass_over_all_earlier_tokens_says(often, 
         assert torch.equal(answer[own], expected[own])
 
 
+def test_tools_are_called_by_a_server_and_their_results_are_context(often, tmp_path, serve):
+    """Tokens in, tokens out, a request for each turn."""
+    often.model.save_pretrained(tmp_path)
+    often.tokenizer.save_pretrained(tmp_path)
+    check_conversations(often, VLLMServer(serve(tmp_path).address))
+
+
+def check_conversations(policy, engine):
+    sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=engine))
+    called = sampler.measured(rollouts)["called_add"].value
+    given = read(rollouts.mask) & ~rollouts.mask
+    assert torch.equal(given.any(-1), called > 0) and given.any()
+    talks = [talk for row in rollouts.info["messages"] for talk in row]
+    for talk, tokens in zip(talks, given.flatten(0, 1).sum(-1), strict=True):
+        results = [message for message in talk if message["role"] == "tool"]
+        assert bool(results) == bool(tokens) and all(message["content"] == "5" for message in results)
+    check_log_probs(policy, rollouts)
+
+
 def test_padding_and_batches_change_nothing(often):
     _, whole = rolled(often)
     _, parts = rolled(often, Scripted(100, [add], max_turns=4, batch_size=4))
@@ -143,12 +160,9 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
 
     examples = often.examples(rollouts)
     found = gradients((often(examples).log_probs * weights).sum())
-    plain = []
-    for row, (actions, mask) in enumerate(
-        zip(rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), strict=True)
-    ):
-        b = row // 4
-        prompt = torch.tensor(prompt_tokens(rollouts.inputs)[b])
+    plain, own = [], rollouts.mask.flatten(0, 1)
+    for row, (actions, mask) in enumerate(zip(rollouts.actions.flatten(0, 1), own, strict=True)):
+        prompt = torch.tensor(prompt_tokens(rollouts.inputs)[row // 4])
         ids = torch.cat([prompt, actions[read(mask)]])[None]
         with monkeypatch.context() as sdpa:
             sdpa.setattr(often, "computation", PaddedRows())
@@ -157,8 +171,7 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
         chosen = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]
         plain.append((chosen * weights[row, : len(chosen)]).sum())
     expected = gradients(torch.stack(plain).sum())
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_lengths_count_the_policys_own_tokens(often):
@@ -166,15 +179,11 @@ def test_lengths_count_the_policys_own_tokens(often):
     task = FunctionTask({"seen": lambda completions, completion_ids: [len(c) for c in completions]})
     signals = task.score(chats(), rollouts)
     assert torch.equal(signals["tokens"].value, rollouts.mask.sum(-1).float())
-    assert torch.equal(
-        signals["seen"].value.flatten(), torch.tensor([float(len(m)) for r in rollouts.info["messages"] for m in r])
-    )
+    assert signals["seen"].value.tolist() == [[len(talk) for talk in row] for row in rollouts.info["messages"]]
     events = sampler.measured(rollouts)
     called = events["called_add"].value
     assert 0 < called.mean() < 1 and torch.equal(called, (events["calls"].value > 0).float())
-    assert torch.equal(
-        events["turns"].value.long(), torch.tensor([[len(t) for t in r] for r in rollouts.info["turns"]])
-    )
+    assert events["turns"].value.tolist() == [[len(turns) for turns in row] for row in rollouts.info["turns"]]
     # An answer's last turn holds no unanswered call, except where a limit cut it.
     for row, cut in zip(rollouts.info["messages"], rollouts.info["truncated"], strict=True):
         for messages, over in zip(row, cut.tolist(), strict=True):
@@ -309,26 +318,20 @@ def test_environments_of_a_group_start_alike(policy):
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_conversations(tmp_path):
     """Training with results of tools in the context, killed after two of four updates."""
-    data = tmp_path / "chats.jsonl"
-    data.write_text("".join(json.dumps({"prompt": chat}) + "\n" for chat in chats(4).columns["prompt"]))
+    rows = [{"prompt": chat} for chat in chats(4).columns["prompt"]]
 
     def fit(steps, resumed=None):
-        policy = made()
-        policy.stop_tokens = (*policy.stop_tokens, *range(20, 120))
         module = ConstrainedGRPO(
-            policy=policy,
-            sampler=Scripted(60, [add], max_turns=3),
-            task=FunctionTask({"short": lambda completions: [-float(len(c)) for c in completions]}),
-            objective=Objective(
-                reward="short",
-                constraints={"called_add": Constraint(at_least=0.9), "invalid_call": Constraint(at_most=0.1)},
-            ),
-            optimizer=partial(torch.optim.AdamW, lr=1e-3),
+            made(short_turns=True),
+            Scripted(60, [add], max_turns=3),
+            FunctionTask({"short": lambda completions: [-float(len(c)) for c in completions]}),
+            Objective("short", {"called_add": Constraint(at_least=0.9), "invalid_call": Constraint(at_most=0.1)}),
+            partial(torch.optim.AdamW, lr=1e-3),
             group_size=4,
             seed=3,
         )
         trainer = quiet_trainer(LagrangianCallback(), max_steps=steps)
-        trainer.fit(module, PromptDataModule(str(data), prompts_per_update=2), ckpt_path=resumed)
+        trainer.fit(module, PromptDataModule(rows, prompts_per_update=2), ckpt_path=resumed)
         return trainer, module
 
     trainer, _ = fit(2)

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.randomness import Stream, uniform
-from lightning_cgrpo.core.rollout import PromptGroups, read
-from lightning_cgrpo.policies.tiny.text import TEXTS
+from lightning_cgrpo.core.rollout import read
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from tests.samplers.talks import HERMES, REASONING, add, made
+from tests.samplers import talks
+from tests.samplers.talks import REASONING, add, made
 
 
 class Asker:
@@ -28,20 +27,17 @@ class Asker:
 
 @pytest.fixture(scope="module")
 def policy():
-    policy = made()
-    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
-    return policy
+    return made(short_turns=True)
 
 
 def chats(times):
-    prompts = [[{"role": "user", "content": text}] for text in TEXTS[: len(times)]]
-    columns = {"prompt": prompts, "times": torch.tensor(times), "heard": [[] for _ in times]}
-    return PromptGroups(torch.arange(len(times)), columns)
+    prompts = talks.chats(len(times))
+    prompts.columns |= {"times": torch.tensor(times), "heard": [[] for _ in times]}
+    return prompts
 
 
 def rolled(policy, sampler, times=(0, 2)):
-    prompts = chats(times)
-    return sampler.rollout(policy, prompts, 3, lambda *shape: uniform(0, Stream.ROLLOUT, 0, prompts.index, shape))
+    return talks.rolled(policy, sampler, 3, chats(times))[1]
 
 
 def test_the_user_replies_until_the_user_ends_the_conversation(policy):
@@ -68,17 +64,6 @@ def test_the_users_words_are_context_in_the_templates_tokens(policy):
         assert not mask[turn.end : turn.end + len(reply)].any() and mask[turn.end - 1]
         assert mask[turn.end + len(reply) : following.end].all()
     assert read(mask).sum() == turns[-1].end
-
-
-def test_replies_continue_the_policys_tokens_as_the_template_does(policy):
-    template = ChatTemplate(policy, [], user=True)
-    talk = [("user", "One?"), ("assistant", "Two."), ("user", "Why?"), ("assistant", "So.")]
-    messages = [{"role": role, "content": text} for role, text in talk]
-    whole = template._until_stop(messages)
-    prompt = template._ids(template._text(messages[:1], True))
-    turn = template._until_stop(messages[:2])[len(prompt) :]
-    begun = [*prompt, *turn, *template.reply(messages[2:3])]
-    assert whole[: len(begun)] == begun and template.parse(turn) == messages[1]
 
 
 def test_the_last_turn_gets_no_reply(policy):
@@ -111,7 +96,5 @@ def test_tools_and_a_user(policy):
 
 def test_a_template_that_drops_reasoning_is_named():
     """Reasoning was part of what the policy has seen; a template without it would be another context."""
-    ChatTemplate(made(REASONING), [ConversationSampler(9, [add]).tools[0]])
     with pytest.raises(UserError, match="earlier turns differently once the user replies"):
         ChatTemplate(made(REASONING), [], user=True)
-    ChatTemplate(made(HERMES), [], user=True)

@@ -1,15 +1,17 @@
 """Stop strings: an answer ends with the token that completes one, in every engine, beside a search in decoded texts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective
+from lightning_cgrpo import Constraint, FunctionTask, Objective
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import read
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.policies.tiny.text import TURN_END, make_tiny_model
+from lightning_cgrpo.policies.tiny.text import TURN_END
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
@@ -17,10 +19,11 @@ from lightning_cgrpo.samplers.ends import first_end, spellings
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
+from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
-from tests.samplers.rolled import TEXTS, answers, groups, rolled, same
-from tests.samplers.talks import made, noise_for
+from tests.samplers.rolled import TEXTS, answers, groups, noise_for, rolled, same
+from tests.samplers.talks import made
 from tests.samplers.test_conversation_users import Asker, chats
 from tests.samplers.vllm_client import generate, make_policy
 
@@ -32,11 +35,6 @@ STOPS = {
     "two, one in the other": ("ap", "a"),
     "two bytes": ("é", "e"),
 }
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1, context_length=256)
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +58,26 @@ def end_by_text(policy, tokens, stop, least=0):
     return None
 
 
+def check_ends(policy, free, ended, stop):
+    """Answers end where those without strings hold one; how many did."""
+    by_string = 0
+    for b in range(len(TEXTS)):
+        for tokens, found, cut in zip(answers(free, b), answers(ended, b), ended.info["truncated"][b], strict=True):
+            length = end_by_text(policy, tokens, stop)
+            assert found == tokens[:length] and bool(cut) == (length is None)
+            by_string += length is not None and tokens[length - 1] not in policy.stop_tokens
+    return by_string
+
+
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
 @pytest.mark.parametrize("least", [0, 9])
 def test_answers_end_where_their_text_first_holds_a_string(policy, stop, least):
     """Without strings, the same draws go on; with strings, the answers are beginnings of those."""
     free, ended = rolled(policy, 40, 24), rolled(policy, 40, 24, stop=stop)
     least_ended = rolled(policy, 40, 24, stop=stop, min_new_tokens=least) if least else ended
-    by_string = 0
-    for b in range(len(TEXTS)):
-        for g, tokens in enumerate(answers(free, b)):
-            length = end_by_text(policy, tokens, stop)
-            assert answers(ended, b)[g] == tokens[:length]
-            assert bool(ended.info["truncated"][b, g]) == (length is None)
-            by_string += length is not None and tokens[length - 1] not in policy.stop_tokens
-        for tokens in answers(least_ended, b):
-            assert end_by_text(policy, tokens, stop, least) in (None, len(tokens)) and len(tokens) >= least
-    assert by_string > 5 and not ended.info["truncated"].all()
+    assert check_ends(policy, free, ended, stop) > 5 and not ended.info["truncated"].all()
+    for tokens in (tokens for b in range(len(TEXTS)) for tokens in answers(least_ended, b)):
+        assert end_by_text(policy, tokens, stop, least) in (None, len(tokens)) and len(tokens) >= least
 
 
 @pytest.mark.parametrize("kind", ["shared", "padded", "pages"])
@@ -97,10 +99,10 @@ def test_looks_joins_and_computations_change_no_answer(policy, monkeypatch, kind
 )
 def test_a_string_in_several_tokens_is_found_wherever_tokens_divide_it(policy, writing):
     tokens = [token for part in writing for token in policy.tokenizer(part, add_special_tokens=False).input_ids]
-    before, after = policy.tokenizer("7 is", add_special_tokens=False).input_ids, [40, 41]
-    end = first_end(policy, [*before, *tokens, *after], (), ("</answer>",), 0)
+    before = policy.tokenizer("7 is", add_special_tokens=False).input_ids
+    whole = [*before, *tokens, 40, 41]
+    end = first_end(policy, whole, (), ("</answer>",), 0)
     assert end is not None and end <= len(before) + len(tokens)
-    whole = [*before, *tokens, *after]
     assert "</answer>" in text_of(policy, whole[:end]) and "</answer>" not in text_of(policy, whole[: end - 1])
 
 
@@ -142,12 +144,9 @@ def test_vllm_ends_answers_at_the_same_tokens(engine, served, directory):
         free = generate(engine, policy, Sampling(8))
         made = generate(engine, policy, Sampling(8, stop=stop))
         late = generate(engine, policy, Sampling(8, 4, stop=stop))
-    for b in range(3):
-        for g, tokens in enumerate(answers(free, b)):
-            length = end_by_text(policy, tokens, stop)
-            assert answers(made, b)[g] == tokens[:length]
-            assert bool(made.info["truncated"][b, g]) == (length is None)
-        assert all(end_by_text(policy, tokens, stop, 4) in (None, len(tokens)) for tokens in answers(late, b))
+    check_ends(policy, free, made, stop)
+    for tokens in (tokens for b in range(3) for tokens in answers(late, b)):
+        assert end_by_text(policy, tokens, stop, 4) in (None, len(tokens))
     whole = torch.equal(made.sampling_log_probs[made.mask], free.sampling_log_probs[made.mask])
     assert whole and (made.lengths < free.lengths).any() and int(late.lengths.min()) >= 4
     asked = served.asked[-1][0]
@@ -172,13 +171,8 @@ def test_a_server_that_ends_late_is_cut_and_one_that_ends_early_is_refused(engin
         served.engine.faulty = None
 
 
-@pytest.fixture(scope="module")
-def talking():
-    """A policy with the chat template of conversations, whose turns rarely end by themselves."""
-    return made()
-
-
-def test_a_string_ends_a_turn_and_the_template_closes_it(talking):
+def test_a_string_ends_a_turn_and_the_template_closes_it():
+    talking = made()  # its turns rarely end by themselves
     prompts = chats((0, 2))
     sampler = ConversationSampler(400, environment_factory=Asker, stop=["a", "e"])
     rollouts = sampler.rollout(talking, prompts, 3, noise_for(prompts))
@@ -201,8 +195,7 @@ def test_a_string_ends_a_turn_and_the_template_closes_it(talking):
     assert by_string > 1 and not rollouts.info["truncated"].any()
 
 
-def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(directory, tmp_path):
-    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
+def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(directory):
     seen = []
 
     def ends(completions, **_):
@@ -211,25 +204,21 @@ def test_training_and_evaluation_end_answers_alike_and_count_none_as_truncated(d
 
     policy = make_policy(directory)
     policy.stop_tokens = policy.stop_tokens[:1]
-    module = ConstrainedGRPO(
+    module = grid_module(
         policy=policy,
         sampler=GenerationSampler(60, stop=[" ", "e", "a", "o"]),
         task=FunctionTask({"ends": ends}),
         objective=Objective("ends", {"truncated": Constraint(at_most=0.5, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         group_size=6,
     )
-    file = str(tmp_path / "prompts.jsonl")
-    record, prompts = Memory(), PromptDataModule(file, val_path=file, prompts_per_update=3)
+    rows = [{"prompt": text} for text in TEXTS]
+    record, prompts = Memory(), PromptDataModule(rows, val_path=rows, prompts_per_update=3)
     quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     trained = len(seen)
     quiet_trainer(record, logger=record, limit_val_batches=1).validate(module, prompts, verbose=False)
     assert trained == 36 and len(seen) > trained
-    letters = " eao"
-    assert all(sum(text.count(letter) for letter in letters) >= 1 for text in seen)
-    assert all(not any(letter in text[:-12] for letter in letters) for text in seen), (
-        "nothing after the token with the first"
-    )
+    assert all({*text} & {*" eao"} for text in seen)
+    assert not any({*text[:-12]} & {*" eao"} for text in seen), "nothing after the token with the first"
     rates = [value for metrics in record.metrics for name, value in metrics.items() if name in RATES]
     assert len(rates) == 3 and not any(rates)
 
@@ -245,9 +234,5 @@ def test_what_is_no_list_of_strings_is_refused(stop, message):
 
 def test_a_string_that_the_tokenizer_changes_is_refused_before_training(policy):
     """NFC writes e and an accent as one letter, so no answer would hold the two."""
-
-    class Source:
-        rows = None
-
     with pytest.raises(UserError, match="but got 'e\u0301', try a string"):
-        GenerationSampler(4, stop=["x", "e\u0301"]).check(policy, Source())
+        GenerationSampler(4, stop=["x", "e\u0301"]).check(policy, SimpleNamespace(rows=None))

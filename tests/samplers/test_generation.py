@@ -5,11 +5,9 @@ import torch
 import transformers
 
 from lightning_cgrpo.core.rollout import prompt_tokens
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
 from lightning_cgrpo.samplers.token_choice import TokenChoice, sample
@@ -19,13 +17,8 @@ from tests.samplers.vllm_client import make_policy
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
-
-
-@pytest.fixture(scope="module")
-def policy(directory):
-    return make_policy(directory, dtype="float64")
+def policy(two_layers):
+    return make_policy(two_layers, dtype="float64")
 
 
 def test_shapes_masks_and_stops(policy):
@@ -52,11 +45,18 @@ def test_shapes_masks_and_stops(policy):
         assert rollouts.info["text"][b] == texts
 
 
+def first_logits(policy):
+    """After the first prompt."""
+    return policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0]
+
+
+def grid(points):
+    """Draws that are spread evenly, for as many answers to a prompt."""
+    return lambda *shape: ((torch.arange(points, dtype=torch.float64) + 0.5) / points).view(1, points, 1)
+
+
 def test_a_stop_token_in_the_last_place_is_no_truncation(policy):
-    prompts = groups(TEXTS[:1])
-    probabilities = (
-        policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0].div(policy.temperature).softmax(-1)
-    )
+    prompts, probabilities = groups(TEXTS[:1]), first_logits(policy).div(policy.temperature).softmax(-1)
     stop = policy.stop_tokens[3]
     draw = probabilities[:stop].sum() + probabilities[stop] / 2
     rollouts = GenerationSampler(1).rollout(policy, prompts, 2, lambda *shape: draw.expand(1, *shape))
@@ -119,9 +119,8 @@ def test_a_minimum_length_holds_stop_tokens_back(policy):
     ("options", "kept"), [({"top_k": 3}, 3), ({"top_k": 1}, 1), ({"min_p": 1.0}, 1), ({"top_p": 1e-6}, 1)]
 )
 def test_filters_leave_the_likeliest(policy, options, kept):
-    grid = ((torch.arange(500, dtype=torch.float64) + 0.5) / 500).view(1, 500, 1)
-    rollouts = GenerationSampler(1, **options).rollout(policy, groups(TEXTS[:1]), 500, lambda *shape: grid)
-    logits = policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0]
+    rollouts = GenerationSampler(1, **options).rollout(policy, groups(TEXTS[:1]), 500, grid(500))
+    logits = first_logits(policy)
     logits[policy.pad_token] = -torch.inf
     order = logits.argsort(descending=True)
     probabilities = (logits / policy.temperature).softmax(-1)
@@ -149,14 +148,9 @@ def test_large_vocabularies_are_sampled_exactly():
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
-def test_each_token_is_the_inverse_cdf_under_the_training_forward(directory, policy, gradient_checkpointing):
+def test_each_token_is_the_inverse_cdf_under_the_training_forward(two_layers, gradient_checkpointing):
     """Decoding with the cache agrees with the full forward: redraw every token from the latter's distribution."""
-    trained = CausalLMPolicy(
-        str(directory), temperature=0.8, dtype="float64", gradient_checkpointing=gradient_checkpointing
-    )
-    trained.load()
-    trained.load_state_dict(policy.state_dict())
-    trained.train()
+    trained = make_policy(two_layers, dtype="float64", gradient_checkpointing=gradient_checkpointing).train()
     rollouts, draws = rolled(trained, 8, 4), noise_for(groups())(4, 8)
     examples = trained.examples(rollouts)
     ids = torch.cat([examples.shared["prompt_ids"][examples.group], examples.actions], 1)
@@ -180,13 +174,10 @@ def test_sample_at_the_borders():
 
 
 def test_padding_is_not_sampled_unless_it_stops(policy, monkeypatch):
-    prompts = groups(TEXTS[:1])
-    grid = ((torch.arange(5000, dtype=torch.float64) + 0.5) / 5000).view(1, 5000, 1)
-    logits = policy.logits(*policy.read_prompts(TEXTS[:1]).values(), keep=1)[0, 0]
-    monkeypatch.setattr(policy, "pad_token", int(logits.argmax()))
+    monkeypatch.setattr(policy, "pad_token", int(first_logits(policy).argmax()))
     for stops, sampled in (((2,), False), ((2, policy.pad_token), True)):
         monkeypatch.setattr(policy, "stop_tokens", stops)
-        rollouts = GenerationSampler(1).rollout(policy, prompts, 5000, lambda *shape: grid)
+        rollouts = GenerationSampler(1).rollout(policy, groups(TEXTS[:1]), 5000, grid(5000))
         assert bool((rollouts.actions == policy.pad_token).any()) == sampled
 
 
@@ -200,8 +191,7 @@ def test_chat_prompts_and_no_prompts(policy):
 @pytest.mark.parametrize("look_every", [1, 8])
 def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
-    policy = CausalLMPolicy(str(directory))
-    policy.load()
+    policy = make_policy(directory)
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="Expected finite logits"):
@@ -261,9 +251,9 @@ def test_limits_cut_answers_and_change_nothing_before(policy, monkeypatch, share
     assert (whole.lengths > limits[:, None]).any(), "or this would say little"
 
 
-def test_under_autocast_a_rollout_reads_a_copy_in_bfloat16(directory):
+def test_under_autocast_a_rollout_reads_a_copy_in_bfloat16(two_layers):
     """The weights themselves stay, and so do the inputs of training."""
-    policy = make_policy(directory)
+    policy = make_policy(two_layers)
     weights = dict(policy.named_parameters())
     engine = TransformersEngine()
     tied = policy.model.get_input_embeddings().weight is policy.output_weight

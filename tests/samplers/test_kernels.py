@@ -98,15 +98,9 @@ def policy(tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(directory)
     config = Qwen2Config(
         vocab_size=2048,  # sampled in blocks, as a real model's
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
+        hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+    )  # fmt: skip
     return CausalLMPolicy.from_model(Qwen2ForCausalLM(config).eval(), tokenizer)
 
 

@@ -194,32 +194,42 @@ def fakes():
     return [process for process, name in names.items() if b"tests.samplers.fake_vllm" in name and b"keeper" not in name]
 
 
-@pytest.mark.slow
-def test_a_killed_run_equals_a_whole_run(runs, tmp_path):
+def begun(run, update=2):
+    """A run that has reached an update."""
+    assert run.until(lambda: f"update {update}" in kill_loop.marks(run.folder), 0.01)
+    return run
+
+
+def check_killed_run_equals_a_whole_run(runs, folder):
+    """`runs` starts a run of four updates in a folder below FOLDER."""
     runs("whole").finish()
-    run = runs("killed")
-    assert run.until(lambda: "update 2" in kill_loop.marks(tmp_path / "killed"), 0.01)
-    assert len(fakes()) == 1
-    run.kill(signal.SIGKILL, [0])
+    begun(runs("killed")).kill(signal.SIGKILL, [0])
     runs("killed").finish()
-    assert list(differences(tmp_path / "killed", tmp_path / "whole")) == []
-    logged = logs(tmp_path / "whole/runs/run/version_0")
-    gaps = [float(value) for (_, tag), value in logged.items() if tag == "sampling/log_prob_gap"]
+    assert list(differences(folder / "killed", folder / "whole")) == []
+    gaps = logged(folder / "whole", "sampling/log_prob_gap")
     assert len(gaps) == 4 and max(gaps) < 1e-4
 
 
+def logged(folder, name):
+    """Values of a metric by update."""
+    return [float(value) for (_, tag), value in logs(folder / "runs/run/version_0").items() if tag == name]
+
+
 @pytest.mark.slow
-def test_processes_share_the_server_of_the_first(runs, tmp_path):
-    run = runs("two", "ddp")
-    assert run.until(lambda: "update 2" in kill_loop.marks(tmp_path / "two"), 0.01)
+def test_a_killed_run_equals_a_whole_run(runs, tmp_path):
+    check_killed_run_equals_a_whole_run(runs, tmp_path)
+
+
+@pytest.mark.slow
+def test_processes_share_the_server_of_the_first(runs):
+    run = begun(runs("two", "ddp"))
     assert len(fakes()) == 1
     run.finish()
 
 
 @pytest.mark.slow
 def test_a_run_whose_server_is_killed_says_so(runs, tmp_path):
-    run = runs("served")
-    assert run.until(lambda: "update 1" in kill_loop.marks(tmp_path / "served"), 0.01)
+    run = begun(runs("served"), 1)
     os.kill(fakes()[0], signal.SIGKILL)
     assert run.wait() and run.statuses[run.processes[0]] == 2
     told = json.loads((tmp_path / "served/runs/run/version_0/summary.json").read_text())["error"]

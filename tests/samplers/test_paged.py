@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,27 +11,26 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.continuation import PromptBatch
 from lightning_cgrpo.policies.shared_prefix import pages, step_sizes
 from lightning_cgrpo.policies.shared_prefix.step_sizes import LOGIT, StepSizes
-from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.paged_rollout import PagedRollout
 from lightning_cgrpo.samplers.replayed_step import ReplayedStep
 from lightning_cgrpo.samplers.transformers_engine import IN_PAGES, LOOK_EVERY, TransformersEngine
-from tests.samplers.rolled import groups, noise_for
+from tests.samplers.rolled import groups, noise_for, same
 from tests.samplers.vllm_client import make_policy
 
 TEXTS = [
     "Tom", "How many apples are left?", "Anna reads 12 pages every day. How many in 5 days?", "A",
     "Bob has 3 red and 4 green pens, how many pens?", "x y z",
 ]  # fmt: skip
+PROMPTS = groups(TEXTS)
 LIMITS = torch.tensor([24, 7, 24, 1, 13, 24])
 GROUP_SIZE = 3
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    directory = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
-    return make_policy(directory, dtype="float64")
+def policy(two_layers):
+    return make_policy(two_layers, dtype="float64")
 
 
 @pytest.fixture
@@ -41,9 +41,7 @@ def paged(monkeypatch):
 
 
 def answered(policy, sampling, engine=None, limits=LIMITS):
-    prompts = groups(TEXTS)
-    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
-    draws = noise_for(prompts)(GROUP_SIZE, sampling.max_new_tokens)
+    inputs, draws = policy.read_prompts(TEXTS), noise_for(PROMPTS)(GROUP_SIZE, sampling.max_new_tokens)
     engine = TransformersEngine() if engine is None else engine
     if engine._pages(policy) and limits is not None:
         # Pages serve limits of each prompt too, though later turns of conversations take the other way.
@@ -61,15 +59,14 @@ def test_a_step_of_a_validation_serves_training(policy, paged):
     step = engine._step
     second = answered(policy, sampling, engine, None)
     assert engine._step is step
-    equal(first, second)
+    same(first, second)
 
 
 def test_later_turns_take_no_pages(policy, paged):
     """Each turn has sizes of its own, which would need a graph each."""
     engine = TransformersEngine()
-    prompts = groups(TEXTS)
-    inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
-    engine.generate(policy, inputs, 1, Sampling(6), noise_for(prompts)(1, 6), LIMITS.clamp(max=6))
+    inputs = policy.read_prompts(TEXTS)
+    engine.generate(policy, inputs, 1, Sampling(6), noise_for(PROMPTS)(1, 6), LIMITS.clamp(max=6))
     assert engine._step is None
 
 
@@ -82,13 +79,6 @@ def test_pages_need_their_kernel(monkeypatch, dtype, capability, reads):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert pages.kernel_reads(torch.device("cuda"), dtype) is reads
     assert pages.kernel_reads(torch.device("cpu"), torch.float32)
-
-
-def equal(one, other):
-    assert torch.equal(one.actions, other.actions) and torch.equal(one.mask, other.mask)
-    assert torch.equal(one.info["truncated"], other.info["truncated"])
-    if other.sampling_log_probs is not None:
-        torch.testing.assert_close(one.sampling_log_probs, other.sampling_log_probs, rtol=0, atol=1e-6)
 
 
 def leaked(engine):
@@ -112,7 +102,7 @@ def test_pages_change_no_answer(policy, monkeypatch, paged, batch_size, look_eve
     monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     monkeypatch.setattr(step_sizes, "PAGE_ELSEWHERE", page)
     engine = TransformersEngine()
-    equal(answered(policy, sampling, engine), expected)
+    same(answered(policy, sampling, engine), expected)
     assert leaked(engine) == 0 and len(expected.lengths.unique()) > 4
 
 
@@ -133,7 +123,7 @@ def test_prompts_wait_for_pages_where_memory_is_short(policy, paged, monkeypatch
     for answers in (1, 4, 9):
         at_once.append([])
         engine.memory = answers * (LOGIT * len(policy.output_weight) + (longest + 4) * tokens)
-        equal(answered(policy, sampling, engine), expected)
+        same(answered(policy, sampling, engine), expected)
         assert leaked(engine) == 0
     assert max(at_once[0]) < GROUP_SIZE < max(at_once[1]) < max(at_once[2]) < len(TEXTS) * GROUP_SIZE
     engine.memory = longest * tokens // 2
@@ -180,16 +170,11 @@ def test_a_step_serves_rollouts_of_equal_sizes_with_weights_in_their_places(poli
 def captured_by(monkeypatch, fault=None):
     """Pretend CUDA's streams and graphs; a graph raises `fault` at the end of its capture."""
 
-    class Capture:
-        def __init__(self, graph, **options):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            if fault is not None:
-                raise fault
+    @contextmanager
+    def capture(graph, **options):
+        yield
+        if fault is not None:
+            raise fault
 
     class CUDAGraph:
         replays = 0
@@ -201,28 +186,21 @@ def captured_by(monkeypatch, fault=None):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "before")
     monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
     return CUDAGraph, streams
 
 
-def test_a_step_is_captured_after_its_first_call_and_then_replayed(monkeypatch):
-    graph, streams = captured_by(monkeypatch)
+@pytest.mark.parametrize("fault", [None, RuntimeError("operation not permitted when stream is capturing\nat 5")])
+def test_a_step_is_captured_after_its_first_call_and_then_replayed_or_computed(monkeypatch, recwarn, fault):
+    graph, streams = captured_by(monkeypatch, fault)
     calls = []
     step = ReplayedStep(lambda: calls.append(1), "cuda")
     for _ in range(5):
         step()
-    assert len(calls) == 2 and graph.replays == 4 and step.captures == 1 and not streams
-
-
-def test_a_model_that_no_graph_takes_is_computed_kernel_by_kernel(monkeypatch):
-    graph, streams = captured_by(monkeypatch, RuntimeError("operation not permitted when stream is capturing\nat 5"))
-    calls = []
-    step = ReplayedStep(lambda: calls.append(1), "cuda")
-    step()
-    with pytest.warns(match="one by one, because .* RuntimeError: operation not permitted when stream is capturing$"):
-        step()
-    step()
-    assert len(calls) == 4 and graph.replays == 0 and step.captures == 1 and streams == ["before"]
+    assert step.captures == 1 and (len(calls), graph.replays) == ((2, 4) if fault is None else (6, 0))
+    told = "one by one, because .* RuntimeError: operation not permitted when stream is capturing$"
+    assert [bool(re.search(told, str(warning.message))) for warning in recwarn] == [True] * len(streams)
+    assert streams == [] if fault is None else streams == ["before"]
 
 
 def refuse(*arguments):

@@ -12,8 +12,8 @@ import pytest
 from transformers import GenerationConfig
 
 from benchmarks import kill_loop
-from benchmarks.run_differences import differences, logs
-from tests.samplers.test_own_server import lives, until
+from benchmarks.run_differences import differences
+from tests.samplers.test_own_server import lives, logged, until
 from tests.samplers.test_real_vllm import OPTIONS, PATIENCE, VLLM, make_served_model
 
 pytestmark = [
@@ -123,9 +123,7 @@ def whole(model, tmp_path_factory):
 
 def test_it_trains(whole):
     """Each update has answers of the weights that the update before it made."""
-    logged = logs(whole / "runs/run/version_0")
-    gaps = [float(value) for (_, tag), value in logged.items() if tag == "sampling/log_prob_gap"]
-    norms = [float(value) for (_, tag), value in logged.items() if tag == "policy/grad_norm"]
+    gaps, norms = logged(whole, "sampling/log_prob_gap"), logged(whole, "policy/grad_norm")
     print(f"sampling/log_prob_gap: {gaps}; gradients: {norms}")  # docs/vllm.md has the gaps
     assert len(gaps) == UPDATES and max(gaps) < 1e-4
     assert len(norms) == UPDATES and min(norms) > 0.01

@@ -14,7 +14,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks import kill_loop
-from benchmarks.run_differences import differences, logs
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -24,8 +23,9 @@ from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from tests.samplers.fake_transfer import FilePush, GlooPush
-from tests.samplers.test_conversation_vllm import check_conversations
-from tests.samplers.vllm_client import LENGTH, change, generate, log_probs_of
+from tests.samplers.test_conversation import check_conversations
+from tests.samplers.test_own_server import check_killed_run_equals_a_whole_run
+from tests.samplers.vllm_client import LENGTH, change, check_log_probs, generate
 
 VLLM = os.environ.get("LIGHTNING_CGRPO_VLLM") or shutil.which("vllm")
 """The command, of any environment."""
@@ -116,8 +116,7 @@ def test_answers_are_sampled_from_the_pushed_weights(engine, policy):
     for change_by in (0.0, 0.1, 0.1):
         change(policy, change_by)
         made, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
-        exact = log_probs_of(policy, made)
-        torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+        check_log_probs(policy, made)
         assert torch.equal(made.actions, again.actions) and not torch.equal(made.actions, other.actions)
     assert generate(engine, policy, Sampling(LENGTH, min_new_tokens=LENGTH)).mask.all()
     assert (generate(engine, policy, Sampling(LENGTH, top_k=1)).sampling_log_probs == 0).all()
@@ -130,9 +129,7 @@ def test_a_changed_output_layer_arrives_or_ends_the_run(engine, policy, model):
         policy.model.get_output_embeddings().weight.mul_(1.05)
     stale = model.name == "tied" and not torch.cuda.is_available()
     with pytest.raises(UserError, match="a layer keeps its old weights") if stale else nullcontext():
-        made = generate(engine, policy)
-        exact = log_probs_of(policy, made)
-        torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+        check_log_probs(policy, generate(engine, policy))
 
 
 def test_turns_with_tools(engine, policy):
@@ -145,13 +142,8 @@ def test_a_killed_run_equals_a_whole_run(address, model, tmp_path):
     more = ["--model.sampler.engine=VLLMServer", f"--model.sampler.engine.address={address}", "--ckpt_path=auto"]
     more += [f"--model.policy.model={model}", "--trainer.max_steps=4", "--trainer.limit_val_batches=0"]
     more += ["--callbacks.initial_rates=null"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    kill_loop.Run(whole, "language", "auto", *more).finish()
-    run = kill_loop.Run(killed, "language", "auto", *more)
-    assert run.until(lambda: "update 2" in kill_loop.marks(killed), 0.01)
-    run.kill(signal.SIGKILL, [0])
-    kill_loop.Run(killed, "language", "auto", *more).finish()
-    assert list(differences(killed, whole)) == []
-    logged = logs(whole / "runs/run/version_0")
-    gaps = [float(value) for (_, tag), value in logged.items() if tag == "sampling/log_prob_gap"]
-    assert len(gaps) == 4 and max(gaps) < 1e-4
+
+    def runs(name):
+        return kill_loop.Run(tmp_path / name, "language", "auto", *more)
+
+    check_killed_run_equals_a_whole_run(runs, tmp_path)

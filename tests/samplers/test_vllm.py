@@ -1,11 +1,12 @@
 """The contract with vLLM, held against a fake server that speaks what it documents."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization
+from lightning_cgrpo import Constraint, FunctionTask, Objective, Optimization
 from lightning_cgrpo.core import json_client
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens, read
@@ -16,9 +17,10 @@ from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.requests import Turn, check_informative
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import GROWTH, OTHER_DTYPE, TOLERANCE, check_agreement, version
+from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
-from tests.samplers.vllm_client import GROUP_SIZE, LENGTH, TEXTS, draws, generate, log_probs_of, make_policy
+from tests.samplers.vllm_client import GROUP_SIZE, LENGTH, TEXTS, check_log_probs, draws, generate, make_policy
 
 
 def test_answers_are_sampled_from_the_policy(engine, policy):
@@ -26,8 +28,7 @@ def test_answers_are_sampled_from_the_policy(engine, policy):
         made = generate(engine, policy)
     assert made.actions.shape == made.mask.shape == made.sampling_log_probs.shape == (3, GROUP_SIZE, LENGTH)
     # The weights are the policy's, the temperature is, and the log-probabilities say so.
-    exact = log_probs_of(policy, made)
-    torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    check_log_probs(policy, made)
     lengths = made.mask.sum(-1)
     assert torch.equal(made.mask, torch.arange(LENGTH) < lengths[..., None]) and (lengths >= 1).all()
     is_stop = torch.isin(made.actions, torch.tensor(policy.stop_tokens)) & made.mask
@@ -61,8 +62,7 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
 
     prompts = policy.read_prompts(TEXTS)
     made = conversed()
-    exact = log_probs_of(policy, made)
-    torch.testing.assert_close(made.sampling_log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    check_log_probs(policy, made)
     assert (made.sampling_log_probs[~made.mask] == 0).all()
     tokens, own = made.actions.flatten(0, 1), made.mask.flatten(0, 1)
     for row, (answer, mine) in enumerate(zip(tokens, own, strict=True)):
@@ -82,10 +82,10 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
 
 
 def test_filters_and_lengths(engine, policy):
-    likeliest = generate(engine, policy, Sampling(LENGTH, top_k=1))
+    filters = ({"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-6})
+    likeliest, *others = (generate(engine, policy, Sampling(LENGTH, **kept), rows=(0,)) for kept in filters)
     assert (likeliest.sampling_log_probs == 0).all() and (likeliest.actions == likeliest.actions[:, :1]).all()
-    assert torch.equal(generate(engine, policy, Sampling(LENGTH, min_p=1.0)).actions, likeliest.actions)
-    assert torch.equal(generate(engine, policy, Sampling(LENGTH, top_p=1e-6)).actions, likeliest.actions)
+    assert all(torch.equal(other.actions, likeliest.actions) for other in others)
     # The stop token counts: an answer of that many tokens may end in one.
     for least in (1, 3):
         lengths = generate(engine, policy, Sampling(LENGTH, min_new_tokens=least)).mask.sum(-1)
@@ -159,22 +159,21 @@ def long(completions, **_):
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_training(directory, serve, sleeps, tmp_path, monkeypatch):
+def test_training(directory, serve, sleeps, monkeypatch):
     """Two updates: each one's answers come from the weights that the one before made."""
     served = serve(directory, sleep_mode=sleeps)
     monkeypatch.setattr("lightning_cgrpo.samplers.vllm.server._meet", lambda policy: served.engine.log.append("meet"))
     monkeypatch.setattr("lightning_cgrpo.modules.rollout_module.unsharded", None)  # the push gathers, if anything
-    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
-    module = ConstrainedGRPO(
+    module = grid_module(
         policy=make_policy(directory),
         sampler=GenerationSampler(LENGTH, engine=VLLMServer(served.address, sleeps=sleeps)),
         task=FunctionTask({"long": long}),
         objective=Objective("long", {"truncated": Constraint(at_most=0.5, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
         group_size=GROUP_SIZE,
         optimization=Optimization(minibatch_size=5),
+        lr=1e-2,
     )
-    record, prompts = Memory(), PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=3)
+    record, prompts = Memory(), PromptDataModule([{"prompt": text} for text in TEXTS], prompts_per_update=3)
     quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
@@ -201,7 +200,7 @@ def test_log_probabilities_that_differ(directory, recwarn, dtype, first_gap, gap
     policy, tokens = make_policy(directory, dtype=dtype), [5, 6, 7]
     answer = policy.padded([[4]]) | {"actions": torch.tensor([[tokens]])}
     own = torch.ones(1, 1, 3, dtype=torch.bool)
-    log_probs = log_probs_of(policy, Rollouts(answer.pop("actions"), own, answer)).flatten().double() + gap
+    log_probs = policy(policy.examples(Rollouts(answer.pop("actions"), own, answer))).log_probs.flatten().double() + gap
     try:
         check_agreement(policy, [4], Turn(tokens, log_probs.tolist()), "server", first_gap, lambda: in_float32)
         said = [str(warning.message) for warning in recwarn if "Log-probabilities" in str(warning.message)]
@@ -224,10 +223,7 @@ def test_log_probabilities_that_are_all_zero(log_probs, filters, refused):
     """Two answers; a server may begin to give zeros after the check of its first."""
     turns = [Turn([1] * len(log_probs), log_probs)] * 2
     request = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | filters
-    if refused:
-        with pytest.raises(UserError, match="but got 0 for each of 80 tokens"):
-            check_informative(turns, request, "the server")
-    else:
+    with pytest.raises(UserError, match="but got 0 for each of 80 tokens") if refused else nullcontext():
         check_informative(turns, request, "the server")
 
 

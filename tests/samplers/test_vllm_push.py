@@ -5,6 +5,7 @@ import copy
 import pickle
 import threading
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +23,17 @@ from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import version
 from tests.forked import server as server_of_processes
+from tests.samplers import vllm_client
 from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
-from tests.samplers.vllm_client import WAYS, change, every_way, generate, log_probs_of, make_policy
+from tests.samplers.vllm_client import WAYS, change, every_way, log_probs_of, make_policy
+
+generate = partial(vllm_client.generate, rows=(0,))
+"""Answers to one prompt, which need the weights like many."""
+
+
+def check_holds(served, policy):
+    held = served.engine.model.state_dict()
+    assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
 
 
 @every_way
@@ -38,8 +48,7 @@ def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
         generate(engine, policy)
         generate(engine, policy, update=1)
         assert served.pushes() == served.engine.log.count("reset") == 1 + changes
-        held = served.engine.model.state_dict()
-        assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
+        check_holds(served, policy)
     assert list(tmp_path.iterdir()) == [], "no checkpoint is left"
 
 
@@ -54,7 +63,7 @@ def test_a_folder_has_the_matrices_in_the_server_s_dtype(engine, served, policy,
         reload_weights(weights_path)
 
     served.engine.reload_weights = read
-    generate(engine, policy, rows=(0,))
+    generate(engine, policy)
     (file,) = files
     own = policy.model.state_dict()
     assert file.keys() == own.keys() - {"lm_head.weight"}, "which is tied"
@@ -114,17 +123,15 @@ def test_weights_that_do_not_arrive_are_noticed(engine, served, policy):
 def test_an_output_layer_that_is_not_pushed_is_noticed(engine, served, policy):
     """A copy of a tied layer, as in vLLM's CPU kernels: zeros do not reach it, and the gap is far below half a nat."""
     generate(engine, policy)
-    model, reload_weights, zero = served.engine.model, served.engine.reload_weights, served.engine.zero
+    model = served.engine.model
     head = copy.deepcopy(model.lm_head.weight)
 
-    def without_head(function):
-        def call(*args, **kwargs):
-            function(*args, **kwargs)
-            model.lm_head.weight = copy.deepcopy(head)
+    def without_head(function, *arguments, **named):
+        function(*arguments, **named)
+        model.lm_head.weight = copy.deepcopy(head)
 
-        return call
-
-    served.engine.reload_weights, served.engine.zero = without_head(reload_weights), without_head(zero)
+    for name in ("reload_weights", "zero"):
+        setattr(served.engine, name, partial(without_head, getattr(served.engine, name)))
     change(policy, 1e-3)
     generate(engine, policy)
     with torch.no_grad():
@@ -142,7 +149,7 @@ def test_another_model_is_noticed(tmp_path, serve, policy):
         for parameter in fake.engine.model.model.layers[3].mlp.parameters():
             parameter.mul_(50)
     with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token .* serving the policy's model"):
-        generate(VLLMServer(fake.address), policy, rows=(0,))
+        generate(VLLMServer(fake.address), policy)
     assert fake.version == "incomplete"
 
 
@@ -154,11 +161,11 @@ def test_a_first_gap_is_another_dtype_or_a_layer_that_keeps_its_weights(served, 
 
     served.engine.faulty, served.dtype = off, torch.bfloat16
     with pytest.warns(UserWarning, match=r"differ by 0\.0[12]\d* per token .* --dtype float32"):
-        generate(VLLMServer(served.address), policy, rows=(0,))
+        generate(VLLMServer(served.address), policy)
     served.dtype = torch.float32
     change(policy)
     with pytest.raises(UserError, match="a layer keeps its old weights"):
-        generate(VLLMServer(served.address), policy, rows=(0,))
+        generate(VLLMServer(served.address), policy)
 
 
 def test_known_faults_of_servers_come_with_a_remedy(served, policy):
@@ -167,7 +174,7 @@ def test_known_faults_of_servers_come_with_a_remedy(served, policy):
 
     served.engine.reload_weights = reload_weights
     with pytest.raises(UserError, match="serving the policy's model") as error:
-        generate(VLLMServer(served.address), policy, rows=(0,))
+        generate(VLLMServer(served.address), policy)
     assert str(error.value).isprintable()
 
 
@@ -229,8 +236,7 @@ def test_two_workers_in_other_processes_receive_equal_weights(directory, policy,
     for _ in range(2):
         change(policy)
         generate(engine, policy)
-        held = fake.engine.model.state_dict()
-        assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
+        check_holds(fake, policy)
     for worker in workers:
         worker.close()
 
@@ -244,9 +250,8 @@ def test_a_server_on_the_same_gpu_sleeps_before_training(directory, serve, serve
     awake = VLLMServer(served.address, push())
     for update in range(2):  # the second time with the same weights, which the server has dropped
         made, expected = (generate(one, policy, update=update) for one in (engine, awake))
-        assert torch.equal(made.actions, expected.actions) and torch.equal(
-            made.sampling_log_probs, expected.sampling_log_probs
-        )
+        assert torch.equal(made.actions, expected.actions)
+        assert torch.equal(made.sampling_log_probs, expected.sampling_log_probs)
         assert not fake.engine.asleep  # the next batch of a validation needs no push
         engine.release(policy)
         engine.release(policy)  # nothing was awake

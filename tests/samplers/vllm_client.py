@@ -53,6 +53,12 @@ def log_probs_of(policy, rollouts):
         return policy(policy.examples(rollouts)).log_probs.view(rollouts.mask.shape)
 
 
+def check_log_probs(policy, rollouts):
+    """The reported ones are the policy's."""
+    exact = log_probs_of(policy, rollouts)[rollouts.mask]
+    torch.testing.assert_close(rollouts.sampling_log_probs[rollouts.mask].to(exact), exact, rtol=0, atol=1e-4)
+
+
 def change(policy, by=1e-3):
     with torch.no_grad():
         policy.model.model.norm.weight.add_(by)

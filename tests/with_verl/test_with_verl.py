@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -54,23 +56,11 @@ def plain(value):
 # ---------------------------------------------------------------------- v0: a DataProto
 
 
-class Saved:
+def saved():
     """Stands for verl's workers and data loader, which have states of their own."""
-
-    def save_checkpoint(self, path, *_, **__):
-        os.makedirs(path, exist_ok=True)
-
-    def load_checkpoint(self, *_, **__):
-        pass
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-    def __len__(self):
-        return 7
+    made = MagicMock(**{"state_dict.return_value": {}, "__len__.return_value": 7})
+    made.save_checkpoint.side_effect = lambda path, *_, **__: os.makedirs(path, exist_ok=True)
+    return made
 
 
 def v0(config):
@@ -89,7 +79,7 @@ def v1(config):
 
 
 def equipped(trainer):
-    trainer.actor_rollout_wg, trainer.train_dataloader, trainer.use_critic = Saved(), Saved(), False
+    trainer.actor_rollout_wg, trainer.train_dataloader, trainer.use_critic = saved(), saved(), False
     trainer.total_training_steps, trainer.global_steps = 100, 0
     return trainer
 
@@ -167,11 +157,7 @@ def put(queue, step, answers):
 
 def v1_rows(trainer, queue, step, answers):
     """Advantages of the first token of each row, by v1's own `_compute_advantage`."""
-
-    class Loop:
-        reward_loop_worker_handles = ()
-
-    trainer.reward_loop_manager = Loop()
+    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=())
     batch = put(queue, step, answers)
     trainer._compute_advantage(batch, metrics={})
     data = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
@@ -301,52 +287,33 @@ def test_another_estimator_is_left_alone(driver, tmp_path):
 # ---------------------------------------------------------------------- batches of v1
 
 
-def test_a_session_of_several_trajectories_is_one_answer(queue, tmp_path):
-    """Its last part has the signals; all parts get the advantage. Padding, a copy of an answer, counts nowhere."""
-    measured = drawn(3, prompts=2)
-    measured["vowels"] = measured["vowels"].nan_to_num(0)
+def test_a_session_of_several_trajectories_is_one_answer_of_an_uneven_group(queue, tmp_path):
+    """Its last part has the signals, and all parts get the advantage. Padding, a copy of an answer, counts nowhere;
+    sessions that failed are not there, and are no answers without vowels.
+    """
+    measured = drawn(5)
+    measured["vowels"] = measured["vowels"].nan_to_num(1)
+    there = torch.ones(3, 4, dtype=torch.bool)
+    there[0, 3] = there[2, 2] = there[2, 3] = False
     answers = []
-    for n in range(8):
-        uid, session = f"p{n // 4}", n % 4
-        score, vowels = float(measured["score"].flatten()[n]), float(measured["vowels"].flatten()[n])
-        parts = [(uid, session, part, score, {"vowels": vowels}, False) for part in range(1 + n % 3)]
+    for n, (uid, session, _, *values) in enumerate(answers_of(measured)):
+        parts = [(uid, session, part, *values) for part in range(1 + n % 3)] if there.flatten()[n] else []
         answers += parts[::-1] if n % 2 else parts
     copies = [("pad", 0, 0, 0.0, answers[0][4], True), ("pad", 1, 0, 0.0, answers[0][4], True)]
     trainer = v1(config_of(tmp_path))
     advantages = v1_rows(trainer, queue, "sessions", [*copies, *answers])
     expected = ConstrainedAdvantages(OBJECTIVE)
-    values = expected(measured).flatten()
-    assert torch.equal(advantages[:2], torch.zeros(2))
-    assert advantages[2:].tolist() == [float(values[4 * int(uid[1]) + session]) for uid, session, *_ in answers]
-    assert trainer.constrained_grpo.advantages.weights == expected.weights
-    assert trainer.constrained_grpo.take_logged()["rate/vowels"] == float(measured["vowels"].mean())
-
-
-def test_uneven_groups_have_places_to_which_nothing_applies(queue, tmp_path):
-    """Sessions that failed are not there, and are no answers without vowels."""
-    measured = drawn(5)
-    measured["vowels"] = measured["vowels"].nan_to_num(1)
-    there = torch.ones(3, 4, dtype=torch.bool)
-    there[0, 3] = there[2, 2] = there[2, 3] = False
-    rows = [(int(b), int(g)) for b, g in there.nonzero()]
-    answers = [
-        (f"p{b}", g, 0, float(measured["score"][b, g]), {"vowels": float(measured["vowels"][b, g])}, False)
-        for b, g in rows
-    ]
-    trainer = v1(config_of(tmp_path))
-    advantages = v1_rows(trainer, queue, "uneven", answers)
-    expected = ConstrainedAdvantages(OBJECTIVE)
     values = expected({name: value.masked_fill(~there, math.nan) for name, value in measured.items()})
-    assert torch.equal(advantages, values[there])
+    assert torch.equal(advantages[:2], torch.zeros(2))
+    assert advantages[2:].tolist() == [float(values[int(uid[1]), session]) for uid, session, *_ in answers]
+    assert trainer.constrained_grpo.advantages.weights == expected.weights
     logged = trainer.constrained_grpo.take_logged()
     assert logged["rate/vowels"] == pytest.approx(float(measured["vowels"][there].mean()))
     assert "inapplicable/vowels" not in logged
 
 
 def test_constraints_on_subsets_read_extra_info(queue, tmp_path):
-    declared = (
-        "+lightning_cgrpo.objective={reward: score, constraints: {vowels: {at_least: 0.8, by: {kind: [easy, hard]}}}}"
-    )
+    declared = DECLARED.replace("0.8", "0.8, by: {kind: [easy, hard]}")
     trainer = v1(config_of(tmp_path, declared=declared))
     measured = drawn(1)
     measured["vowels"] = measured["vowels"].nan_to_num(0)

@@ -17,7 +17,7 @@ def directory(tmp_path_factory):
 
 
 def critic_of(directory, random_heads=True, **options):
-    critic = LanguageCritic(CausalLMPolicy(str(directory), dtype="float64", **options))
+    critic = LanguageCritic(CausalLMPolicy(str(directory), **{"dtype": "float64"} | options))
     critic.load(3)
     if random_heads:
         torch.manual_seed(0)
@@ -48,9 +48,7 @@ def test_a_value_sees_the_tokens_before_its_step(directory):
 
 
 def test_values_are_computed_in_full_precision_whatever_the_autocast(directory):
-    critic = LanguageCritic(CausalLMPolicy(str(directory), dtype="float32"))
-    critic.load(3)
-    nn.init.normal_(critic.heads.weight)
+    critic = critic_of(directory, dtype="float32")
     examples = critic.network.examples(ragged())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = critic(examples)[examples.mask]

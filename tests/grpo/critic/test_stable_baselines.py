@@ -116,26 +116,13 @@ def theirs(before, rollouts, rewards, bootstraps):
     """Stable-baselines3's PPO after an update on the episodes, one after the other, and the gradients of its steps."""
     mask = rollouts.mask
     steps = int(mask.sum())
+    networks = {"net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)}, "activation_fn": nn.ReLU}
+    # The coefficient of values, because there is half the squared error here.
     ppo = PPO(
-        "MlpPolicy",
-        "CartPole-v1",
-        n_steps=steps,
-        batch_size=steps,
-        n_epochs=EPOCHS,
-        learning_rate=RATE,
-        gamma=GAMMA,
-        gae_lambda=GAE_LAMBDA,
-        clip_range=CLIP,
-        ent_coef=ENTROPY,
-        vf_coef=0.5,  # as half the squared error here
-        max_grad_norm=float("inf"),
-        device="cpu",
-        policy_kwargs={
-            "net_arch": {"pi": list(HIDDEN), "vf": list(HIDDEN)},
-            "activation_fn": nn.ReLU,
-            "features_extractor_class": Double,
-        },
-    )
+        "MlpPolicy", "CartPole-v1", n_steps=steps, batch_size=steps, n_epochs=EPOCHS, learning_rate=RATE, gamma=GAMMA,
+        gae_lambda=GAE_LAMBDA, clip_range=CLIP, ent_coef=ENTROPY, vf_coef=0.5, max_grad_norm=float("inf"), device="cpu",
+        policy_kwargs=networks | {"features_extractor_class": Double},
+    )  # fmt: skip
     ppo.set_logger(Logger(folder=None, output_formats=[]))
     policy = ppo.policy.double()
     weights = peers_layers(policy)
@@ -156,15 +143,8 @@ def theirs(before, rollouts, rewards, bootstraps):
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
     starts = torch.zeros_like(mask)
     starts[..., 0] = True
-    for row in zip(
-        observations.numpy(),
-        actions.numpy(),
-        rewards[mask].numpy(),
-        starts[mask].numpy(),
-        values,
-        log_probs,
-        strict=True,
-    ):
+    given = [part.numpy() for part in (observations, actions, rewards[mask], starts[mask])]
+    for row in zip(*given, values, log_probs, strict=True):
         buffer.add(*row)
     buffer.compute_returns_and_advantage(torch.zeros(1), np.ones(1))
     ppo.train()

@@ -35,14 +35,12 @@ def test_equals_all_at_once(rows, temperature, wanted):
     ours = linear_log_probs(hidden, weight, actions, temperature, rows, reference)
     theirs = plain(hidden, weight, actions, temperature, reference)
     factors = torch.randn(3, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    totals = []
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    gradients = []
     for pair in (ours, theirs):
-        totals.append(sum((f * values).sum() for f, values, want in zip(factors, pair, wanted, strict=True) if want))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    one, other = (torch.autograd.grad(total, (hidden, weight)) for total in totals)
-    for ours_gradient, theirs_gradient in zip(one, other, strict=True):
-        torch.testing.assert_close(ours_gradient, theirs_gradient, rtol=1e-11, atol=1e-12)
+        total = sum((f * values).sum() for f, values, want in zip(factors, pair, wanted, strict=True) if want)
+        gradients.append(torch.autograd.grad(total, (hidden, weight)))
+    torch.testing.assert_close(*gradients, rtol=1e-11, atol=1e-12)
 
 
 def test_a_reference_changes_no_bit_of_the_rest_and_equal_policies_have_no_kl():

@@ -10,9 +10,9 @@ import transformers
 from lightning_cgrpo import GenerationSampler, GSM8KTask
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import WordProblemsDataModule
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
+from tests.policies.small_policies import loaded
 
 BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}
 TEXTS = [
@@ -38,14 +38,8 @@ def test_every_number_is_one_token_the_same_in_question_and_equation(policy):
     tokenizer = policy.tokenizer
     for number in range(100):
         (token,) = tokenizer(str(number)).input_ids
-        for text in (
-            f"Tom has {number} apples.",
-            f"{number}+",
-            f"=({number}",
-            f"<answer>{number}</answer>",
-            f"x{number}",
-        ):
-            assert tokenizer(text).input_ids.count(token) == 1, text
+        for text in ("Tom has # apples.", "#+", "=(#", "<answer>#</answer>", "x#"):
+            assert tokenizer(text.replace("#", str(number))).input_ids.count(token) == 1, text
     assert len({tokenizer(str(number)).input_ids[0] for number in range(100)}) == 100
     assert len(tokenizer("1234").input_ids) == 2
 
@@ -53,8 +47,7 @@ def test_every_number_is_one_token_the_same_in_question_and_equation(policy):
 def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
     """AutoTokenizer rebuilds the tokenizer of a Qwen2 its own way; the policy notices."""
     policy.save_pretrained(tmp_path)
-    again = CausalLMPolicy(str(tmp_path))
-    again.load()
+    again = loaded(tmp_path)
     ids = [policy.tokenizer(text).input_ids for text in TEXTS]
     assert [again.tokenizer(text).input_ids for text in TEXTS] == ids
     assert [transformers.AutoTokenizer.from_pretrained(tmp_path)(text).input_ids for text in TEXTS] != ids  # the trap
@@ -65,9 +58,7 @@ def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
 
 @pytest.fixture(scope="module")
 def shipped():
-    policy = CausalLMPolicy("packaged:word-problems")
-    policy.load()
-    return policy
+    return loaded("packaged:word-problems")
 
 
 def test_the_shipped_model_is_small_and_has_this_tokenizer(shipped):
@@ -86,16 +77,13 @@ def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, ship
     for name in ("models/word-problems", "packaged:word-problems", "word-problems"):
         mine.save_pretrained(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    packaged, own = CausalLMPolicy("packaged:word-problems"), CausalLMPolicy("models/word-problems")
-    packaged.load()
-    own.load()
+    packaged, own = loaded("packaged:word-problems"), loaded("models/word-problems")
     assert packaged.model.config.hidden_size == 96 and own.model.config.hidden_size == 16
     assert packaged.origin.fingerprint == shipped.origin.fingerprint != own.origin.fingerprint
     assert own.origin.path == str(tmp_path / "models" / "word-problems")
-    with pytest.raises(
-        UserError, match=r"'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
-    ):
-        CausalLMPolicy("packaged:word-problem").load()
+    known = r"'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
+    with pytest.raises(UserError, match=known):
+        loaded("packaged:word-problem")
 
 
 def test_it_leaves_constrained_training_something_to_do(shipped):
