@@ -14,6 +14,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow  # and grimp's threads would stop a fork of tests.mutants
 def test_every_file_has_tests():
     assert len(FILES) > 300
     assert [str(file) for file in FILES if not of.tests_of(file)] == []

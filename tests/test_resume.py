@@ -123,6 +123,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     assert len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_an_average_goes_on_exactly(tmp_path, monkeypatch):
     """Validations and checkpoints are of the average, and updates go on with the latest weights."""
     killed_and_resumed([*ARGUMENTS, *AVERAGED], "last.ckpt", 2 * EVERY, tmp_path, monkeypatch)

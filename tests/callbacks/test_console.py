@@ -67,7 +67,7 @@ def screen(data: bytes, columns: int) -> list[str]:
     return ["".join(cells).rstrip() for cells in rows]
 
 
-@pytest.fixture(scope="module", params=[80, 160])
+@pytest.fixture(scope="module", params=[80, pytest.param(160, marks=pytest.mark.slow)])
 def shown(request, tmp_path_factory):
     columns, data = request.param, b""
     with pytest.MonkeyPatch.context() as patch:

@@ -39,8 +39,6 @@ WITHOUT = (
     *("*/report/figures/*", "*/policies/tiny/*"),  # looks of figures; models of tests
     *("*/importable/*", "*/configs/*"),  # links to examples and configurations
 )
-UNFIT = "tests/test_of.py"
-"""Its library, grimp, has threads that this process has started, and that a fork would wait for."""
 KILLED = "assertion", "exception", "crash"
 
 
@@ -142,7 +140,7 @@ def _tests(file: str) -> list[str]:
     found = [file] if ">>> " in (ROOT / file).read_text(encoding="utf-8") else []
     for wave in waves_of_tests(Path(file)):
         found += [str(test) for test in sorted(wave, key=lambda test: room_of(file) not in test.parts)]
-    return [test for test in found if test != UNFIT]
+    return found
 
 
 def _file(test: str) -> str:

@@ -5,6 +5,8 @@ import pytest
 from tests.mutants import trial
 from tests.mutants.trial import Trials
 
+pytestmark = pytest.mark.slow
+
 PART = "def double(value):\n    return 2 * value\n"
 TESTS = """
 import part

@@ -84,7 +84,10 @@ def used(tmp_path):
     return own.folder, own.address
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_nothing_stays_when_the_run_ends(tmp_path, number):
     process = get_context("fork").Process(target=run, args=(tmp_path,))
     process.start()
