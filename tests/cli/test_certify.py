@@ -90,6 +90,7 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     out = printed(capsys)
     for words in (decision.upper(), "100 new prompts, one answer to each", "looks along a lineage share its error"):
         assert words in out
+    assert not Path("lightning_logs").exists(), "a look logs nothing"
 
 
 def test_the_policys_own_signals_need_a_range(capsys):
