@@ -30,5 +30,6 @@ class Kept:
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    contents = [hashlib.sha256(file.read_bytes()).digest() for file in files]
+    """Of the contents; of none of a file that is gone, so that what it decided is decided again."""
+    contents = [hashlib.sha256(file.read_bytes() if file.exists() else b"gone").digest() for file in files]
     return hashlib.sha256(b"".join(contents)).hexdigest()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.mutants.__main__ import Run, score
 from tests.mutants.changes import mutants_of
-from tests.mutants.kept import Kept
+from tests.mutants.kept import Kept, digest_of
 from tests.mutants.trial import Outcome
 from tests.of import ROOT
 
@@ -74,3 +74,11 @@ def test_time_outs_alone_are_no_kills():
     facts = {mutant: {"result": result, "seconds": 30.0} for mutant, result in zip(mutants, results, strict=True)}
     written = score("0", facts)
     assert (written["killed"], written["cpu_minutes"], len(written["late"])) == ("2 of 3, 66.7%", 2.0, 1)
+
+
+def test_a_test_file_that_is_gone_decides_nothing(tmp_path):
+    file = tmp_path / "test_moved.py"
+    file.write_text("")
+    before = digest_of([file])
+    file.unlink()
+    assert digest_of([file]) != before
