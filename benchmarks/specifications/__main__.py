@@ -1,7 +1,7 @@
 """Twelve specifications, and how many training runs it takes until each has a certified policy.
 
     python -m benchmarks.specifications --train declared paper_dual   # three CPU minutes for each missing run
-    python -m benchmarks.specifications                               # half a minute: the tables of the committed runs
+    python -m benchmarks.specifications                               # a minute: the tables of the committed runs
     python -m benchmarks.specifications --write                       # the same into the page, and the figure
 
 `specifications.yaml` was committed before any run.
@@ -16,9 +16,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.first_looks import ROOT
 from benchmarks.specifications.curves import Policies, Policy, difference, rates_text, share_certified, share_of_pool
 from benchmarks.specifications.judged import LONGEST, objective
-from benchmarks.specifications.runs import LOOKED, METHODS, POOL, ROOT, SELECTING, runs_of, specifications, train
+from benchmarks.specifications.runs import LOOKED, METHODS, POOL, SELECTING, runs_of, specifications, train
 
 RESULTS = ROOT / "docs/results/specifications"
 TESTED = 1_000
@@ -73,7 +74,7 @@ def _reward(name: str, value: float) -> str:
 
 
 def _apart(name: str, chosen: dict[str, Policy]) -> str:
-    """The difference in the unit of the reward, where both are certified; positive if fixed weights are better."""
+    """Fixed weights minus declared, in tokens (fewer are better) or in right answers; only where both are certified."""
     if {"pool", "declared"} - chosen.keys() or not (chosen["pool"].certified and chosen["declared"].certified):
         return "-"
     mean, half = difference(chosen["pool"], chosen["declared"])

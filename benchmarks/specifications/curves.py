@@ -19,8 +19,8 @@ class Policy:
     """A run's policy under a specification.
 
     Args:
-        order: larger for a policy that is chosen before another, by the first test problems: those that `certify`
-            certifies with the declared chance by their reward, then the others by the chance.
+        order: larger for a policy that is chosen before another, see `judged.standing`: those that `certify` certifies
+            with the declared chance by their reward, then the others by the chance.
         certified: whether the look certifies the policy.
         rates: measured in the look, by constraint.
         rewards: of the look's answers ``[N]``.

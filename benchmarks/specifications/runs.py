@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +15,8 @@ import yaml
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.first_looks import ROOT, command
+
 ABLATIONS = ROOT / "configs/ablations/gsm8k"
 SELECTING, LOOKED = 1_000, 5_000
 """Test problems by which a policy is chosen, and those of the look at it."""
@@ -53,7 +51,8 @@ class Run:
     seed: int
 
     def __str__(self) -> str:
-        return ",".join([self.method, *([self.name] if self.name else []), f"seed={self.seed}"])
+        parts = (self.method, self.name, f"seed={self.seed}")
+        return ",".join(part for part in parts if part)
 
     @property
     def checkpoint(self) -> str:
@@ -82,16 +81,29 @@ class Run:
 def runs_of(method: str, seeds: int) -> Iterator[Run]:
     """All runs of a method; the pool has one seed."""
     for seed in range(min(seeds, 1) if method == "pool" else seeds):
-        names = [""] if method == "gdpo" else map(str, range(POOL)) if method == "pool" else specifications()
-        yield from (Run(method, name, seed) for name in names)
+        for name in _names_of(method):
+            yield Run(method, name, seed)
+
+
+def _names_of(method: str) -> list[str]:
+    """See `Run`."""
+    if method == "gdpo":
+        return [""]
+    if method == "pool":
+        return [str(number) for number in range(POOL)]
+    return [*specifications()]
 
 
 def pool() -> list[dict[str, float]]:
     """Fixed weights: the first points of Sobol's sequence between `WEIGHTS`, on a logarithmic scale, which sum to 1."""
     low, high = np.log(list(WEIGHTS.values())).T
     points = np.exp(qmc.scale(qmc.Sobol(len(WEIGHTS), seed=0).random(POOL), low, high))
-    weights = [{"reward": 1.0} | dict(zip(WEIGHTS, point.tolist(), strict=True)) for point in points]
-    return [{name: round(weight / sum(of.values()), 4) for name, weight in of.items()} for of in weights]
+    found = []
+    for point in points:
+        total = 1 + float(point.sum())
+        weights = {"reward": 1.0} | dict(zip(WEIGHTS, point.tolist(), strict=True))
+        found.append({name: round(weight / total, 4) for name, weight in weights.items()})
+    return found
 
 
 def _objective(name: str, look: dict[str, Any] | None) -> dict[str, Any]:
@@ -121,9 +133,9 @@ def train(run: Run, folder: Path) -> dict[str, NDArray[Any]]:
     arguments = []
     for path in (ROOT / "configs/gsm8k.yaml", *configs, folder / "run.yaml"):
         arguments += ["-c", str(path)]
-    _command("fit", *arguments, f"--seed_everything={run.seed}", "--callbacks.samples=null", folder=folder)
+    _must_end("fit", *arguments, f"--seed_everything={run.seed}", "--callbacks.samples=null", folder=folder)
     (trained,) = folder.glob("runs/*/version_0")
-    _command(
+    _must_end(
         "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}",
         f"--data.test_prompts={SELECTING + LOOKED}", folder=folder,
     )  # fmt: skip
@@ -138,13 +150,6 @@ def train(run: Run, folder: Path) -> dict[str, NDArray[Any]]:
     return signals | {"new": new, "cpu_seconds": np.array(summary["cpu_seconds"]), "chance": np.array(chance)}
 
 
-def _command(*arguments: str, folder: Path) -> None:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    with (folder / "output.txt").open("a", encoding="utf-8") as output:
-        ended = subprocess.run(
-            [sys.executable, "-m", "lightning_cgrpo", *arguments],
-            cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-    if ended.returncode:
+def _must_end(*arguments: str, folder: Path) -> None:
+    if command(*arguments, folder=folder):
         raise RuntimeError(f"{arguments[0]} failed, see {folder / 'output.txt'}")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from benchmarks.first_looks import ROOT
 from benchmarks.specifications.__main__ import MARKS, RESULTS, table
 from benchmarks.specifications.curves import Policies, Policy, certified_of_pool
 from benchmarks.specifications.judged import SELECTS, certificate, standing
-from benchmarks.specifications.runs import LOOKED, POOL, ROOT, SELECTING, WEIGHTS, Run, pool, runs_of, specifications
+from benchmarks.specifications.runs import LOOKED, POOL, SELECTING, WEIGHTS, Run, pool, runs_of, specifications
 from lightning_cgrpo.objective.verdicts.binomial import most_certified
 
 
