@@ -20,20 +20,29 @@ FALL = 0.25
 """Speed at which the bound of the sum falls, relative to its rise."""
 SMOOTHING = 0.7
 """The share a that a smoothed violation keeps of its past: single updates are noise, and ten are late."""
+TREND = 0.9
+"""The share b that the slower average keeps, from which the smoothed violation's change is measured."""
+AHEAD = 10.0
+"""Updates by which the proportional part looks ahead: about as late as Adam's momentum of 0.9 follows a weight."""
+LOSS = 1.0
+"""Loss of an integral that is not returned, because noise of a rate at its threshold has it."""
 ROUNDING = 1e-9
 """Relative tolerance of a multiplier at its cap."""
 
 
 class DampedAscent(Controller):
-    """Moves each multiplier's logarithm by its violation in standard units, and by the smoothed violation's change.
+    """Moves each multiplier's logarithm by its violation in standard units, and by that foreseen ten updates ahead.
 
         v_k = (rate_k - d_k) / sqrt(d_k (1 - d_k)),    s <- a s + (1 - a) v,    s_0 = v_0
-        p_k = min(1, max(-1, gain s_k))
+        f_k = s_k + 10 times the change of s_k in an update
+        p_k = min(1, max(-1, gain f_k))
         log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) s_k
 
     with lambda and exp(I) between `min_multiplier` and cap. The integral I finds the multiplier. The proportional part
     damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by e^2
-    at most. I stops where the multiplier would be pushed beyond its bounds.
+    at most. It looks ahead, because a policy follows a weight late. I stops where the multiplier would be pushed beyond
+    its bounds. When a constraint that was met is violated again, half of what I lost in between, beyond 1, returns: a
+    policy that jumps between kinds of answers would otherwise find the multiplier too low each time.
 
     The reward keeps a share. The multipliers are scaled together to a sum of at most S, and each is at most S:
 
@@ -54,7 +63,7 @@ class DampedAscent(Controller):
 
     Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
     gain / time, a = 0 and S = infinity. Without S and the doubling, it is PI control of log lambda (Stooke et al.,
-    2020, control lambda).
+    2020, control lambda); looking ahead is their derivative part.
 
     Args:
         gain: fall of log lambda per standard unit of slack; a violation counts twice.
@@ -69,6 +78,8 @@ class DampedAscent(Controller):
 
     integral: Tensor
     smoothed: Tensor
+    slower: Tensor
+    met: Tensor
     started: Tensor
     held: Tensor
     total: Tensor
@@ -104,7 +115,14 @@ class DampedAscent(Controller):
         self.margin = margin
 
     def _allocate(self, size: int) -> None:
-        for name, value in (("multipliers", self.init), ("integral", math.log(self.init)), ("smoothed", 0.0)):
+        for name in ("smoothed", "slower"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
+        # `met` is the integral when a constraint was last met.
+        for name, value in (
+            ("multipliers", self.init),
+            ("integral", math.log(self.init)),
+            ("met", math.log(self.init)),
+        ):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
         for name in ("started", "held"):
             self.register_buffer(name, torch.zeros(size, dtype=torch.bool))
@@ -139,13 +157,14 @@ class DampedAscent(Controller):
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         # Smooth the violations. An unobserved constraint keeps its state.
-        previous = torch.where(self.started, self.smoothed, violations)
-        smoothed = SMOOTHING * previous + (1 - SMOOTHING) * violations
-        self.smoothed = torch.where(observed, smoothed, self.smoothed)
+        was_violated = self.started & (self.smoothed > 0)
+        self.smoothed = self._average(self.smoothed, SMOOTHING, violations, observed)
+        self.slower = self._average(self.slower, TREND, violations, observed)
         self.started = self.started | observed
+        self._return(was_violated)
         low, high = math.log(self.min_multiplier), self.caps.log()
-        # Respond at once, to a violation twice as much as to slack.
-        proportional = (self.gain * self.smoothed).clamp(-1, 1)
+        # Respond at once to what is foreseen, to a violation twice as much as to slack.
+        proportional = (self.gain * self.foreseen).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         # Move the integrals, unless that would push a multiplier further beyond its bounds.
         wanted = proportional + self.integral
@@ -156,6 +175,26 @@ class DampedAscent(Controller):
         self.integral = torch.where(observed, integral, self.integral)
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self._bound_total()
+
+    def _average(self, average: Tensor, kept: float, violations: Tensor, observed: Tensor) -> Tensor:
+        """An exponential average ``[K]`` that begins with the first violation."""
+        previous = torch.where(self.started, average, violations)
+        return torch.where(observed, kept * previous + (1 - kept) * violations, average)
+
+    @property
+    def foreseen(self) -> Tensor:
+        """Violations ``[K]`` as they will be in `AHEAD` updates, if they go on changing as now."""
+        # A steady change makes the slower average lag by so many updates more.
+        lag = TREND / (1 - TREND) - SMOOTHING / (1 - SMOOTHING)
+        return self.smoothed + AHEAD * (self.smoothed - self.slower) / lag
+
+    def _return(self, was_violated: Tensor) -> None:
+        """Return half of what an integral lost since its constraint was met, beyond `LOSS`, if it is violated again."""
+        violated = self.smoothed > 0
+        self.met = torch.where(was_violated & ~violated, self.integral, self.met)
+        lost = (self.met - self.integral - LOSS).clamp(min=0)
+        again = ~was_violated & violated
+        self.integral = torch.where(again, self.integral + lost / 2, self.integral)
 
     def _bound_total(self) -> None:
         """Raise the bound of the sum while it holds back a violated constraint, and lower it while all are met."""
