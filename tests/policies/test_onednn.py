@@ -37,9 +37,11 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(request, monkeypatch):
     """Rows of each product by oneDNN."""
-    assert all(onednn._works(dtype) for dtype in CLOSE), "on this machine"
+    assert onednn._works(torch.float32), "on this machine"
+    if "dtype" in request.fixturenames and not onednn._works(getattr(torch, request.getfixturevalue("dtype"))):
+        pytest.skip("oneDNN has no products in this dtype on this processor, such as bfloat16 without AVX-512")
     monkeypatch.setattr(onednn, "FEWEST", FEW)
     monkeypatch.setattr(onednn, "SMALL", 0)
     rows, product = [], onednn._multiplied
