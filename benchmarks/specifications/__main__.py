@@ -27,11 +27,13 @@ TESTED = 1_000
 MARKS = "<!-- python -m benchmarks.specifications --write -->", "<!-- end -->"
 WORDS = {
     "declared": "declared with a planned look",
+    "before": "the same before the mend",
     "paper_dual": "the paper's dual",
     "gdpo": "GDPO",
-    "pool": f"the best of {POOL} fixed weights",
+    "pool": "the best of the fixed weights",
 }
-COLORS = {"declared": "#1f5fa8", "paper_dual": "#7a4fa3", "gdpo": "#3a8f5c", "pool": "#b5651d"}
+TRAINED = [method for method in METHODS if method != "before"]
+COLORS = {"declared": "#1f5fa8", "before": "#8fb3d9", "paper_dual": "#7a4fa3", "gdpo": "#3a8f5c", "pool": "#b5651d"}
 
 
 def lines(policies: Policies) -> dict[str, tuple[list[int], list[float]]]:
@@ -40,7 +42,8 @@ def lines(policies: Policies) -> dict[str, tuple[list[int], list[float]]]:
     for method in METHODS:
         seeds = range(1, policies.seeds(method) + 1)
         if method == "pool" and seeds:
-            drawn[method] = [*range(1, POOL + 1)], share_of_pool(policies)
+            shares = share_of_pool(policies)
+            drawn[method] = [*range(1, len(shares) + 1)], shares
         elif seeds:
             of_a_seed = sum(1 for _ in runs_of(method, 1))
             shares = [share_certified(policies, method, count) for count in seeds]
@@ -89,12 +92,12 @@ def _counted(policies: Policies) -> str:
     count = len(specifications())
     for method, (runs, shares) in lines(policies).items():
         if method == "pool":
-            at = [1, 2, 4, 8, len(specifications()), 16, POOL]
+            at = sorted({1, 2, 4, 8, len(specifications()), 16, POOL} & {*runs} | {len(runs)})
             of = ", ".join(f"{count * shares[n - 1]:.1f} after {n}" for n in at)
             said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs (means over the order of the runs).")
         else:
             of = ", ".join(f"{count * got:.0f} after {n}" for n, got in zip(runs[1:], shares[1:], strict=True))
-            said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs.")
+            said.append(f"- {WORDS[method]}: of {count} specifications, {of} {'run' if runs[-1] == 1 else 'runs'}.")
     return "\n".join(said)
 
 
@@ -102,7 +105,7 @@ def _first_problems(policies: Policies) -> str:
     """How the problems that ``test`` answers by default differ from the others."""
     apart: dict[str, list[float]] = {"tokens": [], "correctness": []}
     for method in METHODS:
-        for run in runs_of(method, policies.seeds(method)):
+        for run in policies.runs(method, policies.seeds(method)):
             answers = policies.answers(run)
             for name, differences in apart.items():
                 first, others = answers[name][:TESTED].mean(), answers[name][TESTED:].mean()
@@ -141,7 +144,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--train", nargs="+", choices=METHODS, default=[], help="methods whose missing runs to train")
+    parser.add_argument("--train", nargs="+", choices=TRAINED, default=[], help="methods whose missing runs to train")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs/specifications"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -163,7 +166,7 @@ def main() -> None:
     page = options.out / "README.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     page.write_text(f"{before}{MARKS[0]}\n\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}", encoding="utf-8")
-    if set(lines(policies)) == set(METHODS):
+    if set(lines(policies)) == set(METHODS) and len(policies.runs("pool", 1)) == POOL:
         figure(policies, options.out / "certified.png")
 
 

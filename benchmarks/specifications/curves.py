@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.specifications.judged import Answers, certificate, rewards, standing
-from benchmarks.specifications.runs import POOL, Run, runs_of, specifications
+from benchmarks.specifications.runs import Run, runs_of, specifications
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,24 @@ class Policies:
             return dict(file)
 
     def seeds(self, method: str) -> int:
-        """The number of seeds with which all runs of the method are there."""
+        """The number of seeds with which all runs of the method are there; of the pool, whether there is any."""
+        if method == "pool":
+            return min(1, len(self.runs(method, 1)))
         seeds = 0
-        while all((self.folder / f"{run}.npz").exists() for run in runs_of(method, seeds + 1) if run.seed == seeds):
+        while all(self._has(run) for run in runs_of(method, seeds + 1)):
             seeds += 1
-            if method == "pool":
-                break
         return seeds
+
+    def runs(self, method: str, seeds: int) -> list[Run]:
+        """The method's runs with so many seeds; of the pool, those that are there."""
+        return [run for run in runs_of(method, seeds) if method != "pool" or self._has(run)]
+
+    def _has(self, run: Run) -> bool:
+        return (self.folder / f"{run}.npz").exists()
 
     def candidates(self, method: str, name: str, seeds: int) -> list[Policy]:
         """The policies from which the method chooses for a specification, the one that it chooses first."""
-        runs = [run for run in runs_of(method, seeds) if method in ("gdpo", "pool") or run.name == name]
+        runs = [run for run in self.runs(method, seeds) if method in ("gdpo", "pool") or run.name == name]
         return sorted((self.of(run, name) for run in runs), key=lambda policy: policy.order, reverse=True)
 
     def _of(self, run: Run, name: str) -> Policy:
@@ -101,9 +108,10 @@ def share_certified(policies: Policies, method: str, seeds: int) -> float:
 
 
 def share_of_pool(policies: Policies) -> list[float]:
-    """The expected share after 1 to `POOL` runs, which all specifications share."""
+    """The expected share after 1, 2, ... of the pool's runs, which all specifications share."""
     pools = [policies.candidates("pool", name, 1) for name in specifications()]
-    return [float(np.mean([certified_of_pool(pool, runs) for pool in pools])) for runs in range(1, POOL + 1)]
+    runs = range(1, len(pools[0]) + 1)
+    return [float(np.mean([certified_of_pool(pool, count) for pool in pools])) for count in runs]
 
 
 def difference(first: Policy, second: Policy) -> tuple[float, float]:

@@ -23,7 +23,8 @@ SELECTING, LOOKED = 1_000, 5_000
 POOL = 32
 WEIGHTS = {"correctness": (0.5, 16.0), "format": (0.5, 4.0), "integer": (0.5, 4.0)}
 """The pool's ranges of weights, beside a weight of 1 on brevity."""
-METHODS = ("declared", "paper_dual", "gdpo", "pool")
+METHODS = ("declared", "before", "paper_dual", "gdpo", "pool")
+"""`before` is `declared` with the dual of until November 29, 2026 (commit 268fc82e): it cannot be trained today."""
 SOFTMAX_ADAM = {"class_path": "lightning_cgrpo.multipliers.SoftmaxAdam", "init_args": {"lr": 0.02, "init": 0.02}}
 """The paper's dual, as in softmax_adam.yaml."""
 SIGNALS = ("tokens", "correctness", "format", "integer")
@@ -57,7 +58,7 @@ class Run:
     @property
     def checkpoint(self) -> str:
         """The run's best where it trains for a specification, else its last."""
-        return "best" if self.method in ("declared", "paper_dual") else "last"
+        return "best" if self.method in ("declared", "before", "paper_dual") else "last"
 
     def settings(self) -> tuple[list[Path], dict[str, Any]]:
         """Configurations over ``configs/gsm8k.yaml``, and settings over those."""
