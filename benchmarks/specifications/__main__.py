@@ -92,7 +92,7 @@ def _counted(policies: Policies) -> str:
     count = len(specifications())
     for method, (runs, shares) in lines(policies).items():
         if method == "pool":
-            at = sorted({1, 2, 4, 8, len(specifications()), 16, POOL} & {*runs} | {len(runs)})
+            at = [n for n in (1, 2, 4, 8, count, 16) if n < len(runs)] + [len(runs)]
             of = ", ".join(f"{count * shares[n - 1]:.1f} after {n}" for n in at)
             said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs (means over the order of the runs).")
         else:

@@ -58,7 +58,7 @@ class Run:
     @property
     def checkpoint(self) -> str:
         """The run's best where it trains for a specification, else its last."""
-        return "best" if self.method in ("declared", "before", "paper_dual") else "last"
+        return "best" if self.method in ("declared", "paper_dual") else "last"
 
     def settings(self) -> tuple[list[Path], dict[str, Any]]:
         """Configurations over ``configs/gsm8k.yaml``, and settings over those."""

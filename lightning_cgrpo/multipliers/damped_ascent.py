@@ -115,15 +115,12 @@ class DampedAscent(Controller):
         self.margin = margin
 
     def _allocate(self, size: int) -> None:
+        self.register_buffer("multipliers", torch.full((size,), self.init, dtype=torch.float64))
+        # `met` is the integral when a constraint that was violated was last met.
+        for name in ("integral", "met"):
+            self.register_buffer(name, torch.full((size,), math.log(self.init), dtype=torch.float64))
         for name in ("smoothed", "slower"):
             self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
-        # `met` is the integral when a constraint was last met.
-        for name, value in (
-            ("multipliers", self.init),
-            ("integral", math.log(self.init)),
-            ("met", math.log(self.init)),
-        ):
-            self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
         for name in ("started", "held"):
             self.register_buffer(name, torch.zeros(size, dtype=torch.bool))
         self.register_buffer("total", torch.tensor(TOTAL, dtype=torch.float64))

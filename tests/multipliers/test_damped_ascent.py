@@ -96,7 +96,7 @@ def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_thresho
 
 @pytest.mark.parametrize(("least", "times", "updates"), [(0.01, 2, 190), (0.01, 3, 37), (0.1, 2, 3), (0.1, 3, 2)])
 def test_waking_up_after_long_slack(least: float, times: int, updates: int) -> None:
-    """At a rate of `times` the threshold of 0.01; docs/method.md has the numbers."""
+    """At a rate of `times` the threshold of 0.01; docs/did_it_work.md has the numbers."""
     made, unit = controller(min_multiplier=least), 0.01 / standard_units(torch.tensor([0.01])).item()
     for _ in range(600):
         multiplier(made, -unit)
