@@ -17,7 +17,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.first_looks import ROOT
-from benchmarks.specifications.curves import Policies, Policy, difference, rates_text, share_certified, share_of_pool
+from benchmarks.specifications.curves import (
+    Counts,
+    Policies,
+    Policy,
+    certified,
+    difference,
+    rates_text,
+    share_of,
+    shares_of_pool,
+    unsurpassed,
+)
 from benchmarks.specifications.judged import LONGEST, objective
 from benchmarks.specifications.runs import LOOKED, METHODS, POOL, SELECTING, runs_of, specifications, train
 
@@ -36,17 +46,23 @@ TRAINED = [method for method in METHODS if method != "before"]
 COLORS = {"declared": "#1f5fa8", "before": "#8fb3d9", "paper_dual": "#7a4fa3", "gdpo": "#3a8f5c", "pool": "#b5651d"}
 
 
-def lines(policies: Policies) -> dict[str, tuple[list[int], list[float]]]:
-    """Training runs, and the share of the specifications whose chosen policy is certified, by method."""
+def measures(policies: Policies) -> dict[str, Counts]:
+    """What is counted, by its words."""
+    methods = [method for method in METHODS if policies.seeds(method)]
+    return {"certified": certified, "certified, and no method has more reward": unsurpassed(policies, methods)}
+
+
+def lines(policies: Policies, counts: Counts) -> dict[str, tuple[list[int], list[float]]]:
+    """Training runs, and the share of the specifications whose chosen policy counts, by method."""
     drawn: dict[str, tuple[list[int], list[float]]] = {}
     for method in METHODS:
         seeds = range(1, policies.seeds(method) + 1)
         if method == "pool" and seeds:
-            shares = share_of_pool(policies)
+            shares = shares_of_pool(policies, counts)
             drawn[method] = [*range(1, len(shares) + 1)], shares
         elif seeds:
             of_a_seed = sum(1 for _ in runs_of(method, 1))
-            shares = [share_certified(policies, method, count) for count in seeds]
+            shares = [share_of(policies, method, count, counts) for count in seeds]
             drawn[method] = [0, *(of_a_seed * count for count in seeds)], [0.0, *shares]
     return drawn
 
@@ -61,7 +77,8 @@ def table(policies: Policies) -> str:
         cells = [f"`{name}`", *(_cell(name, policy) for policy in chosen.values())]
         rows.append([*cells, _apart(name, chosen)])
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return f"{text}\n\n{_counted(policies)}\n\n{_first_problems(policies)}\n"
+    counted = "\n".join(_counted(policies, words, counts) for words, counts in measures(policies).items())
+    return f"{text}\n\n{counted}\n{_first_problems(policies)}\n"
 
 
 def _cell(name: str, policy: Policy) -> str:
@@ -86,19 +103,18 @@ def _apart(name: str, chosen: dict[str, Policy]) -> str:
     return f"{mean:+.3f} ± {half:.3f} right"
 
 
-def _counted(policies: Policies) -> str:
-    """A sentence for each line of the figure."""
-    said = []
+def _counted(policies: Policies, words: str, counts: Counts) -> str:
+    """A measure's heading, and a sentence for each line of the figure."""
     count = len(specifications())
-    for method, (runs, shares) in lines(policies).items():
+    said = [f"Of {count} specifications, {words}:\n"]
+    for method, (runs, shares) in lines(policies, counts).items():
+        points = list(zip(runs, shares, strict=True))
         if method == "pool":
-            at = [n for n in (1, 2, 4, 8, count, 16) if n < len(runs)] + [len(runs)]
-            of = ", ".join(f"{count * shares[n - 1]:.1f} after {n}" for n in at)
-            said.append(f"- {WORDS[method]}: of {count} specifications, {of} runs (means over the order of the runs).")
-        else:
-            of = ", ".join(f"{count * got:.0f} after {n}" for n, got in zip(runs[1:], shares[1:], strict=True))
-            said.append(f"- {WORDS[method]}: of {count} specifications, {of} {'run' if runs[-1] == 1 else 'runs'}.")
-    return "\n".join(said)
+            points = [point for point in points if point[0] in (1, 2, 4, 8, count, 16, len(points))]
+        of = ", ".join(f"{count * share:.{1 if method == 'pool' else 0}f} after {n}" for n, share in points if n)
+        means = " (means over the order of the runs)" if method == "pool" else ""
+        said.append(f"- {WORDS[method]}: {of} {'run' if runs[-1] == 1 else 'runs'}{means}.")
+    return "\n".join(said) + "\n"
 
 
 def _first_problems(policies: Policies) -> str:
@@ -123,17 +139,17 @@ def _first_problems(policies: Policies) -> str:
 
 def figure(policies: Policies, path: Path) -> None:
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    drawing, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    for method, (runs, shares) in lines(policies).items():
-        marker = None if method == "pool" else "o"
-        axes.plot(runs, shares, color=COLORS[method], marker=marker, lw=1.8, label=WORDS[method], clip_on=False)
-    axes.set(
-        xlabel="training runs spent on all twelve specifications", ylabel="certified specifications",
-        xlim=(0, POOL), ylim=(0, 1),
-    )  # fmt: skip
-    axes.yaxis.set_major_formatter(lambda value, _: f"{12 * value:.0f}")
-    axes.set_yticks(np.arange(0, 13, 3) / 12)
-    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    drawing, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for axes, (words, counts) in zip(panels, measures(policies).items(), strict=True):
+        for method, (runs, shares) in lines(policies, counts).items():
+            marker = None if method == "pool" else "o"
+            axes.plot(runs, shares, color=COLORS[method], marker=marker, lw=1.8, label=WORDS[method], clip_on=False)
+        axes.set(title=words, xlabel="training runs, all twelve together", xlim=(0, POOL), ylim=(0, 1))
+        axes.title.set_fontsize(10)
+    panels[0].set_ylabel("specifications")
+    panels[0].yaxis.set_major_formatter(lambda value, _: f"{12 * value:.0f}")
+    panels[0].set_yticks(np.arange(0, 13, 3) / 12)
+    panels[1].legend(frameon=False, loc="upper right", fontsize=9)
     drawing.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(drawing)
 
@@ -166,7 +182,7 @@ def main() -> None:
     page = options.out / "README.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     page.write_text(f"{before}{MARKS[0]}\n\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}", encoding="utf-8")
-    if set(lines(policies)) == set(METHODS) and len(policies.runs("pool", 1)) == POOL:
+    if all(policies.seeds(method) for method in METHODS) and len(policies.runs("pool", 1)) == POOL:
         figure(policies, options.out / "certified.png")
 
 

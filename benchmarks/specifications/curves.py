@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,36 +82,68 @@ class Policies:
         return Policy(run, order, certified, rates, rewards(name, answers).numpy(), float(answers["chance"]))
 
 
-def certified_of_pool(policies: Sequence[Policy], runs: int) -> float:
-    """The probability that the policy chosen from so many of the pool's runs, drawn at random, is certified.
+Counts = Callable[[str, Policy], bool]
+"""Whether a policy counts under the specification of this name."""
+
+
+def certified(name: str, policy: Policy) -> bool:
+    return policy.certified
+
+
+def unsurpassed(policies: Policies, methods: Iterable[str]) -> Counts:
+    """Count a certified policy, unless a certified one that a method chooses from one seed has more reward.
+
+    A reward is more if the 95 % interval of the difference, over the same problems, is above 0.
+    """
+    best: dict[str, Policy] = {}
+    for name in specifications():
+        chosen = [policies.candidates(method, name, 1)[0] for method in methods]
+        certified_ones = [policy for policy in chosen if policy.certified]
+        if certified_ones:
+            best[name] = max(certified_ones, key=lambda policy: policy.rewards.mean())
+
+    def counts(name: str, policy: Policy) -> bool:
+        if not policy.certified:
+            return False
+        mean, half = difference(best[name], policy) if name in best else (0.0, 0.0)
+        return mean - half <= 0
+
+    return counts
+
+
+def chance_in_pool(counting: Sequence[bool], runs: int) -> float:
+    """The probability that the policy chosen from so many of the pool's runs, drawn at random, counts.
 
     The policy at place r of the order is chosen if it is drawn and none before it: in C(n - r, k - 1) of the C(n, k)
     draws of k of n runs.
 
     Args:
-        policies: the pool's, the one that is chosen first.
+        counting: whether each policy counts, in the order in which they are chosen.
 
     Example:
-        >>> policy = lambda certified: Policy(Run("pool", "", 0), (True, 0.0), certified, {}, np.zeros(1))
-        >>> [certified_of_pool([policy(True), policy(False)], runs) for runs in (1, 2)]
+        >>> [chance_in_pool([True, False], runs) for runs in (1, 2)]
         [0.5, 1.0]
     """
-    drawn = math.comb(len(policies), runs)
-    ways = (math.comb(len(policies) - place, runs - 1) for place in range(1, len(policies) + 1))
-    return sum(way / drawn for way, policy in zip(ways, policies, strict=True) if policy.certified)
+    draws = math.comb(len(counting), runs)
+    chance = 0.0
+    for place, counts in enumerate(counting, start=1):
+        if counts:
+            chance += math.comb(len(counting) - place, runs - 1) / draws
+    return chance
 
 
-def share_certified(policies: Policies, method: str, seeds: int) -> float:
-    """The share of the specifications whose policy, chosen from so many seeds, is certified."""
-    chosen = [policies.candidates(method, name, seeds)[0] for name in specifications()]
-    return float(np.mean([policy.certified for policy in chosen]))
+def share_of(policies: Policies, method: str, seeds: int, counts: Counts) -> float:
+    """The share of the specifications whose policy, chosen from so many seeds, counts."""
+    return float(np.mean([counts(name, policies.candidates(method, name, seeds)[0]) for name in specifications()]))
 
 
-def share_of_pool(policies: Policies) -> list[float]:
+def shares_of_pool(policies: Policies, counts: Counts) -> list[float]:
     """The expected share after 1, 2, ... of the pool's runs, which all specifications share."""
-    pools = [policies.candidates("pool", name, 1) for name in specifications()]
+    pools = []
+    for name in specifications():
+        pools.append([counts(name, policy) for policy in policies.candidates("pool", name, 1)])
     runs = range(1, len(pools[0]) + 1)
-    return [float(np.mean([certified_of_pool(pool, count) for pool in pools])) for count in runs]
+    return [float(np.mean([chance_in_pool(counting, count) for counting in pools])) for count in runs]
 
 
 def difference(first: Policy, second: Policy) -> tuple[float, float]:

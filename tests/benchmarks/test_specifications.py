@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from benchmarks.first_looks import ROOT
 from benchmarks.specifications.__main__ import MARKS, RESULTS, table
-from benchmarks.specifications.curves import Policies, Policy, certified_of_pool
+from benchmarks.specifications.curves import Policies, Policy, chance_in_pool, unsurpassed
 from benchmarks.specifications.judged import SELECTS, certificate, standing
 from benchmarks.specifications.runs import LOOKED, POOL, SELECTING, WEIGHTS, Run, pool, runs_of, specifications
 from lightning_cgrpo.objective.verdicts.binomial import most_certified
@@ -55,11 +55,28 @@ def test_a_policy_is_chosen_by_other_problems_than_the_looks():
 
 
 def test_the_pools_share_is_the_mean_over_all_draws():
-    policies = [Policy(Run("pool", str(n), 0), (True, -n), n in (1, 4), {}, np.zeros(1)) for n in range(6)]
+    counting = [n in (1, 4) for n in range(6)]
     random = np.random.default_rng(0)
     for runs in range(1, 7):
         drawn = [min(random.choice(6, runs, replace=False)) in (1, 4) for _ in range(4_000)]
-        assert certified_of_pool(policies, runs) == pytest.approx(np.mean(drawn), abs=0.03)
+        assert chance_in_pool(counting, runs) == pytest.approx(np.mean(drawn), abs=0.03)
+
+
+def test_a_certified_policy_counts_unless_another_has_more_reward():
+    noise = np.random.default_rng(0).normal(size=LOOKED)
+    levels = {"first": 0.0, "near": 0.0, "behind": -0.2, "refused": 1.0}
+    chosen = {}
+    for method, level in levels.items():
+        # All have the same mean noise, so "near" is not below "first".
+        rewards = level + (noise[::-1] if method == "near" else noise)
+        chosen[method] = Policy(Run(method, "", 0), (True, 0.0), method != "refused", {}, rewards)
+
+    class Chosen(Policies):
+        def candidates(self, method: str, name: str, seeds: int) -> list[Policy]:
+            return [chosen[method]]
+
+    counts = unsurpassed(Chosen(RESULTS), levels)
+    assert [counts("brief_80", policy) for policy in chosen.values()] == [True, True, False, False]
 
 
 def test_the_runs():
