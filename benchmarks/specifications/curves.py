@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.specifications.job import SHARED, Job, Run
 from benchmarks.specifications.judged import Answers, certificate, rewards, standing
-from benchmarks.specifications.runs import Run, runs_of, specifications
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,14 @@ class Policy:
 
 
 class Policies:
-    """The policies of all committed runs.
+    """The policies of all committed runs of a job."""
 
-    Args:
-        folder: of the answers by run.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self.of = cache(self._of)
 
     def answers(self, run: Run) -> Answers:
-        with np.load(self.folder / f"{run}.npz") as file:
+        with np.load(self.job.answers / f"{run}.npz") as file:
             return dict(file)
 
     def seeds(self, method: str) -> int:
@@ -55,31 +50,31 @@ class Policies:
         if method == "pool":
             return min(1, len(self.runs(method, 1)))
         seeds = 0
-        while all(self._has(run) for run in runs_of(method, seeds + 1)):
+        while all(self._has(run) for run in self.job.runs(method, seeds + 1)):
             seeds += 1
         return seeds
 
     def runs(self, method: str, seeds: int) -> list[Run]:
         """The method's runs with so many seeds; of the pool, those that are there."""
-        return [run for run in runs_of(method, seeds) if method != "pool" or self._has(run)]
+        return [run for run in self.job.runs(method, seeds) if method != "pool" or self._has(run)]
 
     def _has(self, run: Run) -> bool:
-        return (self.folder / f"{run}.npz").exists()
+        return (self.job.answers / f"{run}.npz").exists()
 
     def candidates(self, method: str, name: str, seeds: int) -> list[Policy]:
         """The policies from which the method chooses for a specification, the one that it chooses first."""
-        runs = [run for run in self.runs(method, seeds) if method in ("gdpo", "pool") or run.name == name]
+        runs = [run for run in self.runs(method, seeds) if method in SHARED or run.name == name]
         return sorted((self.of(run, name) for run in runs), key=lambda policy: policy.order, reverse=True)
 
     def _of(self, run: Run, name: str) -> Policy:
         answers = self.answers(run)
-        told = standing(name, answers)
+        told = standing(self.job, name, answers)
         assert told.chance is not None
-        look = certificate(name, answers)
+        look = certificate(self.job, name, answers)
         rates = {constraint: of["rate"] for constraint, of in look["constraints"].items()}
         order = told.qualified, told.reward if told.qualified else told.chance
         certified = look["decision"] == "certified"
-        return Policy(run, order, certified, rates, rewards(name, answers).numpy(), float(answers["chance"]))
+        return Policy(run, order, certified, rates, rewards(self.job, name, answers).numpy(), float(answers["chance"]))
 
 
 Counts = Callable[[str, Policy], bool]
@@ -96,7 +91,7 @@ def unsurpassed(policies: Policies, methods: Iterable[str]) -> Counts:
     A reward is more if the 95 % interval of the difference, over the same problems, is above 0.
     """
     best: dict[str, Policy] = {}
-    for name in specifications():
+    for name in policies.job.specifications:
         chosen = [policies.candidates(method, name, 1)[0] for method in methods]
         certified_ones = [policy for policy in chosen if policy.certified]
         if certified_ones:
@@ -134,13 +129,15 @@ def chance_in_pool(counting: Sequence[bool], runs: int) -> float:
 
 def share_of(policies: Policies, method: str, seeds: int, counts: Counts) -> float:
     """The share of the specifications whose policy, chosen from so many seeds, counts."""
-    return float(np.mean([counts(name, policies.candidates(method, name, seeds)[0]) for name in specifications()]))
+    return float(
+        np.mean([counts(name, policies.candidates(method, name, seeds)[0]) for name in policies.job.specifications])
+    )
 
 
 def shares_of_pool(policies: Policies, counts: Counts) -> list[float]:
     """The expected share after 1, 2, ... of the pool's runs, which all specifications share."""
     pools = []
-    for name in specifications():
+    for name in policies.job.specifications:
         pools.append([counts(name, policy) for policy in policies.candidates("pool", name, 1)])
     runs = range(1, len(pools[0]) + 1)
     return [float(np.mean([chance_in_pool(counting, count) for counting in pools])) for count in runs]
