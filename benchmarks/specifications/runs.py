@@ -44,6 +44,11 @@ def train(job: Job, run: Run, folder: Path, overrides: Sequence[str] = ()) -> di
         arguments += ["-c", str(path)]
     _must_end("fit", *arguments, f"--seed_everything={run.seed}", "--callbacks.samples=null", *overrides, folder=folder)
     (trained,) = folder.glob("runs/*/version_0")
+    return answers_of(job, run, folder, trained)
+
+
+def answers_of(job: Job, run: Run, folder: Path, trained: Path) -> dict[str, NDArray[Any]]:
+    """What `train` returns, of a run whose version is the folder `trained`."""
     _must_end(
         "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}",
         f"--data.test_prompts={job.selecting + job.looked}", folder=folder,

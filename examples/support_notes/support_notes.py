@@ -80,7 +80,7 @@ def texts(completions):
 
 def main(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for split, count, seed in (("train", 2_500, 0), ("test", 1_500, 1)):
+    for split, count, seed in (("train", 2_500, 0), ("test", 2_000, 1)):
         rows = list(messages(count, seed))
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         print(f"{len(rows):,} messages in {folder / split}.jsonl")

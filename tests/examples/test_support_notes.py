@@ -18,7 +18,7 @@ def note(text: str) -> list[dict[str, str]]:
 def test_every_message_holds_its_facts_and_a_contact(tmp_path: Path) -> None:
     support_notes.main(tmp_path)
     prompts = set()
-    for split, count in (("train", 2_500), ("test", 1_500)):
+    for split, count in (("train", 2_500), ("test", 2_000)):
         rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text().splitlines()]
         assert len(rows) == count
         for row in rows:
@@ -27,7 +27,7 @@ def test_every_message_holds_its_facts_and_a_contact(tmp_path: Path) -> None:
             assert support_notes.leak(completions, **columns) == [1]
             assert support_notes.grounded(completions, **columns) == [1]
             prompts.add(row["prompt"][0]["content"])
-    assert len(prompts) == 4_000, "a message of training would be in the test"
+    assert len(prompts) == 4_500, "a message of training would be in the test"
 
 
 @pytest.mark.parametrize(
