@@ -63,6 +63,7 @@ class Job:
         pool: number of fixed weights.
         weights: their ranges, beside a weight of 1 on the reward.
         settings: of a run.
+        predict: arguments of ``predict`` for all test prompts.
         reward_words: behind a mean reward; a reward of ``length`` is told in tokens.
     """
 
@@ -78,6 +79,7 @@ class Job:
     weights: Mapping[str, tuple[float, float]]
     settings: Callable[[Job, Run], Settings]
     reward_words: str
+    predict: tuple[str, ...] = ()
     beside: bool = False
     prepare: Callable[[Path], None] | None = None
     retired: tuple[str, ...] = ()

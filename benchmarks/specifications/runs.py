@@ -50,12 +50,13 @@ def train(job: Job, run: Run, folder: Path, overrides: Sequence[str] = ()) -> di
 def answers_of(job: Job, run: Run, folder: Path, trained: Path) -> dict[str, NDArray[Any]]:
     """What `train` returns, of a run whose version is the folder `trained`."""
     _must_end(
-        "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}",
-        f"--data.test_prompts={job.selecting + job.looked}", folder=folder,
+        "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}", *job.predict, folder=folder
     )  # fmt: skip
     (file,) = folder.glob("runs/*/version_0/predictions.jsonl")
     answers = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     answers.sort(key=lambda answer: answer["index"])
+    if len(answers) != job.selecting + job.looked:
+        raise RuntimeError(f"{len(answers)} answers, not {job.selecting + job.looked}")
     signals = {}
     for name, kept in job.signals.items():
         signals[name] = np.array([answer["signals"][name] for answer in answers], kept)

@@ -55,6 +55,7 @@ WORD_PROBLEMS = Job(
     longest=80,
     selecting=1_000,
     looked=5_000,
+    predict=("--data.test_prompts=6_000",),
     tested=1_000,
     pool=32,
     weights={"correctness": (0.5, 16.0), "format": (0.5, 4.0), "integer": (0.5, 4.0)},
