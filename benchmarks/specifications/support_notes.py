@@ -23,7 +23,11 @@ def settings(job: Job, run: Run) -> Settings:
         "class_path": "lightning_cgrpo.callbacks.FixedWeights",
         "init_args": {"weights": job.fixed_weights[int(run.name)]},
     }
-    return [], {"model": {"init_args": {"objective": {"look": None}}}, "callbacks": {"multipliers": weights}}
+    return [], {
+        "trainer": {"limit_val_batches": 0},  # the last checkpoint is judged
+        "model": {"init_args": {"objective": {"look": None}}},
+        "callbacks": {"multipliers": weights},
+    }
 
 
 def prepare(folder: Path) -> None:
