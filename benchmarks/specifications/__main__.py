@@ -43,8 +43,7 @@ COLORS = {"declared": "#1f5fa8", "before": "#8fb3d9", "paper_dual": "#7a4fa3", "
 
 def measures(policies: Policies) -> dict[str, Counts]:
     """What is counted, by its words."""
-    methods = [method for method in policies.job.methods if policies.seeds(method)]
-    return {"certified": certified, "certified, and no method has more reward": unsurpassed(policies, methods)}
+    return {"certified": certified, "certified, and no method has more reward": unsurpassed(policies)}
 
 
 def lines(policies: Policies, counts: Counts) -> dict[str, tuple[list[int], list[float]]]:
@@ -65,13 +64,13 @@ def lines(policies: Policies, counts: Counts) -> dict[str, tuple[list[int], list
 def table(policies: Policies) -> str:
     """A row for each specification: what one run of each method, and the pool's best policy, come to."""
     job = policies.job
-    methods = [method for method in job.methods if policies.seeds(method)]
-    heads = ["specification", *(job.methods[method] for method in methods), "rewards: fixed weights minus declared"]
+    methods = [job.methods[method] for method in policies.methods]
+    heads = ["specification", *methods, "rewards: fixed weights minus declared"]
     rows = [heads, ["---"] * len(heads)]
     for name in job.specifications:
-        chosen = {method: policies.candidates(method, name, 1)[0] for method in methods}
-        cells = [f"`{name}`", *(_cell(job, name, policy) for policy in chosen.values())]
-        rows.append([*cells, _apart(job, name, chosen)])
+        chosen = policies.chosen(name)
+        cells = [_cell(job, name, chosen[method]) if method in chosen else "not run" for method in policies.methods]
+        rows.append([f"`{name}`", *cells, _apart(job, name, chosen)])
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     counted = "\n".join(_counted(policies, words, counts) for words, counts in measures(policies).items())
     first = "" if job.tested is None else f"\n{_first_prompts(policies, job.tested)}\n"

@@ -55,8 +55,13 @@ class Policies:
         return seeds
 
     def runs(self, method: str, seeds: int) -> list[Run]:
-        """The method's runs with so many seeds; of the pool, those that are there."""
-        return [run for run in self.job.runs(method, seeds) if method != "pool" or self._has(run)]
+        """The method's runs with so many seeds, as far as they are there."""
+        return [run for run in self.job.runs(method, seeds) if self._has(run)]
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods of which a run is there."""
+        return [method for method in self.job.methods if self.runs(method, 1)]
 
     def _has(self, run: Run) -> bool:
         return (self.job.answers / f"{run}.npz").exists()
@@ -65,6 +70,15 @@ class Policies:
         """The policies from which the method chooses for a specification, the one that it chooses first."""
         runs = [run for run in self.runs(method, seeds) if method in SHARED or run.name == name]
         return sorted((self.of(run, name) for run in runs), key=lambda policy: policy.order, reverse=True)
+
+    def chosen(self, name: str) -> dict[str, Policy]:
+        """What each method chooses for a specification from its runs of one seed, if it has any."""
+        chosen = {}
+        for method in self.methods:
+            candidates = self.candidates(method, name, 1)
+            if candidates:
+                chosen[method] = candidates[0]
+        return chosen
 
     def _of(self, run: Run, name: str) -> Policy:
         answers = self.answers(run)
@@ -85,15 +99,14 @@ def certified(name: str, policy: Policy) -> bool:
     return policy.certified
 
 
-def unsurpassed(policies: Policies, methods: Iterable[str]) -> Counts:
+def unsurpassed(policies: Policies) -> Counts:
     """Count a certified policy, unless a certified one that a method chooses from one seed has more reward.
 
     A reward is more if the 95 % interval of the difference, over the same problems, is above 0.
     """
     best: dict[str, Policy] = {}
     for name in policies.job.specifications:
-        chosen = [policies.candidates(method, name, 1)[0] for method in methods]
-        certified_ones = [policy for policy in chosen if policy.certified]
+        certified_ones = [policy for policy in policies.chosen(name).values() if policy.certified]
         if certified_ones:
             best[name] = max(certified_ones, key=lambda policy: policy.rewards.mean())
 

@@ -76,10 +76,10 @@ def test_a_certified_policy_counts_unless_another_has_more_reward():
         chosen[method] = Policy(Run(method, "", 0), (True, 0.0), method != "refused", {}, rewards)
 
     class Chosen(Policies):
-        def candidates(self, method: str, name: str, seeds: int) -> list[Policy]:
-            return [chosen[method]]
+        def chosen(self, name: str) -> dict[str, Policy]:
+            return chosen
 
-    counts = unsurpassed(Chosen(JOB), levels)
+    counts = unsurpassed(Chosen(JOB))
     assert [counts("brief_80", policy) for policy in chosen.values()] == [True, True, False, False]
 
 
