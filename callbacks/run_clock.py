@@ -1,4 +1,4 @@
-"""What a run spends: time, CPU time, memory and answers, of all its parts."""
+"""Costs of a run in all its parts: time, CPU time, memory and answers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ TINY_LIMIT = 600
 GRACE = 5
 """Seconds for the stacks of a part at its limit."""
 LINES = 30
-"""Of a failed part's last output."""
+"""Lines of a failed part's output that are kept."""
 
 
 def measure(part: str, limit: float, tiny: bool) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Policies:
         return sorted((self.of(run, name) for run in runs), key=lambda policy: policy.order, reverse=True)
 
     def chosen(self, name: str) -> dict[str, Policy]:
-        """What each method chooses for a specification from its runs of one seed, if it has any."""
+        """The policy that each method chooses for a specification from its runs of one seed, if it has any."""
         chosen = {}
         for method in self.methods:
             candidates = self.candidates(method, name, 1)

@@ -21,7 +21,7 @@ from lightning_cgrpo.settings.configuration import (
 from lightning_cgrpo.settings.key_check import check_keys
 
 EXAMPLES = PACKAGED.parent / "importable"
-"""Where ``examples.controllers``, ``examples.callbacks`` and ``examples.scene_sources`` are found from any folder."""
+"""The folder from which ``examples.controllers``, ``.callbacks`` and ``.scene_sources`` can be imported anywhere."""
 
 YAML = ".yaml", ".yml"
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}

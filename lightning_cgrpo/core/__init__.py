@@ -1,1 +1,1 @@
-"""What every room uses: rollouts, prompts, randomness, collectives, errors, output."""
+"""Parts that every room uses: rollouts, prompts, randomness, collectives, errors, output."""

@@ -56,7 +56,7 @@ def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) ->
 
 @dataclass
 class StepsTaken:
-    """What the optimizer steps of an update leave behind, on this process.
+    """Results of an update's optimizer steps on this process.
 
     Attributes:
         signals: the policy's own signals.

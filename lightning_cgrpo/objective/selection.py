@@ -27,7 +27,7 @@ RECENT = 1 / 3
 
 @dataclass(frozen=True)
 class Standing:
-    """What a validation says of a policy, as far as it decides which policy is the best.
+    """The results of a validation that decide which policy is the best.
 
     Args:
         excess: the largest of the estimated rates above their thresholds, in the bounds' `unit`; infinity if a rate was

@@ -20,7 +20,7 @@ from lightning_cgrpo.core.errors import UserError
 Messages = list[dict[str, Any]]
 Tools = Sequence[dict[str, Any]]
 Variables = Mapping[str, Any]
-"""Of a chat template, for one prompt; the schemas of its tools are among them."""
+"""Variables of a chat template for one prompt, among them the schemas of its tools."""
 
 IMAGES = ("image", "images")
 """Columns of a prompt's image or images, as in TRL."""

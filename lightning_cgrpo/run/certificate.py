@@ -116,7 +116,7 @@ def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
 
 
 def _independence(clusters: Tensor | None) -> str:
-    """What is known or assumed of prompts that belong together.
+    """A sentence about prompts that belong together: known or assumed.
 
     Args:
         clusters: numbers of the prompts' samples ``[N]``, equal within one; None where they are not known.

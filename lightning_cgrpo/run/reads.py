@@ -103,7 +103,7 @@ def listed_in(settings: Settings) -> list[str]:
 
 
 def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
-    """What the modules that import paths lead to read, and all modules of the user's own that these import.
+    """The reads of the modules that import paths name, and of the user's modules that they import.
 
     Comments and layout do not count. Docstrings count where they are in use: in modules of tools, whose schemas they
     are, and everywhere if some code reads docstrings.

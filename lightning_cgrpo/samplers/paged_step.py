@@ -128,6 +128,6 @@ class PagedStep:
 
 
 def _fixed_by(policy: CausalLMPolicy) -> tuple[object, ...]:
-    """What a captured step has read of a policy: numbers, and the places of its weights."""
+    """Parts of a policy that a captured step has read: numbers, and the places of its weights."""
     tensors = (*policy.parameters(), *policy.buffers())
     return policy.temperature, policy.stop_tokens, policy.pad_token, [tensor.data_ptr() for tensor in tensors]

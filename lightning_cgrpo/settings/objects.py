@@ -77,7 +77,7 @@ def _without_secret(text: str) -> str:
 
 
 def described_optimizer(make_optimizer: Any, make_scheduler: Any) -> dict[str, Any]:
-    """What functions make of parameters and of the optimizer, which may be lambdas: classes with all settings."""
+    """The optimizer and scheduler that two functions (or lambdas) make, as classes with all settings."""
     told: dict[str, Any] = {"optimizer": None, "lr_scheduler": None}
     with suppress(Exception):  # a function of parameters of its own kind, whose code has a fingerprint
         optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))])

@@ -187,7 +187,7 @@ def takes_pages() -> bool:
 
 @cache
 def _kernel_works(device: torch.device, dtype: torch.dtype, heads: int, kinds: int, width: int) -> bool:
-    """Whether the flash kernel attends to pages as `_gathered` does, tried on small ones; a failure is told."""
+    """Try the flash kernel on small pages: does it attend as `_gathered` does? A failure is told."""
     if not takes_pages():
         return False
     size, slots, columns = PAGE["cuda"], 3, 2
