@@ -45,7 +45,7 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the files say of one test.
+    """The result of one test, from the files.
 
     Args:
         text: the difference with its interval.

@@ -1,4 +1,4 @@
-"""What an infeasible constraint costs the default dual, on bandits whose best policies a linear program knows.
+"""The costs of an infeasible constraint for the default dual, on bandits whose best policies a linear program knows.
 
     python -m benchmarks.infeasible            # four minutes of CPU time
 

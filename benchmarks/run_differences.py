@@ -1,4 +1,4 @@
-"""Where two runs differ, bit for bit: in their last checkpoints, and in what they logged."""
+"""Differences of two runs, bit for bit: in their last checkpoints, and in what they logged."""
 
 from __future__ import annotations
 

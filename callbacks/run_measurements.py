@@ -1,4 +1,4 @@
-"""What a run measures of its policy: before training, by each validation, by the best one, and at the end."""
+"""A run's measurements of its policy: before training, by each validation, by the best one, and at the end."""
 
 from __future__ import annotations
 

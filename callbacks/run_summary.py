@@ -54,7 +54,7 @@ class RunSummary(Callback):
         self._faults: Counter[str] = Counter()
         self._rewards: dict[str, float] | None = None
         self._state: dict[str, Any] | None = None
-        """Of the checkpoint that the run resumes from."""
+        """The summary in the checkpoint from which the run resumes."""
         self.path: Path | None = None
         """The file, once training has begun."""
 

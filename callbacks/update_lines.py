@@ -1,4 +1,4 @@
-"""What a plain `Trainer` prints: a line for each update, and the closing card."""
+"""The output under a plain `Trainer`: a line for each update, and the closing card."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)
 MOVING_FORM = replace(FORM, frames=2)
-"""Of the driver that names motion, whose answers are longer."""
+"""The form of the driver that names motion, whose answers are longer."""
 TOKENS = {FORM: 80, MOVING_FORM: 96}
 """`max_new_tokens` of the configurations, which the noise of a test depends on."""
 

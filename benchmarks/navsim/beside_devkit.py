@@ -20,7 +20,7 @@ DEVKIT = ("numpy==1.26.4", "scipy==1.13.1", "omegaconf==2.3.0", "hydra-core==1.3
 OURS = ("torch>=2.13", "matplotlib>=3.11", "rich>=15.0")
 TESTS = ("pytest", "pytest-xdist", "hypothesis")
 TESTED = ("tests/navsim_score", "tests/driving_scenes", "--ignore=tests/driving_scenes/test_devkit.py")
-"""That file also tests the DataModule and the callback, which need Lightning."""
+"""Tests that run beside the devkit; test_devkit.py needs Lightning for the DataModule and the callback."""
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ COLORS = {"declared": "#1f5fa8", "before": "#8fb3d9", "paper_dual": "#7a4fa3", "
 
 
 def measures(policies: Policies) -> dict[str, Counts]:
-    """What is counted, by its words."""
+    """The counted properties of policies, by their words."""
     return {"certified": certified, "certified, and no method has more reward": unsurpassed(policies)}
 
 

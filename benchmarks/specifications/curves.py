@@ -92,7 +92,7 @@ class Policies:
 
 
 Counts = Callable[[str, Policy], bool]
-"""Whether a policy counts under the specification of this name."""
+"""A test whether a policy counts under the specification of this name."""
 
 
 def certified(name: str, policy: Policy) -> bool:

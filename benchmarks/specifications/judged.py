@@ -1,4 +1,4 @@
-"""What a policy's answers say under a specification: its standing before a look, and the certificate of the look."""
+"""A policy's standing under a specification before a look, and the certificate of the look, from its answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def objective(job: Job, name: str) -> Objective:
 
 
 def standing(job: Job, name: str, answers: Answers) -> Standing:
-    """What the prompts tell by which a policy is chosen before the look."""
+    """The standing on the prompts by which a policy is chosen before the look."""
     of = objective(job, name)
     signals = _signals(job, answers, job.selects)
     rows = _rows(of, signals)

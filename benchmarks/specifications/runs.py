@@ -48,7 +48,7 @@ def train(job: Job, run: Run, folder: Path, overrides: Sequence[str] = ()) -> di
 
 
 def answers_of(job: Job, run: Run, folder: Path, trained: Path) -> dict[str, NDArray[Any]]:
-    """What `train` returns, of a run whose version is the folder `trained`."""
+    """The answers as `train` returns them, of a run whose version is the folder `trained`."""
     _must_end(
         "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}", *job.predict, folder=folder
     )  # fmt: skip

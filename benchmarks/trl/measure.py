@@ -59,7 +59,7 @@ class Meter:
     def __init__(self) -> None:
         self.ticks: list[float] = []
         self.seconds: list[float] = []
-        """Of each call of the timed function."""
+        """Time of each call of the timed function."""
         self.resident = 0
 
     def update_ended(self) -> None:

@@ -17,7 +17,7 @@ from navsim_score.command.submission import Authors, write_submission
 
 EVERY = round(0.5 / POSE_INTERVAL)
 POSES = 8
-"""Of a submitted trajectory, at 2 Hz."""
+"""Length of a submitted trajectory, at 2 Hz."""
 
 
 class WriteSubmission(Callback):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Lines of faults on the screen, for each kind of pieces."""
 LETTERS = 4_000
-"""Of a rendered prompt on the screen."""
+"""Longest part of a rendered prompt that is shown on the screen."""
 AT_ONCE = 256
 """Prompts tokenized at once."""
 

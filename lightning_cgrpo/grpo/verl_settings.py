@@ -22,7 +22,7 @@ KEYS = ("objective", "controller", "scale")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the section declares.
+    """The section's declarations.
 
     Args:
         objective: reward and constraints, on signals that verl's reward function returns.

@@ -43,7 +43,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update logs, of all processes.
+    """The metrics that an update logs, of all processes.
 
     Args:
         metrics: by tag.

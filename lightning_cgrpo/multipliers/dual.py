@@ -220,6 +220,6 @@ class Dual:
             self.targets.look = state_dict["look"]
 
     def _look_of(self) -> dict[str, Any]:
-        """What the targets of a declared look depend on, but for a validation."""
+        """Settings on which the targets of a declared look depend, beside a validation."""
         thresholds = [(of.bound.threshold, of.bound.range) for of in self.constraints.values()]
         return {"look": None if self.look is None else asdict(self.look), "thresholds": thresholds}

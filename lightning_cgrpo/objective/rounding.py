@@ -1,4 +1,4 @@
-"""What rounding leaves of equal numbers is no difference between answers."""
+"""Differences that rounding leaves between equal numbers are no differences between answers."""
 
 from __future__ import annotations
 

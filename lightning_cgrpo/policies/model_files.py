@@ -1,4 +1,4 @@
-"""Where the files of a model are, and their fingerprint."""
+"""The places of a model's files, and their fingerprint."""
 
 from __future__ import annotations
 

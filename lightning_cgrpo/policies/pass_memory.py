@@ -20,7 +20,7 @@ LOGITS = 3 * 2**28
 TRAINED = 5
 """Times the trained weights that training adds to them: gradients, DDP's copy of these, two moments, and casts."""
 SHARE = 0.8
-"""Of the free memory; the rest is for the allocator's fragments."""
+"""Share of the free memory that passes take; the rest is for the allocator's fragments."""
 ROLLOUT = 0.25
 """Share of the free memory for answers that are generated at once, which stays theirs during training."""
 LEAST_ROLLOUT = 2**28
@@ -96,6 +96,6 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _bytes(weight: Tensor) -> int:
-    """Of this process's share of a sharded weight."""
+    """Bytes of a weight, or of this process's share of a sharded one."""
     local = weight.to_local() if isinstance(weight, DTensor) else weight
     return local.numel() * local.element_size()

@@ -29,7 +29,7 @@ from lightning_cgrpo.policies.policy import Policy
 TIMEOUT = timedelta(minutes=30)
 """Longest wait for other processes, whose answers may take very different times."""
 LOADING_SHARE = 0.8
-"""Of the free memory that processes take while they load whole weights."""
+"""Share of the free memory that processes take while they load whole weights."""
 
 
 class FSDP2Strategy(ModelParallelStrategy):

@@ -32,7 +32,7 @@ EDGE = 1e-6
 
 @dataclass(frozen=True)
 class Sample:
-    """What a look has measured.
+    """A look's measurements.
 
     Args:
         rows: sums of an answer by name, ``[N]``: one answer to each of N different prompts. `CLUSTER` numbers the
@@ -91,7 +91,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
 
 
 def _not_certified(objective: Objective) -> Iterator[str]:
-    """What is declared, and has no verdict."""
+    """Sentences about declared constraints that have no verdict."""
     for name in objective.constraints:
         if name not in objective.decided:
             yield f"{name} ({'no range' if name in objective.constrained else 'monitored'})"
@@ -99,7 +99,7 @@ def _not_certified(objective: Objective) -> Iterator[str]:
 
 
 def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
-    """What the verdicts rest on, and no answer can show."""
+    """Assumptions of the verdicts that no answer can show."""
     yield _independence(sample.rows.get(CLUSTER))
     if sample.longest is not None and not all(sample.single.get(name, False) for name in objective.decided):
         yield f"an answer has at most {sample.longest:,} steps"
@@ -226,7 +226,7 @@ def check_prompts(
 
 
 def _remedy(fewest: int, available: int | None, clustered: bool) -> str:
-    """What to try where a look has fewer independent samples than this; see `check_prompts`."""
+    """Advice for a look with fewer independent samples than this; see `check_prompts`."""
     if clustered:
         return f"prompts of at least {fewest} clusters"
     if available is not None and available < fewest:

@@ -24,7 +24,7 @@ FILE = LINEAGE
 
 @dataclass(frozen=True)
 class Ancestry:
-    """What is known of the runs that made a starting model.
+    """Knowledge about the runs that made a starting model.
 
     Args:
         lineage: names of the runs, oldest first.

@@ -30,7 +30,7 @@ USES = {"train": "that trained", "val": "that validated"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run was made of.
+    """The parts of which a run was made.
 
     Args:
         settings: every setting with its default, by dotted key; None for a run from Python.

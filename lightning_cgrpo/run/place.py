@@ -25,7 +25,7 @@ BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Export
 
 @dataclass(frozen=True)
 class Place:
-    """Where the versions of a run lie.
+    """The folder in which the versions of a run lie.
 
     Args:
         folder: ``SAVE_DIR/NAME``, or a W&B project's folder, which runs of other names share.

@@ -1,4 +1,4 @@
-"""What code of the user reads: modules, installed packages, files and variables of the environment.
+"""The reads of the user's code: modules, installed packages, files and variables of the environment.
 
 All is found in the text of the code, without running it. docs/configuration.md lists what can't be found.
 """
@@ -220,7 +220,7 @@ def _size(place: Path) -> int:
 
 
 def _found_fingerprint(file: Path) -> str:
-    """Of a file's content, or of a large file's size and time, because it may be no input."""
+    """Fingerprint of a file's content, or of a large file's size and time, because it may be no input."""
     stat = file.stat()
     return file_fingerprint(file) if stat.st_size <= SMALL else f"{stat.st_size} bytes at {stat.st_mtime_ns}"
 
@@ -247,7 +247,7 @@ def _text(node: ast.AST | None) -> str | None:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """What a module imports, by path, also by `importlib` with a text.
+    """The imports of a module, by path, also by `importlib` with a text.
 
     Args:
         package: in which the module lies, for relative imports.

@@ -126,7 +126,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run ran, and with which versions."""
+    """The machine on which a run ran, and the versions."""
 
     cpu: str | None = None
     cores: int | None = None

@@ -16,7 +16,7 @@ FILE = "looks.jsonl"
 DIGEST = "digest"
 EDITED = "edited"
 DAMAGE = (ValueError, TypeError, KeyError)
-"""What a line that is no entry raises."""
+"""Exceptions that reading a line raises if it is no entry."""
 
 Entry = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Where answers end: at a stop token, or after a stop string."""
+"""Ends of answers: at a stop token, or after a stop string."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ends:
             self._table = _table_of(policy, sampling.stop).to(policy.device, non_blocking=True)
 
     def start(self, answers: int) -> Tensor | None:
-        """What new answers have matched of the stop strings ``[r]``; None without strings."""
+        """The state of matching stop strings, of new answers ``[r]``; None without strings."""
         return None if self._table is None else torch.zeros(answers, dtype=torch.int64, device=self.tokens.device)
 
     def __call__(self, chosen: Tensor, matched: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""What each setting changes: one table, which every question about a run asks.
+"""The parts of a run that each setting changes: one table for every question about a run.
 
 A run's name, its method and `study` count what changes learning. A resume tells all but what only shows or tests.
 """
@@ -14,7 +14,7 @@ from lightning_cgrpo.settings.signatures import NAMESPACES, PACKAGES, constant_o
 
 
 class Effect(Enum):
-    """What a setting changes."""
+    """A part of a run that a setting changes."""
 
     LEARNING = auto()
     """The trained policy."""
@@ -29,7 +29,7 @@ class Effect(Enum):
     EVALUATION = auto()
     """Validations, and learning by the dual's margin alone."""
     TEST = auto()
-    """What is measured after training."""
+    """The measurements after training."""
     SHOWING = auto()
     """The screen, logs and files."""
 

@@ -22,7 +22,7 @@ REMOVED = {
     "StallDetector.weight": "0.9",
     "VisionFromScratch.seed": "the run's seed",
 }
-"""What arguments that classes had before are fixed to."""
+"""The values at which former arguments of classes are fixed."""
 NAMES_OF_TRL = {
     "num_generations": "model.group_size",
     "num_generations_eval": "model.eval_group_size",

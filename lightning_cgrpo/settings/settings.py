@@ -68,7 +68,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def with_hash(text: str, value: Any) -> str:
-    """What stands for a value that may be a secret: a text, and two bytes of a hash, too few to guess the value."""
+    """A text for a value that may be a secret, with two bytes of its hash, too few to guess the value."""
     # The text counts, so that equal secrets under other names do not look equal.
     digest = hashlib.blake2b(f"{text} {value}".encode("utf-8", "surrogatepass"), digest_size=2)
     return f"{text} ({digest.hexdigest()})"

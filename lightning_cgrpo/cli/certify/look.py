@@ -56,7 +56,7 @@ def sample_of(config: Resolved, objective: Objective, ledger: Ledger) -> tuple[A
 
 @dataclass(frozen=True)
 class _Dealing:
-    """What a look asks, and the prompts that it deals for this.
+    """A look's request, and the prompts that it deals for this.
 
     Args:
         asked: the question.

@@ -24,7 +24,7 @@ EMPTY = hashlib.blake2b(digest_size=8)
 READ = ("tools", "chat_template_kwargs")
 """Columns that a chat template reads beside ``prompt``."""
 BITS = 53
-"""Of a fingerprint, which is exact in float64, as collectives sum it."""
+"""Size of a fingerprint, which is exact in float64, because collectives sum it."""
 
 
 def prompt_fingerprint(columns: Mapping[str, Any]) -> int:
@@ -87,7 +87,7 @@ def cluster_numbers(prompts: PromptGroups, samples: Tensor) -> Tensor:
 
 
 def record_fingerprints(rows: Iterable[Mapping[str, Any]]) -> Tensor:
-    """Of each row of columns, ``[N, 2]`` int64: the fingerprint of the whole row, and that of its prompt."""
+    """Fingerprints of rows of columns ``[N, 2]`` int64: that of the whole row, and that of its prompt."""
     numbers = []
     for row in rows:
         digest = EMPTY.copy()

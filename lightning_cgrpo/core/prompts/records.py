@@ -118,7 +118,7 @@ def read_records(
 
 
 def _role(name: str) -> str:
-    """What a file of prompts is for, by its name."""
+    """The purpose of a file of prompts, by its name."""
     found = re.search(r"test|val|dev|eval|held", name.lower())
     return "" if found is None else "test" if found[0] == "test" else "validation"
 

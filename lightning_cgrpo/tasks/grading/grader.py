@@ -17,7 +17,7 @@ from pathlib import Path
 from lightning_cgrpo.tasks.grading.process import ENDED, RIGHT, UNREADABLE
 
 CPU_SECONDS = 0.9
-"""Of reading a gold answer, and of grading a completion."""
+"""Limit for reading a gold answer, and for grading a completion."""
 MEMORY = 2**30
 """Bytes that a worker may take beside math-verify's own."""
 PATIENCE = 60.0

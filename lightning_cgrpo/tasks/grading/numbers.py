@@ -27,7 +27,7 @@ _SPACED = re.compile(r"^[+-]?\\?\$?[0-9]{1,3}(?:(?:\{,\}|\\[,;! ]|[_ \u202f\xa0]
 _RAISED = re.compile("[0-9][\u207a\u207b\u00b9\u00b2\u00b3\u2070\u2074-\u2079]")
 """A digit and a raised digit or sign, which is an exponent: "10⁵"."""
 _SKIPPED = re.compile(r"\s[0-9]|\*\*[0-9(]|\.\.|[.'\u2019\u2032][0-9]")
-"""What makes another number of the number before it, and math-verify would skip: "12 13", "10**3", "5'11"."""
+"""Continuations that change the number before them, and that math-verify would skip: "12 13", "10**3", "5'11"."""
 _BEFORE = re.compile(r"[0-9)](?:\s?[*/^\u00d7\u00b7\u00b1\u2044\u2013]\s?|:)$")
 """Beside formulas, what makes another number of the number after it: "3 *", "2^", "5:"."""
 _AFTER = re.compile(r"\s?\^|\s?[-+*/\u00d7\u00b7\u00b1\u2044\u2013]\s?[0-9(]|:[0-9]|\s?[\u00bc-\u00be\u2150-\u215f]")

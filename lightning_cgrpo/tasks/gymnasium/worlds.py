@@ -21,7 +21,7 @@ World: TypeAlias = gymnasium.Env[Any, Any]
 
 
 Moment: TypeAlias = tuple[np.ndarray, Any, bool, bool, dict[str, Any]]
-"""Of one world; a plain tuple, because making it is a tenth of the time of a small world's step."""
+"""A step's results in one world; a plain tuple, because making it is a tenth of the time of a small world's step."""
 
 
 class Moments(NamedTuple):
