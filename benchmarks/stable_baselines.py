@@ -51,7 +51,7 @@ from lightning_cgrpo.tasks.gymnasium import Gymnasium
 PUBLISHED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 """Arguments of `learn` by world; ``lin_0.001`` falls from 0.001 to 0, as in rl-zoo."""
 PENALTIES: dict[str, list[float]] = {"highway": [1.0, 10.0], "hopper_velocity": [1.0]}
-"""Penalties of a costly step. In highway-env, the best return without crashes is 30; in Hopper, a step earns up to 1.74."""
+"""Penalties of a costly step. In highway-env, the best return without crashes is 30; in Hopper, a step earns 1.74."""
 HEADER = "| world | penalty | seeds | environment steps | reward | behavior | CPU s of a run |\n" + "|---" * 7 + "|"
 
 
