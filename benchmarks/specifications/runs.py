@@ -44,15 +44,15 @@ def train(job: Job, run: Run, folder: Path, overrides: Sequence[str] = ()) -> di
         arguments += ["-c", str(path)]
     _must_end("fit", *arguments, f"--seed_everything={run.seed}", "--callbacks.samples=null", *overrides, folder=folder)
     (trained,) = folder.glob("runs/*/version_0")
-    return answers_of(job, run, folder, trained)
-
-
-def answers_of(job: Job, run: Run, folder: Path, trained: Path) -> dict[str, NDArray[Any]]:
-    """The answers as `train` returns them, of a run whose version is the folder `trained`."""
     _must_end(
         "predict", "-c", str(trained / "config.yaml"), f"--ckpt_path={run.checkpoint}", *job.predict, folder=folder
     )  # fmt: skip
-    (file,) = folder.glob("runs/*/version_0/predictions.jsonl")
+    return answers_of(job, trained)
+
+
+def answers_of(job: Job, trained: Path) -> dict[str, NDArray[Any]]:
+    """The answers as `train` returns them, of a run whose version is the folder `trained`."""
+    file = trained / "predictions.jsonl"
     answers = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     answers.sort(key=lambda answer: answer["index"])
     if len(answers) != job.selecting + job.looked:
@@ -63,7 +63,8 @@ def answers_of(job: Job, run: Run, folder: Path, trained: Path) -> dict[str, NDA
     new = np.zeros(len(answers), bool)
     new[np.unique([answer["prompt"] for answer in answers], return_index=True)[1]] = True
     summary = json.loads((trained / "summary.json").read_text(encoding="utf-8"))
-    chance = (summary["measured"]["best"].get("chance") or {}).get("whole", np.nan)
+    best = summary["measured"].get("best", {})  # none without validation
+    chance = (best.get("chance") or {}).get("whole", np.nan)
     return signals | {"new": new, "cpu_seconds": np.array(summary["cpu_seconds"]), "chance": np.array(chance)}
 
 
