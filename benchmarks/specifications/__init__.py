@@ -1,1 +1,1 @@
-"""Twelve specifications, and how many training runs it takes until each has a certified policy."""
+"""Specifications, and how many training runs it takes until each has a certified policy."""
