@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,8 @@ SIGHT = 90.0
 """Meters around the ego."""
 RETURN, RETURN_SECONDS = 6.0, 1.0
 """A human returns to the path within these meters at least, or this time."""
-PARTS: dict[Callable[[Random, Site], list[Agent]], float] = {
+Part = Callable[[Random, Site], list[Agent]]
+PARTS: dict[Part, float] = {
     traffic.queue: 0.4,
     traffic.leader: 0.45,
     traffic.cut_in: 0.25,
@@ -52,10 +53,15 @@ class World:
     shift: tuple[float, float]  # of scenes in their frame
 
     @classmethod
-    def random(cls, rng: Random) -> World:
+    def random(cls, rng: Random, parts: Mapping[Part, float] = PARTS) -> World:
+        """Draw a world.
+
+        Args:
+            parts: chance of each.
+        """
         site = Site.random(rng)
         agents: list[Agent] = []
-        for part, chance in PARTS.items():
+        for part, chance in parts.items():
             if rng.random() < chance:
                 agents += part(rng, site)
         agents = _clear_of_start(site, apart(agents))
