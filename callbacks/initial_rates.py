@@ -79,7 +79,7 @@ class InitialRates(Callback):
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
         # Fixed weights aim at nothing.
         aims = any(isinstance(callback, Dual) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        targets = shown_targets(objective, evaluation) if aims else {}
+        targets = shown_targets(objective, None) if aims else {}  # the dual knows no validation yet
         print_table(objective_table(objective, rows, "Before training", targets))
         if objective.look is not None:
             said = "Training aims at the targets" if aims else "The weights are fixed, so training has no targets"

@@ -95,7 +95,8 @@ class LagrangianCallback(Dual, WeightSetter):
 
     def on_validation_end(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         # The margin leaves room for the error of validations, which decide on the policies of this run.
-        if "val" in pl_module.evaluations and not trainer.sanity_checking:
+        fits = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if fits and "val" in pl_module.evaluations:
             self.note_validation(pl_module.evaluations["val"].rates)
             self.note_look(pl_module.objective, pl_module.evaluations["val"])
 

@@ -20,7 +20,6 @@ from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.callbacks.run_clock import Clock, machine
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_measurements import KeptMeasurements, LastUpdates, Validated, declared, measured
-from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.core.user_code import raised_by_signal
@@ -97,7 +96,7 @@ class RunSummary(Callback):
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if outputs:  # Supervised fine-tuning samples nothing.
-            self._clock.answers += len(batch) * pl_module.group_size * world()[1]
+            self._clock.answers += pl_module.latest_answers
         metrics = pl_module.latest_metrics
         if self._ends.add(trainer.global_step, metrics):
             faults = {tag.removeprefix(FAULTS): value for tag, value in metrics.items() if tag.startswith(FAULTS)}

@@ -15,18 +15,30 @@ class GSM8KDataModule(PromptDataModule):
     A record is ``{"question": …, "answer": "… #### 72"}``. Columns: ``prompt``, a chat, ``answer`` and
     ``completion``. Validation holds out training questions.
 
-    Args:
+    Args: see `PromptDataModule`, and
+
+        prompt_column: field with the question.
+        system_prompt: demands the format of the answer, which `GSM8KTask` reads.
         val_prompts: training questions for validation; the paper holds out none, apparently.
-        options: of `PromptDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed or has no gold answer.
     """
 
     def __init__(
-        self, path: str = "openai/gsm8k", prompts_per_update: int = 32, val_prompts: int = 500, **options: Any
+        self,
+        path: str = "openai/gsm8k",
+        prompts_per_update: int = 32,
+        prompt_column: str = "question",
+        system_prompt: str = prompts.SYSTEM_PROMPT,
+        subset: str | None = "main",
+        val_prompts: int = 500,
+        **options: Any,
     ) -> None:
-        super().__init__(path, prompts_per_update, subset="main", val_prompts=val_prompts, **options)
+        super().__init__(
+            path, prompts_per_update, prompt_column, system_prompt, subset, val_prompts=val_prompts, **options
+        )
 
     def columns(self, record: Record) -> dict[str, Any]:
-        return prompts.columns(record)
+        assert self.system_prompt is not None
+        return prompts.columns(record, self.prompt_column, self.system_prompt, self.cluster)

@@ -73,7 +73,7 @@ class DualRun:
             objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger], thresholds={}
         )
         steps = {"global_step": done, "log_every_n_steps": 1, "estimated_stepping_batches": 1_000}
-        self.trainer = SimpleNamespace(**steps, callbacks=[], sanity_checking=False)
+        self.trainer = SimpleNamespace(**steps, callbacks=[], sanity_checking=False, state=SimpleNamespace(fn="fit"))
         callback.setup(self.trainer, self.module, "fit")
 
     def start(self, state: dict[str, Any] | None = None) -> "DualRun":

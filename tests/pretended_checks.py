@@ -34,6 +34,7 @@ from tests.policies import tiny_families
 from tests.pretended_device import DEVICE, DeviceError, Graph, pretending
 from tests.quiet import QUIET
 from tests.samplers.rolled import groups, noise_for
+from tests.samplers.talks import Scripted, add, made, rolled
 
 ROOT = Path(__file__).parents[1]
 
@@ -81,6 +82,8 @@ def test_waits_of_the_host_are_counted(machine):
     for number, (kind, wait) in enumerate(waits.items(), 1):
         wait()
         assert machine.waits[kind, "elsewhere"] == 1 and machine.waits.total() == number
+    with pytest.raises(TypeError, match="integer or bool"):
+        on_host(there)
     there.to("cpu", non_blocking=True)
     (there * 2).sum()
     assert machine.waits.total() == len(waits)
@@ -268,6 +271,17 @@ def test_one_graph_generates_all_rollouts_and_the_host_waits_at_looks_alone(pena
             if penalty != 1:
                 torch.testing.assert_close(one[2].cpu(), other[2])
     assert len(torch.cat([mask.sum(-1) for _, mask, _ in expected]).unique()) > 4
+
+
+def test_a_conversation_reports_the_log_probs_of_the_cpu(machine):
+    """They weigh the loss where the sampler draws from other probabilities, as with a repetition penalty."""
+    policy = made(short_turns=True)
+    expected = rolled(policy, Scripted(60, [add], max_turns=3, repetition_penalty=1.2))[1]
+    policy.to(DEVICE)
+    found = rolled(policy, Scripted(60, [add], max_turns=3, repetition_penalty=1.2))[1]
+    assert torch.equal(found.actions.cpu(), expected.actions)
+    assert expected.sampling_log_probs.frac().abs().max() > 0.1
+    torch.testing.assert_close(found.sampling_log_probs.cpu(), expected.sampling_log_probs)
 
 
 GRPO = "--callbacks.initial_rates.batches=1", "--callbacks.progress=null", "--model.group_size=4"

@@ -6,6 +6,7 @@ import torch
 from examples import planner_loop
 from lightning_cgrpo import ConstrainedAdvantages, Constraint, Objective, ScalarizedAdvantages
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.rollout import Signal
 from lightning_cgrpo.multipliers import SoftmaxAdam
 
 OBJECTIVE = Objective("speed", {"collision": Constraint(at_most=0.05)})
@@ -33,6 +34,19 @@ def test_advantages_are_constants_of_a_simulator_with_gradients():
     advantages = ConstrainedAdvantages(OBJECTIVE)({"speed": speed, "collision": collision})
     assert not advantages.requires_grad
     assert torch.equal(advantages, ConstrainedAdvantages(OBJECTIVE)({"speed": speed.detach(), "collision": collision}))
+
+
+def test_a_signal_that_is_not_finite_does_not_apply():
+    """As in a tensor; a running scale would never forget it."""
+    speed = torch.rand(4, 8, generator=torch.Generator().manual_seed(0))
+    collision = (speed > 0.6).float()
+    speed[1, 2] = torch.nan
+    found = []
+    for given in (speed, Signal(speed)):
+        advantages_of = ConstrainedAdvantages(OBJECTIVE)
+        found.append([advantages_of({"speed": given, "collision": collision}) for _ in range(3)])
+    for one, other in zip(*found, strict=True):
+        assert one.isfinite().all() and torch.equal(one, other)
 
 
 def test_the_toy_planner_drives_fast_within_the_bound():

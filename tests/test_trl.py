@@ -28,6 +28,7 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
+from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.grpo.constrained_advantages import as_signals
 from lightning_cgrpo.multipliers import SoftmaxAdam
@@ -207,6 +208,16 @@ def test_rates_before_and_after_training_are_shown_with_intervals(bounded, capsy
     assert f"{rates[0]:.3f}" in end and f"{(rates[-2] + rates[-1]) / 2:.3f}" in end and "end of training" in end
     brief_before, *_, brief_end = logged(trainer, "rewards/brief/mean")
     assert f"{brief_before:.3f}"[:5] in end and "±" in end and brief_end != brief_before
+
+
+def test_prompts_are_those_that_an_environment_has_completed(bounded):
+    """Rows have no prompt, and each environment asks another question."""
+    _, lagrangian = bounded()
+    asked = [[{"role": "user", "content": f"Question {number // 4}"}] for number in range(8)]
+    lagrangian._calculate_rewards = lambda *_: torch.zeros(8, 2)
+    lagrangian.calculate_rewards([{}] * 8, asked, ["a"] * 8, [[1]] * 8)
+    prompts, _ = lagrangian.answered({"completion_mask": torch.ones(8, 3)})
+    assert len(prompts) == 2 and len(identities(prompts).unique()) == 2
 
 
 @pytest.mark.parametrize("controller", [None, pytest.param(SoftmaxAdam, marks=pytest.mark.slow)])

@@ -247,6 +247,7 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
         output = {"advantages": torch.zeros(6), "completion_mask": torch.ones(6, 5)}
         lagrangian._generate_and_score = lambda inputs: dict(output)
         inputs = [{"prompt": f"{(6 * rank + row) // 4}"} for row in range(6)]
+        lagrangian._prompts = [row["prompt"] for row in inputs]
         advantages = lagrangian.generate_and_score(inputs)["advantages"]
         rates = trainer._metrics["train" if trains else "eval"]["rate/vowels"]
         return advantages, lagrangian.advantages.state_dict(), rates

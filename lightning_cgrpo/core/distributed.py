@@ -134,7 +134,12 @@ def on_host(*tensors: Tensor) -> list[Tensor]:
     """Copies of integer or bool tensors on the CPU, in one transfer, because the host waits for each.
 
     Tensors that are on the CPU aren't copied.
+
+    Raises:
+        TypeError: a tensor has fractions, which one transfer of integers would cut.
     """
+    if any(tensor.is_floating_point() for tensor in tensors):
+        raise TypeError("Expected integer or bool tensors.")
     there = [tensor for tensor in tensors if tensor.device.type != "cpu"]
     if not there:
         return list(tensors)

@@ -17,6 +17,7 @@ from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvant
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.dual import Dual
 from lightning_cgrpo.multipliers.guards import StallDetector
+from lightning_cgrpo.objective.faults import isolate_faults
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.objective.objective import Objective, over_prompts
 
@@ -180,11 +181,10 @@ class ConstrainedAdvantages:
 
 
 def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:
-    """Signals of tensors ``[B, G]``, in which a value that is not finite does not apply."""
-    signals: dict[str, Signal] = {}
+    """The signals, also of tensors ``[B, G]``, in which a value that is not finite does not apply."""
+    signals, _ = isolate_faults({name: value for name, value in measured.items() if isinstance(value, Signal)})
     for name, value in measured.items():
         if isinstance(value, Signal):
-            signals[name] = value
             continue
         if not isinstance(value, Tensor):
             raise UserError(

@@ -350,6 +350,7 @@ class ConstrainedGRPO(RolloutModule):
             metrics |= {f"functions/{name}": value for name, value in means(task_metrics).items()}
         metrics["policy/learning_rate"] = learning_rate
         self.latest_metrics = metrics
+        self.latest_answers = round(report.totals["answers"] + report.totals.get("redrawn", 0) * self.group_size)
         self.latest_rates = report.rates
         # One call, because `log` per metric is slow.
         values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()

@@ -97,6 +97,7 @@ class RolloutModule(Stated, LightningModule):
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
         self.latest_metrics: dict[str, float] = {}
+        self.latest_answers = 0  # of all processes, with redrawn ones
         self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
         self._measured = 0

@@ -63,6 +63,8 @@ class StallDetector(nn.Module):
         saturation, violations = saturation.to(self.sums), violations.to(self.sums)
         observed = observed.to(self.count.device)
         half = self.updates // 2
+        # A resume with fewer updates begins a period.
+        self._begin(self.count >= self.updates)
         holds = observed & (saturation >= WEIGHT)
         added = torch.where(holds, violations, 0)
         halves = torch.stack([self.count < half, self.count >= self.updates - half])
@@ -87,7 +89,10 @@ class StallDetector(nn.Module):
         self.told = self.told & (holds | ~observed)
         if worst is not None:
             self.told[worst] = True
-        over = complete | (observed & ~holds) | (worst is not None)
+        self._begin(complete | (observed & ~holds) | (worst is not None))
+        return worst
+
+    def _begin(self, over: Tensor) -> None:
+        """Begin a period of the constraints whose last one is over, ``[K]`` bool."""
         self.count = torch.where(over, 0, self.count)
         self.sums, self.squares = torch.where(over, 0, self.sums), torch.where(over, 0, self.squares)
-        return worst

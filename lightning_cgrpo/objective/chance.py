@@ -59,19 +59,19 @@ class Seen:
         # A look takes one answer to each prompt; a validation may take several.
         answers = evaluation.answers / (evaluation.prompts + evaluation.repeats)
         each = max(evaluation.different / evaluation.prompts, 1.0)
+        of_sample = evaluation.answers / evaluation.prompts
+        share = min(rate.opportunities / (rate.prompts * (rate.most or of_sample)), 1.0)
         if bound.of_mean:
             if bound.range is None:
                 return None
             least, width = _scale(bound)
             spread = (rate.standard_error or 0.0) * math.sqrt(rate.prompts) / width
             scaled = (rate.rate - least) / width, (bound.target - least) / width
-            return cls(*scaled, False, 1 / answers, rate.prompts, 1.0, spread, each)
-        of_sample = evaluation.answers / evaluation.prompts
+            return cls(*scaled, False, 1 / answers, rate.prompts, share, spread, each)
         single = each == 1 and (rate.most is None or rate.most <= of_sample * (1 + 1e-9))
         if single:
             return cls(rate.rate, bound.target, True, rate.opportunities / evaluation.answers, rate.effective)
         worth = rate.effective / (evaluation.prompts * answers)
-        share = min(rate.opportunities / (rate.prompts * (rate.most or of_sample)), 1.0)
         return cls(rate.rate, bound.target, False, worth, rate.effective, share, each=each)
 
     def capital(self, true: Array | float, prompts: float) -> tuple[Array, Array]:

@@ -147,7 +147,9 @@ class Constraint:
         from lightning_cgrpo.core.rollout import Signal, over_steps
 
         value, every = signal.value, None
-        if value.dim() == 3:
+        if value.dim() == 3 and signal.of_whole_answers:  # which a critic gets by step
+            value = over_steps(value)
+        elif value.dim() == 3:
             if signal.opportunities is None:
                 raise ObjectiveError(
                     "Expected a signal that is a number by step to have opportunities, but it has none, try "
@@ -155,7 +157,7 @@ class Constraint:
                 )
             if signal.opportunities.dim() == 3:
                 every = signal.opportunities
-            else:  # a number of answers, which a critic gets by step
+            else:
                 value = over_steps(value)
         if self.violated_above is not None:
             violated = value > _edge(self.violated_above)

@@ -79,9 +79,9 @@ class Moments:
 
     def mean(self) -> ClusteredMean:
         """The mean of the violations with its clustered standard error."""
-        mean = self.violations / self.opportunities
+        mean, prompts = self.violations / self.opportunities, int(self.observed)
         error = self._error(mean, self.violations_squared)
-        return ClusteredMean(mean, error, int(self.observed), self.opportunities)
+        return ClusteredMean(mean, error, prompts, self.opportunities, most=self.most / prompts)
 
     def _error(self, rate: float, scale: float) -> float | None:
         """The clustered standard error; None if all prompts agree.

@@ -295,7 +295,9 @@ class Objective:
             # the condition holds, unlike which prompts are in a subset.
             applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
         values = [as_number(value) for value in values]
-        sums = [without_residue(over_steps(value), over_steps(value.abs())) for value in values]
+        # In float64, because rounding of long sums would tell equal answers apart.
+        exact = [over_steps(value.double()).to(value.dtype) for value in values]
+        sums = [without_residue(total, over_steps(value.abs())) for total, value in zip(exact, values, strict=True)]
         everywhere = torch.ones_like(sums[0], dtype=torch.bool)
         dtype = torch.float64 if any(value.dtype is torch.float64 for value in sums) else sums[0].dtype
         return Components(

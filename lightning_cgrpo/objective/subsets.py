@@ -27,7 +27,7 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
         if constraint.by is None:
             parts[name] = constraint
             continue
-        average = {"by": None, "role": "monitor", "start": None, "over": None}
+        average = {"by": None, "role": "monitor", "aim": None, "start": None, "over": None}
         parts[name] = replace(constraint, **average)  # type: ignore[arg-type]
         for column, values in constraint.by.items():
             for value in values:
@@ -94,8 +94,12 @@ def _beyond(signal: Signal, limits: list[Any], column: str) -> Signal:
     """The signal minus the limit of each prompt, so that a violation is on one side of 0."""
     import torch
 
+    from lightning_cgrpo.core.rollout import over_steps
+
     numbers = [_number(limit, column) for limit in limits]
     value = as_number(signal.value)
+    if signal.of_whole_answers:  # a sum, which a critic gets by step
+        value = over_steps(value)
     limit = torch.tensor(numbers, dtype=torch.float64, device="cpu").to(value, non_blocking=True)
     return replace(signal, value=value - limit.view(-1, *[1] * (value.dim() - 1)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from lightning_cgrpo.core.errors import (
     installing,
     kind_of,
 )
+from lightning_cgrpo.core.prompts.fingerprints import prompt_fingerprint
 from lightning_cgrpo.core.rollout import PromptGroups, Signal
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages, as_signals
@@ -86,6 +88,7 @@ class Lagrangian(TrainerCallback):
         self.objective = objective
         self.advantages = ConstrainedAdvantages(objective, controller, ScalarizedAdvantages(scale))
         self.tables = RateTables(objective)
+        self._prompts: Sequence[Any] = ()
         self._rewards: Tensor | None = None
         """Rewards ``[N, F]`` of all processes, in the order of the prompts."""
         # TRL logs the objective's reward as `reward`. Advantages don't depend on these weights.
@@ -100,10 +103,10 @@ class Lagrangian(TrainerCallback):
 
     # ------------------------------------------------------------------ a generation
 
-    def calculate_rewards(self, *arguments: Any, **named: Any) -> Tensor:
-        """TRL's rewards ``[N, F]`` of all processes, unchanged and remembered."""
-        rewards: Tensor = self._calculate_rewards(*arguments, **named)
-        self._rewards = rewards
+    def calculate_rewards(self, inputs: Any, prompts: Sequence[Any], *arguments: Any, **named: Any) -> Tensor:
+        """TRL's rewards ``[N, F]`` of all processes, unchanged and remembered with this process's prompts."""
+        rewards: Tensor = self._calculate_rewards(inputs, prompts, *arguments, **named)
+        self._prompts, self._rewards = prompts, rewards
         return rewards
 
     def generate_and_score(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class Lagrangian(TrainerCallback):
         output: dict[str, Any] = self._generate_and_score(inputs)
         trains = self.trainer.model.training
         signals = self.signals(inputs, trains)
-        prompts, lengths = self.answered(inputs, output) if trains else (None, None)
+        prompts, lengths = self.answered(output) if trains else (None, None)
         # Every process has the rewards of all processes, so sums over the processes would count them repeatedly.
         with replicated():
             self.log(signals, trains)
@@ -155,14 +158,17 @@ class Lagrangian(TrainerCallback):
                 columns[name] = gather_object([row[name] for row in inputs])[::group]
         return columns
 
-    def answered(self, inputs: list[dict[str, Any]], output: dict[str, Any]) -> tuple[PromptGroups, Tensor]:
-        """The prompts B and the lengths ``[B, G]`` of the answers of all processes. Collective."""
+    def answered(self, output: dict[str, Any]) -> tuple[PromptGroups, Tensor]:
+        """The prompts B and the lengths ``[B, G]`` of the answers of all processes. Collective.
+
+        A prompt has its images, and what an environment said at its reset, since TRL gives these to reward functions.
+        """
         from accelerate.utils import gather_object
 
         group: int = self.trainer.num_generations
-        prompts = gather_object([row["prompt"] for row in inputs])[::group]
+        fingerprints = gather_object([prompt_fingerprint({"prompt": prompt}) for prompt in self._prompts])[::group]
         lengths = self.trainer.accelerator.gather(output["completion_mask"].sum(-1))
-        return PromptGroups(torch.arange(len(prompts)), {"prompt": prompts}), lengths.view(-1, group)
+        return PromptGroups(torch.arange(len(fingerprints)), {"fingerprint": fingerprints}), lengths.view(-1, group)
 
     def measure(self, signals: dict[str, Signal], prompts: PromptGroups, lengths: Tensor) -> None:
         """Keep the rates of a generation for the table at the end; print the table before training."""

@@ -32,7 +32,7 @@ class RateTables:
         """Add a generation; returns what the policy does in it.
 
         Args:
-            prompts: B, with a column ``prompt``.
+            prompts: B, with a column that tells them apart.
             lengths: ``[B, G]`` of the answers in tokens.
         """
         mask = torch.arange(longest, device=lengths.device) < lengths[..., None]

@@ -77,6 +77,19 @@ class TestDualStep:
                 error = math.sqrt(variance * target * (1 - target))
                 assert target + 0.5 * error == pytest.approx(threshold)
 
+    def test_a_validation_outside_of_training_moves_no_target(self) -> None:
+        """`trainer.validate` before `trainer.fit`, with the same callback."""
+        told = []
+        for validated in (False, True):
+            controller, running = recorded(0.2, 0.3, 0.5, margin=1.0, **OBJECTIVE.constraints)
+            running.trainer.state.fn = "validate"
+            if validated:
+                running.validate({"lava": ClusteredRate(0.5, 0.2, prompts=250, opportunities=500)})
+            running.trainer.state.fn = "fit"
+            running.update([3, 1], [10, 10])
+            told.append(controller.told)
+        assert told[0] == told[1]
+
     def test_a_threshold_that_begins_at_1_is_no_violation(self) -> None:
         """Its own unit would be 0."""
         controller, running = recorded(0.5, 0.5, margin=1.0, long=Constraint(at_most=0.1, start=1.0, over=10))

@@ -1,3 +1,5 @@
+import json
+
 import torch
 
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
@@ -17,6 +19,18 @@ def test_columns(tmp_path):
         "answer": ["4", "5", "6", "7"],
         "completion": [f"<think>{n} + 4 = {n + 4}</think>\n<answer>{n + 4}</answer>" for n in range(4)],
     }
+
+
+def test_a_prompt_of_ones_own_and_clusters(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"asked": f"How many are {n} + 4?", "answer": f"#### {n + 4}", "topic": n // 2} for n in range(4)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = GSM8KDataModule(
+        str(path), val_prompts=0, prompt_column="asked", system_prompt="In French.", cluster="topic", subset=None
+    )
+    groups = everything(data.source("train"))
+    assert groups.columns["prompt"][1] == chat("How many are 1 + 4?", "In French.")
+    assert groups.clusters == ["0", "0", "1", "1"]
 
 
 def test_the_real_data(shared_data):

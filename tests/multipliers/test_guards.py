@@ -43,6 +43,13 @@ class TestStallDetector:
         assert self.feed(made, [0.3] * 40) == [None] * 9 + [1] + [None] * 30
         assert self.feed(made, [0.3], self.balanced) + self.feed(made, [0.3] * 10) == [None] * 10 + [1], "and again"
 
+    def test_a_resume_with_fewer_updates_begins_a_period(self) -> None:
+        before = self.detector(updates=200)
+        self.feed(before, [0.3] * 120)
+        made = self.detector(updates=50)
+        made.load_state_dict(before.state_dict())
+        assert self.feed(made, [0.3] * 50) == [None] * 49 + [1]
+
     def test_noise_is_no_progress(self) -> None:
         assert 1 in self.feed(self.detector(updates=100), [0.3 + 0.1 * math.sin(t * t) for t in range(100)])
 

@@ -102,6 +102,7 @@ def test_targets_follow_what_a_validation_tells() -> None:
     assert after["steps"] < before["steps"], "0.02 is twice the error of independent answers"
     assert 4 + 4 * 0.05 < after["speed"] < 4 + 6 * 0.05, "four to six standard errors"
     # Of 32 alike answers to each prompt, one varies as the mean of them, and not 32 times as much.
+    rates["speed"] = ClusteredMean(-5.0, 0.05, 1_000, 32_000.0)
     many = shown_targets(objective, Evaluation({}, {}, 1_000, 32_000, rates))["speed"]
     assert 4 < many < 4 + 6 * 5 / 1_000**0.5, "no values from 0 to 10 deviate by more than 5"
 
@@ -183,6 +184,19 @@ def test_a_run_resumes_before_a_mean_has_a_target() -> None:
 def test_a_mean_needs_a_range_for_a_look() -> None:
     with pytest.raises(ObjectiveError, match=r"a range for the look at the mean 'speed'"):
         Objective("goal", {"speed": Constraint(mean_at_least=4.0)}, LOOK)
+
+
+def test_short_answers_make_the_target_of_a_mean_over_steps_stricter() -> None:
+    """The test of a sample bets a tenth as much where answers have 50 of 500 possible steps."""
+    objective = Objective("goal", {"speed": Constraint(mean_at_most=0.3, range=[0, 1])}, LOOK)
+    seen = {}
+    for name, most in (("full", 50.0), ("short", 500.0)):
+        rates = {"speed": ClusteredMean(0.28, 0.002, 1_000, 50_000.0, most=most)}
+        evaluation = Evaluation({}, {}, 1_000, 1_000, rates, different=1_000)
+        share = Seen.of("speed", objective.constraints["speed"], evaluation).share
+        seen[name] = share, shown_targets(objective, evaluation)["speed"]
+    assert seen["full"][0] == 1 and seen["short"][0] == pytest.approx(0.1)
+    assert seen["short"][1] < seen["full"][1] - 0.005 < 0.3
 
 
 def test_clusters_of_prompts_make_the_target_stricter() -> None:

@@ -66,6 +66,16 @@ class TestViolations:
         assert values[0].tolist() == values[1].tolist() and values[1].is_floating_point()
 
 
+def test_rounding_of_long_sums_tells_no_answers_apart() -> None:
+    """Answers with equally many violations, at different steps, are equal."""
+    steps = torch.zeros(200, 8, 500)
+    places = torch.rand(200, 8, 500, generator=torch.Generator().manual_seed(0)).argsort(-1)[..., :26]
+    signal = Signal(steps.scatter(-1, places, 1.0), opportunities=torch.ones_like(steps))
+    objective = Objective("x", {"c": Constraint(at_most=0.05)})
+    values = objective.components({"x": Signal(torch.zeros(200, 8)), "c": signal}).values[1]
+    assert torch.equal(values, values[:1, :1].expand_as(values)) and float(values[0, 0]) != 0
+
+
 def test_counts_of_answers_beside_values_of_steps() -> None:
     """The advantage sees the steps, the rate is of answers."""
     mask = torch.tensor([[[True, True, True], [True, True, False]]])

@@ -1,6 +1,7 @@
 """Constraints on subsets of the prompts: a multiplier for each value of a column, beside the average."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,12 @@ def test_a_multiplier_for_each_value_and_a_monitored_average() -> None:
     average = objective.constraints["right"]
     assert average.role == "monitor" and average.bound.threshold == 0.8
     assert objective.signal_names == ["goal", "right"]
+
+
+def test_the_average_has_no_aim() -> None:
+    """Checkpoints rank policies by a copy of the objective, which is checked again."""
+    objective = Objective("goal", {"right": Constraint(at_least=0.75, aim=0.8, by={"steps": [1, 2]})})
+    assert [constraint.aim for constraint in replace(objective, look=None).constraints.values()] == [None, 0.8, 0.8]
 
 
 class TestData:

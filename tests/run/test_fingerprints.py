@@ -87,6 +87,12 @@ def _one_text(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return texts
 
 
+@pytest.mark.parametrize("nothing", [[], {}, None])
+@pytest.mark.parametrize("name", ["tools", "chat_template_kwargs"])
+def test_no_variables_are_those_of_a_row_without_the_column(name: str, nothing: Any) -> None:
+    assert prompt_fingerprint({"prompt": CHAT, name: nothing}) == prompt_fingerprint({"prompt": CHAT})
+
+
 @pytest.mark.parametrize(
     "other",
     [

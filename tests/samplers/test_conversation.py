@@ -8,14 +8,14 @@ import torch
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import Examples, prompt_tokens, read
+from lightning_cgrpo.core.rollout import Examples, PromptGroups, prompt_tokens, read
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler, _added
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
 from lightning_cgrpo.samplers.generation import GenerationSampler
@@ -301,6 +301,43 @@ def test_environments_are_isolated_and_own_their_reward(often):
     assert not prompts.columns["prompt"][0][0]["content"].endswith("Count from 0.")
     _, again = rolled(often, sampler, prompts=prompts)
     assert torch.equal(again.actions, rollouts.actions) and again.info["turns"] == rollouts.info["turns"]
+
+
+PARTS = [{"type": "text", "text": " It"}, {"type": "text", "text": " is 7."}]
+
+
+@pytest.mark.parametrize("observed", [" It is 7.", PARTS])
+def test_rewards_see_what_an_environment_said(policy, observed):
+    """TRL gives them the prompts with the observations, which are texts, or texts in parts."""
+
+    class Telling(Counter):
+        def reset(self, **row):
+            self.count = 0
+            return observed
+
+    def told(prompts, completions):
+        seen.extend(prompts)
+        return [0.0] * len(completions)
+
+    seen = []
+    prompts = PromptGroups(torch.tensor([0]), {"prompt": [[{"role": "user", "content": "Guess."}]]})
+    _, rollouts = rolled(policy, ConversationSampler(8, environment_factory=Telling), 2, prompts)
+    assert "Guess. It is 7." in policy.tokenizer.decode(rollouts.inputs["prompt_ids"][0])
+    FunctionTask({"told": told}).score(prompts, rollouts)
+    assert seen == [[{"role": "user", "content": "Guess. It is 7."}]] * 2
+
+
+def test_an_observation_after_parts_is_a_part():
+    assert _added([{"type": "image"}], " It is 7.") == [{"type": "image"}, {"type": "text", "text": " It is 7."}]
+
+
+def test_an_observation_that_is_no_text_is_refused(policy):
+    class Showing(Counter):
+        def reset(self, **row):
+            return [{"type": "image", "image": "a.png"}]
+
+    with pytest.raises(UserError, match=r"Expected Showing.reset to return a text, None, or a list of text parts"):
+        rolled(policy, ConversationSampler(8, environment_factory=Showing), 2)
 
 
 def test_environments_of_a_group_start_alike(policy):

@@ -47,7 +47,7 @@ def prompt_fingerprint(columns: Mapping[str, Any]) -> int:
     digest = EMPTY.copy()  # faster than a new one
     digest.update(_letters(prompt) if isinstance(prompt, str) else plain_bytes(_read(prompt)))
     for name in READ:
-        if (value := columns.get(name)) is not None:
+        if value := columns.get(name):  # an empty list is no tools
             digest.update(plain_bytes([name, _read(value)]))
     return _number(digest)
 

@@ -42,6 +42,7 @@ class ConversationSampler(GenerationSampler):
     - ``messages``: B lists of G lists of messages
     - ``turns``: B lists of G lists of `Turn`
     - ``environments``: B lists of G environments, if there is a factory
+    - ``prompts``: then the B prompts with the texts of ``reset``
     - ``truncated``: also answers whose last call got no reply, because of a limit, or whose user failed to reply
 
     Args:
@@ -143,6 +144,7 @@ class ConversationSampler(GenerationSampler):
         info["messages"] = _grouped([talk.messages for talk in talks], group_size)
         info["turns"] = _grouped([talk.turns for talk in talks], group_size)
         if environments:
+            info["prompts"] = prompts.columns["prompt"]
             info["environments"] = _grouped(environments, group_size)
             self._environments.drop([talk.hung for talk in talks])
         if self._environments.reward is not None:
@@ -185,7 +187,7 @@ class ConversationSampler(GenerationSampler):
                 asked[number] += template.harmless(first)
             elif first is not None:
                 *before, last = asked[number]
-                asked[number] = [*before, {**last, "content": last["content"] + template.harmless(first)}]
+                asked[number] = [*before, {**last, "content": _added(last["content"], template.harmless(first))}]
         return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
 
     def _finish(self, world: Conversations, rollouts: Rollouts) -> None:
@@ -201,7 +203,24 @@ def _grouped(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
     return [values[first : first + group_size] for first in range(0, len(values), group_size)]
 
 
+def _added(content: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
+    """A message's content, a text or parts, and a text after it."""
+    return content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+
+
 def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
-    """Reset an environment; returns its text."""
-    text = called(environment.reset, row, f"{type(environment).__name__}.reset", None)
-    return None if text is None else valid(text)
+    """Reset an environment; returns its text, also of a content in parts.
+
+    Raises:
+        UserError: a part is no text.
+    """
+    name = f"{type(environment).__name__}.reset"
+    observation = called(environment.reset, row, name, None)
+    if not isinstance(observation, list):
+        return None if observation is None else valid(observation)
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in observation]
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(
+            f"Expected {name} to return a text, None, or a list of text parts, but got {observation!r:.80}."
+        )
+    return valid("".join(map(str, texts)))

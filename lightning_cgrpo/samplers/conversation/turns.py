@@ -97,9 +97,9 @@ def converse(
 def _add(answers: Sequence[_Answer], rows: Sequence[int], turns: Rollouts) -> None:
     """Append the turns of the answers `rows`."""
     tokens, lengths = turns.actions.flatten(0, 1), turns.lengths.flatten()
-    log_probs = tokens.new_zeros(tokens.shape) if turns.sampling_log_probs is None else turns.sampling_log_probs
-    cut = turns.info["truncated"].flatten()
-    tokens, lengths, log_probs, cut = on_host(tokens, lengths, log_probs.reshape(tokens.shape), cut)
+    tokens, lengths, cut = on_host(tokens, lengths, turns.info["truncated"].flatten())
+    reported = turns.sampling_log_probs
+    log_probs = torch.zeros(tokens.shape, device="cpu") if reported is None else reported.reshape(tokens.shape).cpu()
     for number, row in enumerate(rows):
         length = int(lengths[number])
         answers[row].extend(tokens[number, :length].tolist(), log_probs[number, :length].tolist(), sampled=True)

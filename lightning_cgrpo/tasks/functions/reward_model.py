@@ -33,25 +33,28 @@ class RewardModel:
         """Score texts after text prompts, or messages after chats.
 
         Raises:
-            UserError: the model cannot be loaded or has several outputs, or a text has no tokens.
+            UserError: the model cannot be loaded or has several outputs, or a text has no tokens or too many.
         """
         network, tokenizer = self._load()
         rewards: list[float] = []
         for first in range(0, len(prompts), self.batch_size):
             rows = slice(first, first + self.batch_size)
-            pairs = list(zip(prompts[rows], completions[rows], strict=True))
-            chats = not isinstance(prompts[first], str)
-            batch = tokenizer(
-                [tokenizer.apply_chat_template(p + c, tokenize=False) if chats else p + c for p, c in pairs],
-                padding=True,
-                padding_side="right",
-                add_special_tokens=not chats,  # a chat template writes them itself
-                return_tensors="pt",
-            ).to(network.device)
-            if bool((batch["attention_mask"].sum(-1) == 0).any()):
-                raise UserError(f"Expected a tokenizer that gives tokens from '{self.model}', but got none of a text.")
+            texts = [_tokens(tokenizer, *pair) for pair in zip(prompts[rows], completions[rows], strict=True)]
+            self._check(texts, getattr(network.config, "max_position_embeddings", None))
+            batch = tokenizer.pad({"input_ids": texts}, padding_side="right", return_tensors="pt").to(network.device)
             rewards += _scores(network, batch).float().tolist()
         return rewards
+
+    def _check(self, texts: list[list[int]], most: int | None) -> None:
+        """Refuse texts without tokens, and texts of more tokens than the model has positions."""
+        if not all(texts):
+            raise UserError(f"Expected a tokenizer that gives tokens from '{self.model}', but got none of a text.")
+        longest = max(map(len, texts))
+        if most is not None and longest > most:
+            raise UserError(
+                f"Expected texts of at most {most:,} tokens, the positions of '{self.model}', but got {longest:,}, try "
+                "a smaller max_new_tokens, or a reward model with more positions."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}
@@ -84,6 +87,14 @@ class RewardModel:
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             self._loaded = network.eval().to(accelerator or "cpu"), tokenizer
         return self._loaded
+
+
+def _tokens(tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
+    """Tokens of a chat, whose template writes the special ones itself, or of a text."""
+    chat = not isinstance(prompt, str)
+    text = tokenizer.apply_chat_template(prompt + completion, tokenize=False) if chat else prompt + completion
+    tokens: list[int] = tokenizer(text, add_special_tokens=not chat)["input_ids"]
+    return tokens
 
 
 @torch.no_grad()

@@ -34,7 +34,7 @@ class FunctionTask(Task):
 
     Arguments have one element per completion, with a prompt's G completions in a row, as in TRL's `GRPOTrainer`:
 
-    - ``prompts``: texts, or chats (lists of messages).
+    - ``prompts``: texts, or chats (lists of messages), with what an environment said at its ``reset``.
     - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``, in a conversation with tools
       all messages after the prompt.
     - ``completion_ids``: lists of token ids with the end token, and with the results of tools.
@@ -131,7 +131,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
     if taken := sorted(columns.keys() & RESERVED):
         raise UserError(f"Expected columns of the data to be called other than {RESERVED}, but got {taken}.")
     group = rollouts.mask.shape[1]
-    repeated = _repeat(asked, group)
+    repeated = _repeat(rollouts.info.get("prompts", asked), group)
     actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
     answers = _listed(texts(rollouts))
     talks = _listed(rollouts.info["messages"]) if "messages" in rollouts.info else [None] * len(answers)

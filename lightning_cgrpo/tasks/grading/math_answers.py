@@ -51,6 +51,7 @@ def _said(text: str) -> Any:
     """A number, or math-verify's formulas, empty if there is none; of the last box, else of the last formula."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
+    text = text.replace("\N{MINUS SIGN}", "-")  # which math-verify would skip outside of formulas
     boxed_first = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
     boxed = _last_boxed(text)
     try:

@@ -17,21 +17,24 @@ Reply in exactly this format:
 <answer>the final answer, an integer and nothing else</answer>"""
 
 
-def chat(question: str) -> list[dict[str, str]]:
+def chat(question: str, system_prompt: str = SYSTEM_PROMPT) -> list[dict[str, str]]:
     """Chat messages; the system prompt demands the answer's format."""
-    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
+    return [{"role": "system", "content": system_prompt}, {"role": "user", "content": question}]
 
 
-def columns(record: Record) -> dict[str, Any]:
-    """Columns ``prompt``, ``answer`` (gold), and ``completion`` (the formatted solution).
+def columns(
+    record: Record, prompt_column: str = "question", system_prompt: str = SYSTEM_PROMPT, cluster: str | None = None
+) -> dict[str, Any]:
+    """Columns ``prompt``, ``answer`` (gold), ``completion`` (the formatted solution), and the one called `cluster`.
 
     Raises:
         RecordError: a field is missing, or the answer does not end in ``#### <a number>``.
     """
-    question, answer = record.text("question"), record.text("answer")
+    question, answer = record.text(prompt_column), record.text("answer")
     if GOLD_MARK not in answer:
         raise record.error(f"Expected field 'answer' to end in '{GOLD_MARK} <number>', but got ...{answer[-40:]!r}.")
     gold = gold_answer(answer)
     if read_number(gold) is None:
         raise record.error(f"Expected a number after the '{GOLD_MARK}' of field 'answer', but got {gold!r}.")
-    return {"prompt": chat(question), "answer": gold, "completion": gold_completion(answer)}
+    clusters = {} if cluster is None else {cluster: record.values.get(cluster)}
+    return {**clusters, "prompt": chat(question, system_prompt), "answer": gold, "completion": gold_completion(answer)}

@@ -29,7 +29,7 @@ def fast_steps(info_x_velocity: Tensor, mask: Tensor) -> Signal:
     """The number of an episode's steps above Hopper's limit; a critic gets each at its step."""
     fast = (info_x_velocity > HOPPER_VELOCITY).float()
     total = torch.where(mask, fast, 0).sum(-1)
-    return Signal(fast, count=total, opportunities=torch.ones_like(total))
+    return Signal(fast, count=total)
 
 
 def reached_the_goal(reward: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def _summed(name: str, declared: Mapping[str, Any]) -> str:
 def _sum(values: Tensor, mask: Tensor) -> Signal:
     """A number of an episode, with values ``[B, G, T]`` by step for a critic."""
     total = torch.where(mask, values, 0).sum(-1)
-    return Signal(values, count=total, opportunities=torch.ones_like(total))
+    return Signal(values, count=total)
 
 
 def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:

@@ -55,6 +55,8 @@ RIGHT = [
     (r"\boxed{6.02 x 10^{3}}", "6020"),
     (r"\boxed{5000}", "5 \N{MIDDLE DOT} 10^3"),
     (r"\boxed{0.5}", "1\N{FRACTION SLASH}2"),
+    ("It is \N{MINUS SIGN}3.", -3),
+    ("It is \N{MINUS SIGN}1 1/2.", "-1.5"),
 ]
 WRONG = [
     (r"\boxed{\frac{14}{4}}", r"\frac{14}{3}"),

@@ -19,6 +19,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.randomness import random_weights
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.tasks.functions import RewardModel
+from tests.refusals import refused
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
 TEXT = {
@@ -78,6 +79,24 @@ def test_padding_is_no_matter(family, pad, tmp_path):
         assert abs(expected[0] - expected[1]) > 1e-3
         rewards = RewardModel(str(tmp_path / "scores"), batch_size=2)(asked, said)
         assert rewards == pytest.approx(expected, abs=1e-4)
+
+
+def test_texts_beside_chats(tmp_path):
+    write(tmp_path, "qwen2", 9)
+    model = RewardModel(str(tmp_path / "scores"))
+    texts, chats = (
+        (["How many?"], [" 7"]),
+        ([[{"role": "user", "content": "So"}]], [[{"role": "assistant", "content": "8"}]]),
+    )
+    both = model(texts[0] + chats[0], texts[1] + chats[1])
+    assert both == pytest.approx(model(*texts) + model(*chats), abs=1e-5)
+
+
+def test_a_text_beyond_the_positions_is_refused(tmp_path):
+    write(tmp_path, "qwen2", 9)
+    model = RewardModel(str(tmp_path / "scores"))
+    assert len(model(["Hi"], [" there"])) == 1
+    assert "of at most 256 tokens, the positions of" in refused(model, ["Hi"], [" there" * 300])
 
 
 def test_it_is_loaded_when_called_and_by_each_process(tmp_path):

@@ -49,9 +49,9 @@ def test_declared_signals():
         "cost": [[3, 4]],
         "dear": [[1, 1]],
     }
-    assert found["dear"].counts()[1].tolist() == [[1, 1]], "of episodes"
-    assert found["dear"].value.dim() == 3, "by step, for a critic"
-    assert not found["dear"].of_whole_answers, "an episode may have several fast steps"
+    for name in ("cost", "dear"):
+        assert found[name].counts()[1].tolist() == [[1, 1]] and found[name].of_whole_answers, "a number of an episode"
+        assert found[name].value.dim() == 3, "by step, for a critic"
     objective = Objective("return", {"far": Constraint(at_most=0.05)})
     violations, opportunities = objective.violations(found)
     assert violations.tolist() == [3] and opportunities.tolist() == [5]
@@ -74,6 +74,15 @@ def test_a_sum_is_a_number_of_an_episode():
     violations, opportunities = objective.violations(found)
     assert violations.tolist() == [3 + 4, 1] and opportunities.tolist() == [2, 2]
     assert found["cost"].value.dim() == 3  # by step, for a critic
+
+
+def test_the_limit_of_a_sum_is_that_of_the_prompts_column():
+    found = score({"cost": {"sum": "info.cost"}})
+    rate = Constraint(signal="cost", violated_above={"column": "budget"}, at_most=0.1)
+    objective = Objective("return", {"rate": rate})
+    for budget, violations in ((2.5, 2), (3.5, 1), (4.5, 0)):
+        made = objective.made(found, PromptGroups(torch.tensor([0]), {"budget": [budget]}))
+        assert objective.violations(made)[0].tolist() == [violations]
 
 
 def ends_badly(terminated, reward, info_cost):
