@@ -38,7 +38,7 @@ def answer_records(
         by_answer["advantage"] = _per_answer(advantages, mask).tolist()
     signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
     extra = {n.removeprefix(EXTRA): values for n, values in rollouts.info.items() if n.startswith(EXTRA)}
-    texts, actions = rollouts.info.get("text"), rollouts.actions
+    texts, poses, actions = rollouts.info.get("text"), rollouts.info.get("poses"), rollouts.actions
     if isinstance(policy, NetworkPolicy):
         actions = rollouts.info.get("action", policy.distribution.applied(actions))
     for row, index in enumerate(outputs["prompts"].index.tolist()[:prompts]):
@@ -47,9 +47,17 @@ def answer_records(
             asked["prompt"] = prompt_text(columns["prompt"][row])
         elif "seed" in columns:
             asked["seed"] = int(columns["seed"][row])
+        elif "scene" in columns:
+            asked["scene"] = columns["scene"][row].name
+        if texts:
+            said = texts[row]
+        elif poses is not None:  # of a chain, whose actions are all its noisy states
+            said = poses[row].tolist()
+        else:
+            said = [actions[row, column][mask[row, column]].tolist() for column in range(mask.shape[1])]
         yield [
             asked
-            | {"answer": texts[row][column] if texts else actions[row, column][mask[row, column]].tolist()}
+            | {"answer": said[column]}
             | {"signals": {name: values[row][column] for name, values in signals.items()}}
             | {name: values[row][column] for name, values in by_answer.items()}
             | ({"extra": {name: values[row][column] for name, values in extra.items()}} if extra else {})

@@ -14,7 +14,7 @@ from driving_scenes.scene import Scene
 from driving_scenes.source import Scenes, SceneSource, WithoutEnd
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.inventory import Pieces
-from lightning_cgrpo.core.prompts.source import PromptLoader, PromptSubset
+from lightning_cgrpo.core.prompts.source import PairLoader, PromptLoader, PromptSubset
 from lightning_cgrpo.datamodules.base import (
     SPLITS,
     GeneratedDataModule,
@@ -50,13 +50,14 @@ class NavsimDataModule(GeneratedDataModule):
         val_follow_ups: share of the validation prompts; by default that of the training prompts. `certify` shows none,
             so a declared look wants 0.
         frame_pairs: the second half of a batch's prompts are the frames 0.5 s after the first half's, so that the
-            signal ``two_frame_extended_comfort`` applies. A test then has EC, and no follow-ups. A certificate has EC,
-            and counts the first frames.
+            signal ``two_frame_extended_comfort`` applies. So half of a count are scenes; null shows all of a
+            split, each with its next frame. A test then has EC, and no follow-ups. A certificate has EC, and counts the
+            first frames.
         worker: make scenes, images and plans ahead in another process, for training and looks; on Linux only.
 
     Raises:
-        UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, or
-            the task reads another answer format.
+        UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, a
+            process would have no pair of frames, or the task reads another answer format.
     """
 
     evaluation_arguments = ("val_prompts", "val_follow_ups")
@@ -98,6 +99,12 @@ class NavsimDataModule(GeneratedDataModule):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
+        processes = 1 if self.trainer is None else self.trainer.world_size
+        if stage == "fit" and self.frame_pairs and self.prompts_per_update < 2 * processes:
+            raise UserError(
+                f"Expected data.prompts_per_update to have a pair of frames for each of {processes} processes, but got "
+                f"{self.prompts_per_update}, try {2 * processes}."
+            )
         task = None if self.trainer is None else getattr(self.trainer.lightning_module, "task", None)
         if isinstance(task, DrivingTask) and task.answer != self.form.answer:
             raise UserError(
@@ -123,26 +130,34 @@ class NavsimDataModule(GeneratedDataModule):
         return training
 
     def _mixed(self, split: Split) -> MixedPrompts:
-        share = self.shares[split]
-        follow_ups = self.scenes.follow_ups(split) if share else ()
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
-        return MixedPrompts(*self._scenes(split), self.form, follow_ups, share, next_frames)
+        return MixedPrompts(*self._scenes(split), self.form, self._follow_ups(split), self.shares[split], next_frames)
 
     def _evaluation(self, split: Split) -> PromptLoader:
-        return PromptLoader(self._mixed(split), self.eval_prompts)
+        if not self.frame_pairs:
+            return PromptLoader(self._mixed(split), self.eval_prompts)
+        # Half of the prompts are scenes, over the whole split, and half are their next frames.
+        scenes, count = self._scenes(split)
+        count = None if count is None else max(count // 2, 1)
+        shown = MixedPrompts(scenes, count, self.form, self._follow_ups(split), self.shares[split])
+        return PairLoader(shown, self._next_frames(split, count), max(self.eval_prompts // 2, 1))
+
+    def _next_frames(self, split: Split, count: int | None) -> ScenePrompts:
+        """The frame 0.5 s after each scene; a scene whose next frame is unknown is shown again, without a comfort."""
+        scenes, following = self.scenes.scenes(split), self.scenes.next_frames(split)
+        places: Sequence[int] = WithoutEnd() if self.scenes.endless else range(len(scenes))
+        return ScenePrompts(Scenes(places, lambda place: following[place] or scenes[place]), count, self.form)
+
+    def _follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
+        return self.scenes.follow_ups(split) if self.shares[split] else ()
 
     def certification(self, count: int | None, used: Used | None = None) -> Certification:
         """As in other data; with `frame_pairs`, the frame 0.5 s after each scene is shown, too."""
         chosen = super().certification(count, used)
         if not self.frame_pairs:
             return chosen
-        scenes, total = self._scenes("test")
-        following = self.scenes.next_frames("test")
-        # A scene whose next frame is unknown is shown again, so extended comfort does not apply.
-        places: Sequence[int] = WithoutEnd() if self.scenes.endless else range(len(scenes))
-        frames = Scenes(places, lambda place: following[place] or scenes[place])
         assert isinstance(chosen.source, PromptSubset)
-        companions = PromptSubset(ScenePrompts(frames, total, self.form), chosen.source.index)
+        companions = PromptSubset(self._next_frames("test", self.counts["test"]), chosen.source.index)
         return replace(chosen, words=f"{chosen.words}, each with its next frame", companions=companions)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:

@@ -23,7 +23,7 @@ from lightning_cgrpo.tasks.driving.planner_inputs import scene_context
 from navsim_score.provenance import Provenance, scorer_version
 from navsim_score.signals import NavsimSignals
 from navsim_score.store.preparing import prepared
-from navsim_score.store.store import INDEX, write_store
+from navsim_score.store.store import INDEX, Store, write_store
 
 ANCHORS, GROUP = 4, 8
 PAIRS = 8
@@ -188,11 +188,16 @@ def scores(head, anchors, scenes, signals):
     return {name: float(kept.get(name, measured[name]).nanmean()) for name in ("EP", "EC", "NC", "DAC", "epdms")}
 
 
+def stored(folder, scenes):
+    """True if the folder is a store of all these scenes."""
+    return (Path(folder) / INDEX).is_file() and {scene.name for scene in scenes} <= Store(folder).entries.keys()
+
+
 def main(folder="store", pairs=256, updates=60, imitated=1500, width=576):
     """Scores of the start and of both rules by name."""
     torch.manual_seed(0)
     training, held_out = Scenes("train", pairs), Scenes("test", max(2, pairs // 4))
-    if not (Path(folder) / INDEX).is_file():
+    if not stored(folder, training.scenes + held_out.scenes):
         known = Provenance("generated scenes", None, scorer_version(), "")
         write_store(folder, map(prepared, training.scenes + held_out.scenes), known)
     signals = NavsimSignals(folder, both_frames=True)

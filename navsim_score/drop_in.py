@@ -154,13 +154,14 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         lanes_of: the map's lanes by id (see `map_lanes`), whose centerlines and speed limits a cache lacks.
 
     Raises:
-        InputError: the cache has no plan of the expert.
+        InputError: the cache has no plan of the expert, or is of NAVSIM 1.
     """
     if not hasattr(cache, "trajectory"):
         raise InputError(
             "Expected metric caches with `trajectory`, the expert's plan, but got one without, as caches for training "
             "are that only hold pdm_progress, try caches of the devkit's run_metric_caching.sh."
         )
+    plan = plan_content(cache)
     areas = cache.drivable_area_map
     observation = cache.observation
     now = cache.ego_state
@@ -211,7 +212,6 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         "traffic_lights": [{"t": step * DT, "red": names, "green": []} for step, names in enumerate(red)],
     }
     scene = scene_from_json(content, "metric cache")
-    plan = plan_content(cache)
     rows = {name: row for row, name in enumerate(scene.map.lanes.ids)}
     return CachedScene(
         scene,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from driving_scenes.errors import InputError
 from navsim_score.columns import COLUMNS, EXTENDED_COMFORT, SHORT
+from navsim_score.command.trajectory_file import SAMPLINGS
 from navsim_score.dialects import EPDMS, OFF, Epdms
 from navsim_score.provenance import Provenance
 from navsim_score.scorer import Scores
@@ -20,8 +21,6 @@ from navsim_score.traffic.log_replay import LogReplay
 
 NAMES = {official: short for short, official in SHORT.items() if official in (*COLUMNS, EXTENDED_COMFORT)}
 """Short name by official column."""
-INTERVALS = {8: 0.5, 40: 0.1}
-"""Seconds between poses of a plan of 4 s, by their number."""
 
 
 class BatchSignals(dict[str, Tensor]):
@@ -73,6 +72,7 @@ class NavsimSignals:
     def provenance(self) -> Provenance:
         return self.store.provenance
 
+    @torch.no_grad()  # a score is a constant of training
     def __call__(
         self,
         poses: Tensor,
@@ -99,13 +99,13 @@ class NavsimSignals:
             )
         if 0 in poses.shape:
             raise InputError(f"Expected at least one scene, candidate and pose, but got poses {list(poses.shape)}.")
-        if interval is None and poses.shape[2] not in INTERVALS:
+        if interval is None and poses.shape[2] not in SAMPLINGS:
             raise InputError(
                 f"Expected interval=, the seconds between poses, because only 8 and 40 poses have a default, but got "
                 f"{poses.shape[2]} poses without."
             )
         if interval is None:
-            interval = INTERVALS[poses.shape[2]]
+            interval = SAMPLINGS[poses.shape[2]]
         if previous is not None and len(previous) != len(tokens):
             raise InputError(f"Expected one previous scene per token, but got {len(previous)} of {len(tokens)} tokens.")
         entries = [self.store.entry(token) for token in tokens]

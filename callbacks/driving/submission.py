@@ -50,9 +50,8 @@ class WriteSubmission(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        texts = [answers[0] for answers in outputs["rollouts"].info["text"]]
         scenes = outputs["prompts"].columns["scene"]
-        poses = pl_module.task.answer.trajectories(texts, scenes)[:, EVERY - 1 :: EVERY]
+        poses = pl_module.task.plans(scenes, outputs["rollouts"])[:, 0, EVERY - 1 :: EVERY]
         ends = poses[:, -1:].expand(-1, POSES - poses.shape[1], -1)
         for scene, plan in zip(scenes, torch.cat([poses, ends], 1), strict=True):
             self._plans[scene.name] = (scene.synthetic, plan)

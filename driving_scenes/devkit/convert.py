@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import shapely
 
+from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 
 INTERVAL, FUTURE = 0.5, 8
@@ -74,7 +75,16 @@ def _ego_of(frame: dict[str, Any], time: float) -> dict[str, Any]:
 
 
 def plan_content(cache: Any) -> dict[str, Any]:
-    """The field `overrides`: the expert's plan and the centerline."""
+    """The field `overrides`: the expert's plan and the centerline.
+
+    Raises:
+        InputError: the cache is of NAVSIM 1, whose expert is another one.
+    """
+    if not hasattr(cache, "past_human_trajectory"):
+        raise InputError(
+            "Expected metric caches of NAVSIM 2, but got one without `past_human_trajectory`, as NAVSIM 1 writes them, "
+            "try run_metric_caching.sh of the devkit 2."
+        )
     states = cache.trajectory.get_sampled_trajectory()[:PLAN]
     return {
         "pdm_trajectory": [_pose(state.rear_axle) for state in states],

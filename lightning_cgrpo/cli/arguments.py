@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
+from lightning_cgrpo.core.errors import did_you_mean
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.run.name import run_name
 from lightning_cgrpo.run.place import AUTO, run_of
@@ -11,6 +13,7 @@ from lightning_cgrpo.settings.configuration import (
     DEFAULTS,
     PACKAGED,
     ConfigError,
+    Layer,
     Resolved,
     build,
     file_layer,
@@ -58,10 +61,28 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
         if isinstance(named := get(config, path), dict):
             for name in [name for name, value in named.items() if value is None]:
                 del named[name]
+                known = _names_of(layers, path)
+                if name not in known:
+                    raise ConfigError(
+                        f"Expected null to remove one of {', '.join(known) or 'no names'} from {_short(path)}, but got "
+                        f"'{name}'.{did_you_mean(name, known)}"
+                    )
     check_keys(config, OPTIONS.get(command, ()))
     if declared:
         Objective.declared(objective)  # wrong constraints are told before torch is imported
     return config, flags
+
+
+def _names_of(layers: Sequence[Layer], path: str) -> list[str]:
+    """The names that layers give parts at a path, in their order."""
+    parts = [get(layer.config, spelled) for layer in layers for spelled in (path, _short(path))]
+    named = [part for part in parts if isinstance(part, dict)]
+    return list(dict.fromkeys(name for part in named for name, value in part.items() if value is not None))
+
+
+def _short(path: str) -> str:
+    """A path as on the command line."""
+    return path.replace(".init_args", "")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:

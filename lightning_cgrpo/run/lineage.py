@@ -41,17 +41,20 @@ class Ancestry:
     looks: tuple[Entry, ...] = ()
 
 
-def write_lineage(folder: Path, manifest: Manifest | None, weights: str, policy: str = "") -> None:
+def write_lineage(
+    folder: Path, manifest: Manifest | None, weights: str, policy: str = "", place: Path | None = None
+) -> None:
     """Write the record of an exported model beside its weights, and the export into the project's register.
 
     Args:
         manifest: of the model's run; None if its checkpoint has none.
         weights: fingerprint of the model's files.
         policy: identity of the exported policy, under which looks are registered.
+        place: folder of the checkpoint, whose project may have moved; by default `folder`.
     """
     if manifest is None:
         return
-    register = Register.of(manifest.project, folder)
+    register = Register.of(manifest.project, folder if place is None else place)
     entries = register.entries()
     lineage = with_exports(entries, manifest.lineage, manifest.start.get("weights"))
     content: dict[str, Any] = {

@@ -89,10 +89,10 @@ class Ledger:
     begun: Entry = field(default_factory=dict)
 
     def looks(self) -> list[Entry]:
-        """All looks at the lineage, oldest first; a look that did not end has no ``decision``."""
-        entries = self.register.entries()
+        """All looks at the lineage or at the same policy, oldest first; a look that did not end has no ``decision``."""
+        entries, policy = self.register.entries(), self.about.get("policy")
         names = {*self._lineage(entries)}
-        return [look for look in looks_in(entries) if names & {*look["lineage"]}]
+        return [look for look in looks_in(entries) if names & {*look["lineage"]} or look.get("policy", ...) == policy]
 
     def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
         """The runs that made the policy, also those that exported its starting model."""

@@ -85,8 +85,9 @@ def _continued(first: Path, versions: Sequence[Path]) -> list[Path]:
     resumed_from = {}
     for version in versions:
         kept = configuration_beside(version / CHECKPOINTS / LAST) or {}
-        # Versions lie side by side, so names suffice, wherever the command that resumed ran.
-        resumed_from[version.name] = Path(str(kept.get("ckpt_path"))).parent.parent.name
+        # Versions lie side by side, so names suffice, wherever the command that resumed ran; another run has another.
+        earlier = Path(str(kept.get("ckpt_path"))).parent.parent
+        resumed_from[version.name] = earlier.name if earlier.parent.name == version.parent.name else ""
     family = {first.name}
     while more := {name for name, earlier in resumed_from.items() if earlier in family} - family:
         family |= more
@@ -161,11 +162,6 @@ def _check_exists(checkpoint: str) -> None:
             raise ConfigError(
                 f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside}."
             )
-
-
-def last_checkpoint(config: Config) -> Path:
-    """The newest checkpoint of the runs with this configuration's logger, folder and name; see `newest`."""
-    return _last(Place.of(config))
 
 
 def _last(place: Place) -> Path:

@@ -7,6 +7,7 @@ Interpolations ``${a.b}`` are resolved last, so they follow overrides; what a ru
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -72,7 +73,10 @@ def override(key: str, text: str) -> Layer:
     for part in reversed(key.split(".")):
         nested = {part: nested}
     shown = value.rpartition(".")[2] if is_class(value) else text.rpartition("/")[2].strip("{}[] ")
-    return Layer(nested, f"{key.rpartition('.')[2].removesuffix('_everything')}={shown}", is_override=True)
+    # Of settings of a part, such as two constraints' thresholds, the last word alone would not tell which.
+    words = [word for word in key.split(".") if word != "init_args"]
+    label = ".".join(words[-2:] if len(words) > 2 else words[-1:]).removesuffix("_everything")
+    return Layer(nested, f"{label}={shown}", is_override=True)
 
 
 def stacked(layers: Iterable[Layer]) -> Config:
@@ -309,6 +313,9 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _parse_value(key: str, text: str) -> Any:
+    """The value of a text in YAML; the text itself where YAML would cut it, at a comment or a new line."""
+    if re.search(r"\n|(^|\s)#", text) and not text.startswith(("[", "{", '"', "'")):
+        return text
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

@@ -141,7 +141,10 @@ def _module(name: str) -> _Module | None:
         file = place / "__init__.py" if (place / "__init__.py").is_file() else place.with_suffix(".py")
     if not file.is_file() or file.suffix != ".py":
         return None
-    tree = ast.parse(file.read_bytes())
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:  # which the import tells, with its place
+        return None
     names: dict[str, str] = {}
     for alias, path in _names(name, tree):
         names.setdefault(alias, path)

@@ -165,7 +165,8 @@ def write_submission(
         expected: tokens of the split; by default not compared.
 
     Raises:
-        InputError: tokens are missing or unknown, or poses are no drive in the ego's frame.
+        InputError: tokens are missing or unknown, poses are not finite, or more than half of the drives teleport or
+            turn by degrees, as poses in another frame do. Fewer are written, because they are scored.
     """
     poses = {**first, **second}
     if expected is not None and set(expected) != poses.keys():
@@ -175,13 +176,16 @@ def write_submission(
             f"Expected a trajectory for each of the split's {len(expected):,} tokens, but got none for {len(missing)}, "
             f"as {missing[:3]}, and {len(unknown):,} others, as {unknown[:3]}, try data.test_prompts=null (all scenes)."
         )
+    wanted = "Expected poses [8, 3] or [40, 3] in the ego's frame for token"
+    faults: dict[str, str] = {}
     for token, plan in poses.items():
-        shaped = plan.dim() == 2 and plan.shape[1] == 3 and len(plan) in SAMPLINGS and bool(plan.isfinite().all())
-        wrong = (
-            fault_of(plan, SAMPLINGS[len(plan)]) if shaped else f"Expected finite poses, but got {list(plan.shape)}."
-        )
-        if wrong is not None:
-            raise InputError(f"Expected poses [8, 3] or [40, 3] in the ego's frame for token {token}: {wrong}")
+        if plan.dim() != 2 or plan.shape[1] != 3 or len(plan) not in SAMPLINGS or not plan.isfinite().all():
+            raise InputError(f"{wanted} {token}: Expected finite poses, but got {list(plan.shape)}.")
+        if (fault := fault_of(plan, SAMPLINGS[len(plan)])) is not None:
+            faults[token] = fault
+    if 2 * len(faults) > len(poses):
+        token, fault = next(iter(faults.items()))
+        raise InputError(f"{wanted} {token}: {fault}")
     about = asdict(authors)
     content = {key: about[key] for key in ("team_name", "authors", "email", "institution")}
     content["country / region"] = about["country"]

@@ -179,6 +179,7 @@ def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> T
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # training uses it, too
 def _savitzky_golay(count: int, window: int, order: int, derivative: int, device: torch.device) -> Tensor:
     """``[count, count]`` matrix of the linear filter; a larger window is cut to ``count``."""
     responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)

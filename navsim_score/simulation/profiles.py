@@ -47,6 +47,7 @@ def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
 
 
 @lru_cache
+@torch.inference_mode(False)  # training uses it, too
 def _speed_map(count: int, device: torch.device) -> Tensor:
     """``[M, M]`` map from displacements to speeds; unknowns are the first speed and M - 1 accelerations."""
     distances = DT**2 * torch.ones(count, count, dtype=torch.float64).tril()

@@ -113,6 +113,7 @@ def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
+@torch.inference_mode(False)  # training uses it, too
 def _turns(device: torch.device) -> Tensor:
     """``[10, 5]``: for 1 radian a meter in step j, factors of a, b (heading) and aa, ab, bb (lateral error)."""
     by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)

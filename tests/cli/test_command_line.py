@@ -95,6 +95,9 @@ QUICK = {
     "test -c configs/gsm8k.yaml --ckpt_path=best": "but found none",  # a configuration with a look
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_most=abc": "a number, but got 'abc'",
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_least=0.5": "at_most: 0.01 and at_least: 0.5",
+    "fit -c configs/gridworld.yaml --model.objective.constraints.batery=null": (
+        "null to remove one of lava, battery from model.objective.constraints, but got 'batery'. Did you mean 'bat"
+    ),
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava=0.1": "constraints.lava to be settings (at_most",
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
     **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),

@@ -1,6 +1,7 @@
 """Driving scenes as prompts, demonstrations, and the whole way from images to signals with a tiny model."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,13 +12,12 @@ from driving_scenes.generator import GeneratedScenes
 from driving_scenes.scene_file import write_scene
 from lightning_cgrpo import Constraint, GenerationSampler, Objective, VisionLanguagePolicy
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.prompts.source import PairLoader
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.run.looks import Used
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
-from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations, ScenePrompts
+from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from navsim_score.columns import EXTENDED_COMFORT
 from navsim_score.evaluation import constant_velocity
@@ -83,8 +83,23 @@ def test_follow_ups_and_pairs_of_frames_in_training():
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
         assert [scene.previous for scene in following] == [scene.name for scene in first]
+    with pytest.raises(UserError, match=r"a pair of frames for each of 2 processes, but got 3, try 4"):
+        alone = NavsimDataModule(3, source, SMALL, 8, 4, 4, frame_pairs=True)
+        alone.trainer = SimpleNamespace(world_size=2, lightning_module=None)
+        alone.setup("fit")
     with pytest.raises(InputError, match="frame_pairs"):
         NavsimDataModule(2, SceneFiles("."), SMALL, 4, frame_pairs=True).source("train")
+
+
+def test_evaluations_in_pairs_show_scenes_of_the_whole_split():
+    source = GeneratedScenes(0, 6)
+    whole = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=4, seed=0)
+    every = [scene.name for scene in source.scenes("test")]
+    shown = names(whole.test_dataloader())
+    assert sorted(shown) == sorted([*every, *(f"{name}_next" for name in every)])
+    half = NavsimDataModule(4, source, SMALL, None, 4, 4, frame_pairs=True, eval_prompts=4, seed=0)
+    assert names(half.test_dataloader()) == [every[0], every[3], f"{every[0]}_next", f"{every[3]}_next"]
+    assert len(names(half.val_dataloader())) == 4
 
 
 def test_a_certificate_shows_each_scene_with_its_next_frame():
@@ -148,9 +163,7 @@ def test_a_frame_that_is_the_next_of_one_scene_and_a_scene_itself_is_compared_wi
     monkeypatch.setattr(source, "scenes", lambda split: [first, second])
     monkeypatch.setattr(source, "next_frames", lambda split: [second, third])
     data = NavsimDataModule(4, source, SMALL, None, None, None, frame_pairs=True, eval_prompts=4, seed=0)
-    # One pair: the second prompt is the first scene's next frame.
-    assert names(data.test_dataloader()) == [first.name, second.name]
-    [batch] = PairLoader(data.source("test"), ScenePrompts([second, third], None, SMALL), 2)
+    [batch] = data.test_dataloader()
     assert names([batch]) == [first.name, second.name, second.name, "third"]
     held, back = constant(first), "[5.0,0.0], [2.0,0.0], [9.0,0.0], [0.0,0.0]"
     texts = [[held], [back], [constant(second)], [held]]

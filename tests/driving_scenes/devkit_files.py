@@ -19,7 +19,7 @@ class CachedPlan:
     def trajectory(self) -> "CachedPlan":
         return self
 
-    centerline = trajectory
+    centerline = past_human_trajectory = trajectory
 
     def get_sampled_trajectory(self) -> list[Any]:
         return [SimpleNamespace(rear_axle=SimpleNamespace(x=i / 10, y=0.0, heading=0.0)) for i in range(51)]

@@ -14,6 +14,7 @@ import pytest
 from lightning.pytorch.trainer.states import TrainerFn
 
 from driving_scenes.devkit import NavsimDevkit, indexing
+from driving_scenes.devkit.convert import plan_content
 from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene_file import read_scene, scene_from_json, scene_to_json
@@ -112,6 +113,12 @@ def test_roads_of_the_route_are_in_the_map_however_far(fake: Path, monkeypatch: 
     monkeypatch.setattr(FakeScenario, "get_route_roadblock_ids", lambda _: ["1", "3"])
     with pytest.raises(SceneError, match=r"2021\.a-3: route: Expected a roadblock of the map, but got '3'"):
         source().scenes("train")[0]
+
+
+def test_metric_caches_of_navsim_1_are_refused() -> None:
+    """Their expert would be another reference of progress."""
+    with pytest.raises(InputError, match=r"caches of NAVSIM 2, but got one without `past_human_trajectory`"):
+        plan_content(SimpleNamespace(trajectory=None, centerline=None))
 
 
 def test_metric_caches_hold_the_plan(fake: Path) -> None:
@@ -230,9 +237,9 @@ def test_the_next_frame_is_that_of_the_log(fake: Path, monkeypatch: pytest.Monke
 
     data = NavsimDataModule(4, source(test="sparse"), FORM, None, None, None, frame_pairs=True, eval_prompts=4)
     [batch] = data.test_dataloader()
-    assert [scene.name for scene in batch.columns["scene"]] == ["2021.c-3", "2021.c-4"]
-    signals = DrivingTask().score(batch, answered([[DRIVE]] * 2))
-    assert bool(signals[EXTENDED_COMFORT].applicable.all())
+    assert [scene.name for scene in batch.columns["scene"]] == ["2021.c-3", "2021.c-5", "2021.c-4", "2021.c-5"]
+    applicable = DrivingTask().score(batch, answered([[DRIVE]] * 4))[EXTENDED_COMFORT].applicable
+    assert applicable is not None and applicable.flatten().tolist() == [True, False] * 2
 
     log = fake / "data" / "navsim_logs" / "test" / "2021.c.pkl"
     paused = pickle.loads(log.read_bytes())

@@ -68,3 +68,5 @@ def test_the_example_runs(tmp_path):
     stamp = (tmp_path / "store" / "index.json").stat().st_mtime
     loop.main(tmp_path / "store", pairs=16, updates=1, imitated=1, width=64)
     assert (tmp_path / "store" / "index.json").stat().st_mtime == stamp
+    # A larger one writes it again.
+    loop.main(tmp_path / "store", pairs=20, updates=1, imitated=1, width=64)

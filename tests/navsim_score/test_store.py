@@ -17,8 +17,10 @@ from navsim_score.__main__ import main
 from navsim_score.columns import COLUMNS
 from navsim_score.provenance import scorer_version
 from navsim_score.scorer import Scorer
+from navsim_score.scoring import comfort
 from navsim_score.scoring.comfort import extended_comfort
 from navsim_score.signals import NAMES, NavsimSignals
+from navsim_score.simulation import profiles, tracker
 from navsim_score.store import preparing, store
 from navsim_score.store.joined import joined
 from navsim_score.store.preparing import of_metric_cache, prepared
@@ -147,6 +149,23 @@ def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(pair, tmp_path):
     assert comfort([good, later * 0.3, later], [first, second, second]) == [0, 0, 1]
     # No scene is its own frame before.
     assert all(math.isnan(value) for value in comfort([good, later], [first, second], [first, second]))
+
+
+def test_scores_are_constants_of_a_loop_with_gradients(stored):
+    """Also after a first call in a sanity check, whose tensors no backward pass could use."""
+    poses, names = candidates()[None].requires_grad_(), list(scenes())[:1]
+    tables = comfort._savitzky_golay, profiles._speed_map, tracker._turns
+    for table in tables:
+        table.cache_clear()
+    with torch.inference_mode():
+        expected = NavsimSignals(stored)(poses, names)
+    found = NavsimSignals(stored)(poses, names)
+    assert not any(values.requires_grad for values in found.values())
+    assert torch.equal(found["epdms"], expected["epdms"])
+    with torch.inference_mode():
+        made = [table(*sizes, poses.device) for table, sizes in zip(tables, ((41, 7, 2, 1), (41,), ()), strict=True)]
+    assert not any(table.is_inference() for table in made)
+    (poses * found["epdms"][..., None, None]).sum().backward()
 
 
 def test_the_number_of_poses_tells_their_interval(stored):

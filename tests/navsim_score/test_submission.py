@@ -168,6 +168,18 @@ def test_a_submission_is_whole_and_in_the_egos_frame(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_drive_that_teleports_is_submitted_among_others(tmp_path):
+    """It is scored as it is; only poses in another frame teleport everywhere."""
+    jumping = SLOW.clone()
+    jumping[4, 0] += 300
+    path = tmp_path / "submission.pkl"
+    write_submission(path, AUTHORS, {"one": SLOW, "two": jumping}, {})
+    [found] = read_submission(path)["two"]
+    assert "it teleports" in found.error and torch.equal(found.poses, jumping.float().double())
+    with pytest.raises(InputError, match=r"frame for token two: poses\[4\].*it teleports"):
+        write_submission(path, AUTHORS, {"one": SLOW, "two": jumping, "three": jumping}, {})
+
+
 def test_the_command_scores_submissions_and_tables(folder):
     """As it scores the same plans in its own files, at 2 and at 10 Hz; failed plans count as 0, or are dropped."""
     plans = {"a": SLOW, "b": FAST, "c": TEN_HERTZ}

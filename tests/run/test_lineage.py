@@ -51,6 +51,29 @@ def test_looks_at_an_ancestor_count_in_another_project(exported, tmp_path):
     assert used_prompts(looks, {}).looked == {1.0, 2.0, 7.0}
 
 
+def test_looks_at_the_same_policy_count_whichever_run_made_it(tmp_path):
+    """As a run of one update at a learning rate of 0, made twice."""
+    register = Register(tmp_path)
+    about = {"id": "first1", "lineage": ["first"], "look": 1, "shown": OURS, "update": 1, "policy": "same"}
+    register.append({"event": "began", **about})
+    runs = [Manifest({}, lineage=(name,)) for name in ("first", "second")]
+    counts = [len(Ledger(register, tmp_path, run, {"policy": of}).looks()) for run in runs for of in ("same", "other")]
+    assert counts == [1, 1, 1, 0]
+
+
+def test_an_export_of_a_moved_project_takes_its_looks_along(tmp_path):
+    """The register is searched from the checkpoint, because the project is no longer where its runs say."""
+    moved, model = tmp_path / "moved", tmp_path / "elsewhere" / "model"
+    checkpoints = moved / "runs" / "mine" / "version_0" / "checkpoints"
+    for folder in (checkpoints, model):
+        folder.mkdir(parents=True)
+    began(Register(moved), "ancestor", OURS)
+    manifest = Manifest({}, lineage=("ancestor",), project=str(tmp_path / "before"))
+    write_lineage(model, manifest, "weights", place=checkpoints)
+    assert len(read_lineage(model, "weights").looks) == 1
+    assert [entry["event"] for entry in Register(moved).entries()] == ["began", "export"]
+
+
 @pytest.fixture
 def unwritable(monkeypatch):
     """Makes the register of every project unwritable."""

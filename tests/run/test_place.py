@@ -12,13 +12,17 @@ import lightning_cgrpo
 from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.run.place import last_checkpoint
+from lightning_cgrpo.run.place import Place, _last
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 
 GRID = "-c configs/gridworld.yaml"
 SMALL = [*GRIDWORLD, "--data.test_prompts=4", "--trainer.limit_val_batches=0", "--trainer.max_steps=2"]
 NAMED = [*SMALL, "--trainer.logger.name=mine"]
+
+
+def last_of(config):
+    return _last(Place.of(config))
 
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -34,10 +38,10 @@ def named(arguments):
     [
         (GRID, "gridworld"),
         (f"{GRID} -c configs/ablations/gridworld/scalarized_rewards.yaml", "gridworld,scalarized_rewards"),
-        (f"{GRID} --callbacks.multipliers.controller=PID", "gridworld,controller=PID"),
+        (f"{GRID} --callbacks.multipliers.controller=PID", "gridworld,multipliers.controller=PID"),
         (f"{GRID} --model.estimator=lightning_cgrpo.GDPO --seed_everything=3", "gridworld,estimator=GDPO,seed=3"),
-        (f"{GRID} --model.policy.hidden=[8,8]", "gridworld,hidden=8-8"),
-        ("-c configs/gsm8k.yaml --model.policy.model=models/mine", "gsm8k,model=mine"),
+        (f"{GRID} --model.policy.hidden=[8,8]", "gridworld,policy.hidden=8-8"),
+        ("-c configs/gsm8k.yaml --model.policy.model=models/mine", "gsm8k,policy.model=mine"),
         # What changes no learning is in no name: a run goes on under it.
         (f"{GRID} --trainer.max_steps=9 --threads=2 --data.test_prompts=7 --callbacks.pictures=null", "gridworld"),
         (
@@ -147,7 +151,7 @@ def test_runs_of_one_project_are_told_apart_by_their_names():
     for seed, version in ((0, 0), (1, 1)):
         arguments = f"{GRID} --trainer.logger=WandbLogger --trainer.logger.project=project --seed_everything={seed}"
         config, _ = read_arguments("fit", arguments.split())
-        assert last_checkpoint(config) == Path(f"runs/project/{version}/checkpoints/last.ckpt")
+        assert last_of(config) == Path(f"runs/project/{version}/checkpoints/last.ckpt")
 
 
 def test_a_runs_own_configuration_names_that_run(monkeypatch):
@@ -162,7 +166,7 @@ def test_a_runs_own_configuration_names_that_run(monkeypatch):
     runs = Path("runs").resolve()
 
     def meant(*arguments):
-        return last_checkpoint(read_arguments("certify", arguments)[0]).parent.parent.name
+        return last_of(read_arguments("certify", arguments)[0]).parent.parent.name
 
     assert meant(*GRID.split()) == "version_3"
     Path("elsewhere").mkdir()
@@ -171,11 +175,17 @@ def test_a_runs_own_configuration_names_that_run(monkeypatch):
         # The first run was resumed, and resumed again; the run of version 2 began anew.
         for number, last in ((0, 3), (1, 3), (2, 2), (3, 3)):
             assert meant("-c", f"{runs}/gridworld/version_{number}/config.yaml") == f"version_{last}"
+    # Version 2 resumed from another run, which has a version of the same number.
+    resumed = "runs/other/version_0/checkpoints/last.ckpt"
+    Path(f"{runs}/gridworld/version_2/config.yaml").write_text(yaml.safe_dump({**config, "ckpt_path": resumed}))
+    assert meant("-c", f"{runs}/gridworld/version_0/config.yaml") == "version_3"
+    Path(f"{runs}/gridworld/version_3/config.yaml").write_text(yaml.safe_dump({**config, "ckpt_path": resumed}))
+    assert meant("-c", f"{runs}/gridworld/version_0/config.yaml") == "version_1"
     Path("checkpoints").mkdir()
     Path("checkpoints/last.ckpt").touch()
     Path("config.yaml").write_text(yaml.safe_dump({**config, "trainer": {**config["trainer"], "logger": False}}))
     monkeypatch.chdir("..")
-    assert last_checkpoint(read_arguments("certify", ["-c", "elsewhere/config.yaml"])[0]).parts[0] == "elsewhere"
+    assert last_of(read_arguments("certify", ["-c", "elsewhere/config.yaml"])[0]).parts[0] == "elsewhere"
     version_2 = f"{runs}/gridworld/version_2"
     assert f"is a run's folder, try -c {version_2}/config.yaml" in refused(meant, "-c", version_2)
     # A change of the method is another run, whose name has no checkpoint.

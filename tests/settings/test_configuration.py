@@ -106,6 +106,10 @@ class TestMerge:
         ("'1'", "1"),
         ("a: b", "a: b"),
         ("@x", "@x"),
+        ("Put the answer after ####", "Put the answer after ####"),
+        ("You are brief.\nFormat: one number", "You are brief.\nFormat: one number"),
+        ("#1", "#1"),
+        ("[1, 2] # two", [1, 2]),
     ],
 )
 def test_values_on_the_command_line(text: str, value: Any) -> None:

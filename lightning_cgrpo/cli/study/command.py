@@ -33,10 +33,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"Expected --out to be a folder, but '{out}' is a file.")
     check_distinct(study.runs)
-    results = Results(given.results or study.logs, out)
-    chosen = [run for run in study.runs if given.only in run.name]
+    results = Results(given.results or study.logs, out, study.after)
+    # A whole seed, because seed=1 is also a part of seed=10.
+    chosen = [run for run in study.runs if given.only in (run.name, f"seed={run.seed}") or given.only in run.variant]
     if not chosen:
-        raise UserError(f"Expected --only to be a part of a run's name (see --list), but got '{given.only}'.")
+        raise UserError(
+            f"Expected --only to be the name of a run (see --list), a part of its variant's, or seed=N, but got "
+            f"'{given.only}'."
+        )
     todo = [run for run in chosen if not results.finished(run)]
     if given.list:
         for run in chosen:
@@ -138,7 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("study", metavar="STUDY.yaml", help="base, variants, overrides, seeds, after, at_once")
     parser.add_argument("--list", action="store_true", help="only name the runs and their state")
-    parser.add_argument("--only", metavar="TEXT", default="", help="train runs whose name contains this")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="train runs whose variant's name contains this, or seed=N"
+    )
     parser.add_argument("--report", action="store_true", help="train nothing, report what is finished")
     parser.add_argument(
         "--results", metavar="DIR", type=Path, help="reports of all sittings, with their runs (default: runs/STUDY)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +15,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightning_cgrpo.cli.study.state import changed_inputs, note, progress, record_of, trained, version
-from lightning_cgrpo.cli.study.study import Run, configuration
-from lightning_cgrpo.run.place import last_checkpoint
-from lightning_cgrpo.settings.configuration import ConfigError
+from lightning_cgrpo.cli.study.state import After, last_checkpoint, left, note, progress, trained
+from lightning_cgrpo.cli.study.study import Run
 
 OUTPUT = "output.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -25,7 +24,6 @@ FOLDER = "RUN_FOLDER"
 """Environment variable of the run's folder; ``$RUN_FOLDER`` stands for the folder in `after`."""
 ERROR = "lightning_cgrpo: error: "
 
-After = Sequence[tuple[str, ...]]
 Outcome = tuple[Run, str | None]
 """An ended run, with its error if it failed."""
 
@@ -123,23 +121,23 @@ def execute(run: Run, after: After, children: Children) -> str | None:
 def _execute(run: Run, after: After, children: Children) -> str | None:
     environment = {**ONE_THREAD, FOLDER: str(run.folder)}
     error = None
-    note(run)
     if not trained(run):
-        resume: list[str] = []
-        record = record_of(run)
+        note(run)
         # A run with other prompts or code is trained anew.
-        if version(run) is not None and not (record and changed_inputs(run, record)):
-            with contextlib.suppress(ConfigError):  # The run was interrupted before its first checkpoint.
-                resume = [f"--ckpt_path={last_checkpoint(configuration(run))}"]
+        checkpoint = last_checkpoint(run)
+        resume = [] if checkpoint is None else [f"--ckpt_path={checkpoint}"]
         error = _call(run, children, _command(("fit", *run.arguments, *resume)), environment)
         if error is None and not trained(run):
             done, asked = progress(run)
             error = f"its process ended without an error after {done:,} of {asked or '?'} updates"
-    for words in after:
+    ended = [shlex.join(words) for words in after if words not in left(run, after)]
+    for words in left(run, after):
         if error is None:
             filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
             error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
-    note(run, error=error, done=error is None)
+        if error is None:
+            ended.append(shlex.join(words))
+    note(run, error=error, after=ended)
     return error
 
 

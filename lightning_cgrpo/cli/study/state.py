@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,9 @@ from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY, write_whole
 from lightning_cgrpo.run import runs as reporting
+from lightning_cgrpo.run.checkpoints.files import newest
 from lightning_cgrpo.run.identity import identity_of, key_of
+from lightning_cgrpo.run.place import Place
 from lightning_cgrpo.run.record import RunRecord
 from lightning_cgrpo.run.runs import read_record, saved_run
 from lightning_cgrpo.settings.configuration import get
@@ -22,8 +25,10 @@ from lightning_cgrpo.settings.settings import settings_of
 if TYPE_CHECKING:
     from lightning_cgrpo.datamodules.base import Split
 
+After = Sequence[tuple[str, ...]]
+"""Commands after training, in words."""
 NOTES = "study.json"
-"""In a run's folder: the error that stopped the run, or that all commands after training have ended well."""
+"""In a run's folder: the error that stopped the run, and the commands after training that have ended well."""
 
 
 @cache
@@ -83,6 +88,16 @@ def record_of(run: Run) -> RunRecord | None:
     return record
 
 
+def last_checkpoint(run: Run) -> Path | None:
+    """The newest checkpoint of the run's versions that have trained with today's inputs."""
+    checkpoints = []
+    for folder in Place.of(configuration(run)).checkpoints():
+        record = read_record(folder.parent / SUMMARY)
+        if record is not None and not changed_inputs(run, record):
+            checkpoints.append(folder)
+    return newest(checkpoints)
+
+
 def trained(run: Run) -> bool:
     """True if training is over. An exit status proves nothing: a function of the user may end the process."""
     record = record_of(run)
@@ -137,8 +152,14 @@ def notes(run: Run) -> dict[str, Any]:
 
 
 def note(run: Run, **values: Any) -> None:
-    """Write ``error`` and ``done`` of a run."""
+    """Write ``error`` of a run, and ``after``, its commands after training that have ended well."""
     write_whole(run.folder / NOTES, json.dumps(values) + "\n")
+
+
+def left(run: Run, after: After) -> list[tuple[str, ...]]:
+    """The commands after training that have not ended well."""
+    ended = {*notes(run).get("after", ())}
+    return [words for words in after if shlex.join(words) not in ended]
 
 
 def state(run: Run) -> str:
@@ -160,9 +181,11 @@ class Results:
     Args:
         results: folder with earlier reports' saved runs.
         report: folder of the study's report, possibly elsewhere.
+        after: commands that follow training in a folder.
     """
 
-    def __init__(self, results: Path, report: Path) -> None:
+    def __init__(self, results: Path, report: Path, after: After = ()) -> None:
+        self.after = after
         self.saved: dict[str, RunRecord] = {}
         self.files: dict[str, Path] = {}
         # The report's own runs come first: another report may hold the same variant with an older default of a class.
@@ -179,7 +202,7 @@ class Results:
         return saved is not None and not changed_inputs(run, saved)
 
     def in_folder(self, run: Run) -> bool:
-        return bool(notes(run).get("done")) and trained(run)
+        return trained(run) and not left(run, self.after)
 
     def read(self, run: Run) -> reporting.Run:
         """A finished run's record, series and tests."""

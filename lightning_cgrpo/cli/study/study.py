@@ -11,12 +11,12 @@ from typing import Any
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.core.errors import UserError, did_you_mean
+from lightning_cgrpo.run.name import VERSIONED
 from lightning_cgrpo.settings.configuration import Config, find, get, read, short_class
 
 KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
 AFTER = ("validate", "test", "predict", "export")
 """Commands that can follow training."""
-LOGGERS = ("TensorBoardLogger", "CSVLogger")
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def configuration(run: Run) -> Config:
     variant = f"Variant '{run.variant}': Expected"
     if seed not in (None, run.seed):
         raise UserError(f"{variant} no model.seed, but got {seed}, try removing it: a study sets seeds.")
-    if logger not in LOGGERS:
-        raise UserError(f"{variant} trainer.logger to be a {' or a '.join(LOGGERS)}, but got {logger or 'none'}.")
+    if logger not in VERSIONED:
+        raise UserError(f"{variant} trainer.logger to be a {' or a '.join(VERSIONED)}, but got {logger or 'none'}.")
     return config
 
 

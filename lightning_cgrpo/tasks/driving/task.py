@@ -136,6 +136,10 @@ class DrivingTask(Task):
         """G answers to each of B prompts, as `_read` takes them: texts."""
         return texts(rollouts)
 
+    def plans(self, scenes: Sequence[Scene], rollouts: Rollouts) -> Tensor:
+        """Poses ``[B, G, P, 3]`` of the answers, NaN where malformed."""
+        return self._read(scenes, self.answers(rollouts)).unflatten(0, rollouts.mask.shape[:2])
+
     def _lengths(self, rollouts: Rollouts) -> dict[str, Signal]:
         return length_signals(rollouts, None)
 
@@ -146,9 +150,7 @@ class DrivingTask(Task):
 
     def _read_alone(self, scenes: Sequence[Scene], rollouts: Rollouts) -> dict[str, Signal]:
         """Signals of answers to predicted scenes without a map: scores don't apply."""
-        every, shape = self.answers(rollouts), rollouts.mask.shape[:2]
-        poses = self._read(scenes, every)
-        malformed = poses[:, 0, 0].isnan().view(shape).float().to(rollouts.actions.device)
+        malformed = self.plans(scenes, rollouts)[:, :, 0, 0].isnan().float().to(rollouts.actions.device)
         unknown = Signal(torch.zeros_like(malformed), applicable=torch.zeros_like(malformed, dtype=torch.bool))
         signals = dict.fromkeys(self.signals, unknown)
         return {**signals, "malformed": Signal(malformed), **self._lengths(rollouts)}

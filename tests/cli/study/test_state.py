@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.cli.study.command import report
-from lightning_cgrpo.cli.study.state import Results, check_distinct, digest_now, identity, note, state, weights
+from lightning_cgrpo.cli.study.state import (
+    Results,
+    check_distinct,
+    digest_now,
+    identity,
+    last_checkpoint,
+    note,
+    state,
+    weights,
+)
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
@@ -107,7 +116,7 @@ def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch
 
 def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run, results = make(), Results(tmp_path / "results", tmp_path / "report")
+    run, results = make(), Results(tmp_path / "results", tmp_path / "report", [("test",)])
     assert state(run) == "open"
     run.folder.mkdir(parents=True)
     note(run, error="no memory")
@@ -120,7 +129,7 @@ def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
         state(make(updates=20))
     begin(run, 10, "finished", version=1)
     assert state(run) == "trained, but not tested" and not results.finished(run)
-    note(run, done=True)
+    note(run, after=["export", "test"])
     assert results.finished(run) and not results.finished(make(seed=1))
     with pytest.raises(UserError, match="Expected a log in 'runs/mine/a,seed=0/version_1'"):
         results.read(run)
@@ -151,10 +160,14 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
     inputs = {"code": reads.code, "prompts": {"train": prompts_digest(prompts)}, "files": reads.files}
     about = {"inputs": inputs, "weights": json.loads(identity(run))["weights"]}
     begin(run, 10, "finished", **about)
-    note(run, done=True)
+    note(run, after=["export", "test"])
     save(made(config=configuration(run), **about), folder / "saved/runs/a_seed0.json")
+    checkpoint = run.folder / "version_0/checkpoints/last.ckpt"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
     for name, text in change.items():
         (folder / name).write_text(text)
+    assert last_checkpoint(run) == (checkpoint if finished else None), "a run of other inputs goes not on"
     assert Results(folder / "saved", folder / "report").finished(run) == finished
     assert ("trained with other inputs" in state(run)) != finished
 

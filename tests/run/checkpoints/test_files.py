@@ -14,13 +14,17 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.checkpoints.damage import check_checkpoint, find_damage
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.run.checkpoints.replacement import remove_unfinished, replace_checkpoint
-from lightning_cgrpo.run.place import find_checkpoint, last_checkpoint
+from lightning_cgrpo.run.place import Place, _last, find_checkpoint
 from tests.quiet import CSV, GRIDWORLD
 from tests.refusals import refused
 from tests.run.checkpoints.full_disk_worker import little_room
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
 ARGUMENTS = [*GRIDWORLD, *CSV, "--trainer.max_steps=5"]
+
+
+def last_of(config):
+    return _last(Place.of(config))
 
 
 def test_a_write_that_fails_leaves_the_former_whole_and_nothing_else(tmp_path):
@@ -108,7 +112,7 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
         assert [entry.name for entry in folder.iterdir()] == ["last.ckpt"]
     elif command == "last":
         logger = {"init_args": {"save_dir": str(tmp_path), "name": "runs"}}
-        assert last_checkpoint({"trainer": {"logger": logger}}) == target
+        assert last_of({"trainer": {"logger": logger}}) == target
     else:
         told = find_checkpoint("fit", {"ckpt_path": str(target)})
         assert told == f"Resuming from {target} (--ckpt_path=null starts anew)."
