@@ -35,7 +35,7 @@ LEVEL = 0.05
 VERDICTS = {
     "shown": "every interval agrees with the claim, also after Holm's correction for all tests of the page (5 %)",
     "likely": "every interval agrees, but not after the correction, which three seeds rarely pass",
-    "not shown": "an interval has both signs",
+    "not shown": "an interval agrees with neither the claim nor its opposite",
     "mixed": "one interval agrees, and another has the opposite sign",
     "unlikely": "every interval has the opposite sign, but not after the correction",
     "refuted": "every interval has the opposite sign, also after the correction",

@@ -263,18 +263,18 @@ def driving() -> Section:
 
     return Section(
         "Driving",
-        "Official scores (EPDMS), three seeds. The paper's method ran with the configuration of until November 25,\n"
+        "Official scores (EPDMS), three seeds. The paper's method ran with the configuration used until November 25,\n"
         "2026 ([rows of before](results/navsim/README.md#the-rows-of-before)): thresholds of 0.95, 200 test scenes\n"
         "(`results/navsim/before/scores.json` is commit c77033a's). Constrained GRPO has the softmax dual there;\n"
-        "scalarized rewards and PPO-Lagrangian have the default dual of then. The default ran with today's three\n"
-        "rates and 1,000 scenes. In rows about rates, the first column has today's configuration, with each\n"
+        "PPO-Lagrangian, and both sides of the first row, have the default dual of then. The default ran with today's\n"
+        "three rates and 1,000 scenes. In rows about rates, the first column has today's configuration, with each\n"
         "group's scale and the default dual.",
         "the paper's method: each group's scale, softmax dual",
         "this package's default: pooled scale, DampedAscent",
         [
             Claim(
                 "Under constraints, scalarized advantages score more than scalarized rewards",
-                scores(theirs, f"{before}/cgrpo_scalarized_rewards"),
+                scores(f"{before}/cgrpo_scalarized_advantages", f"{before}/cgrpo_scalarized_rewards"),
                 scores(ours, lagrangian),
             ),
             Claim(
@@ -385,7 +385,7 @@ def word_problems() -> Section:
     return Section(
         "Word problems (the paper: GSM8K)",
         "Correctness of the answers to 1,000 test problems. The softmax dual has the floor that it needs here.\n"
-        "PPO-Lagrangian and Constrained GRPO beside it had the default dual of until November 25, 2026.",
+        "PPO-Lagrangian and Constrained GRPO beside it had the default dual used until November 25, 2026.",
         "the paper's method: each group's scale, softmax dual",
         "this package's default: pooled scale, DampedAscent",
         [

@@ -173,7 +173,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/duals.json for all problems)")
+    parser.add_argument("--report", action="store_true", help="print the table of the committed results, run nothing")
     options = parser.parse_args(argv)
+    if options.report:
+        print(table(json.loads(RESULTS.read_text()), options.controllers))
+        return
     chosen = [names[number - 1] for number in options.problems]
     runs = list(product(chosen, options.controllers, range(options.seeds)))
     with ProcessPoolExecutor(options.processes, get_context("fork")) as pool:
