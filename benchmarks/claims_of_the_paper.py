@@ -153,7 +153,7 @@ def gridworld() -> Section:
                 (one("(0.01, 0.01)", *ours, "reward/mean"),),
             ),
             Claim(
-                "They have a higher lava rate, up to its threshold, where scalarized rewards leave it unused",
+                "They have a higher lava rate, up to its threshold; scalarized rewards stay below",
                 tuple(one(name, *pair, "rate/lava") for name, pair in pairs.items()),
                 (
                     one("(0.01, 0.01)", *ours, "rate/lava"),

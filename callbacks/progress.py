@@ -91,13 +91,11 @@ class ObjectiveProgressBar(RichProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
         total = self.total_train_batches
         every = self.every_n_updates or (max(int(total) // TABLES, FEWEST) if total < float("inf") else 100)
-        due = trainer.global_step % every == 0
-        if trainer.is_global_zero and due:
+        due = trainer.is_global_zero and trainer.global_step % every == 0
+        if due or self._silent:
             self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
-            if pl_module.latest_metrics:
-                print_table(progress_table(pl_module))
-        elif self._silent:
-            self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
+        if due and pl_module.latest_metrics:
+            print_table(progress_table(pl_module))
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         super().on_validation_batch_end(trainer, *args)

@@ -41,6 +41,8 @@ def run_name(layers: Sequence[Layer]) -> Layer:
         elif number > 1 and after != before:
             labels.append(layer.label)
         before = after
+    else:
+        labels += _seed_elsewhere(stacked(layers))
     first = layers[1].label if len(layers) > 1 else "run"
     logger = get(stacked(layers), "trainer.logger")
     named: Any
@@ -49,6 +51,16 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     else:
         named = _with_name(logger, first, labels)
     return Layer({"trainer": {"logger": named}}, "")
+
+
+def _seed_elsewhere(config: Config) -> list[str]:
+    """The label of a seed that is read elsewhere, as by ``${oc.env:SEED}``."""
+    seed = config.get("seed_everything")
+    if not isinstance(seed, str) or "${" not in seed:
+        return []
+    from omegaconf import OmegaConf
+
+    return [f"seed={OmegaConf.select(OmegaConf.create(config), 'seed_everything')}"]
 
 
 def loggers(config: Config) -> list[Config]:

@@ -124,6 +124,16 @@ def test_without_a_rank_the_default_is_the_newest_and_without_a_run_the_start(ca
     assert "ranks no checkpoints, try --ckpt_path=last" in refused(main, ["test", *NAMED, "--ckpt_path=best"])
 
 
+def test_a_seed_of_the_environment_is_in_the_name(monkeypatch):
+    """So that the runs of an array of jobs are apart."""
+    names = []
+    for seed in "23":
+        monkeypatch.setenv("SEED", seed)
+        config, _ = read_arguments("fit", [*GRID.split(), "--seed_everything=${oc.env:SEED}"])
+        names.append(config["trainer"]["logger"]["init_args"]["name"])
+    assert [name.rpartition(",")[2] for name in names] == ["seed=2", "seed=3"]
+
+
 def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):
     """The same command, again and again, as a cluster repeats it."""
     said = []
