@@ -61,7 +61,7 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
         if isinstance(named := get(config, path), dict):
             for name in [name for name, value in named.items() if value is None]:
                 del named[name]
-                known = _names_of(layers, path)
+                known = _names_of([layer for layer in layers if not layer.is_override], path)
                 if name not in known:
                     raise ConfigError(
                         f"Expected null to remove one of {', '.join(known) or 'no names'} from {_short(path)}, but got "
@@ -74,10 +74,9 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
 
 
 def _names_of(layers: Sequence[Layer], path: str) -> list[str]:
-    """The names that layers give parts at a path, in their order."""
+    """The names at a path in some layers, in their order, also of parts that one of them removes."""
     parts = [get(layer.config, spelled) for layer in layers for spelled in (path, _short(path))]
-    named = [part for part in parts if isinstance(part, dict)]
-    return list(dict.fromkeys(name for part in named for name, value in part.items() if value is not None))
+    return list(dict.fromkeys(name for part in parts if isinstance(part, dict) for name in part))
 
 
 def _short(path: str) -> str:
