@@ -197,8 +197,8 @@ def test_the_readme_and_the_tour(folder):
             said[command] = run([name, *arguments])
     runs = {path.name for path in Path("runs").iterdir()}
     assert runs >= {
-        "gridworld", "gridworld,scalarized_rewards", "gridworld,multipliers.controller=PID", "navsim", "navsim,grpo_epdms",
-        "navsim_sft", "gsm8k", "gsm8k,fixed_weights", "gsm8k_real", "gsm8k_sft",
+        "gridworld", "gridworld,scalarized_rewards", "gridworld,multipliers.controller=PID", "navsim",
+        "navsim,grpo_epdms", "navsim_sft", "gsm8k", "gsm8k,fixed_weights", "gsm8k_real", "gsm8k_sft",
     }  # fmt: skip
     for task in ("gridworld", "navsim", "gsm8k"):
         newest = asked.count(f"fit -c configs/{task}.yaml") - 1
