@@ -249,10 +249,10 @@ def driving() -> Section:
     theirs, ours = "navsim/duals/softmax_adam", f"{main}/cgrpo_pooled_scale"
     lagrangian = f"{methods}/cgrpo_scalarized_rewards"
     scales = NotRun(
-        "claims_navsim.yaml: fixed weights with each group's scale, three seeds", f"{DRIVING} --only group_scale", 44
+        "claims_navsim.yaml: equal weights with each group's scale, three seeds", f"{DRIVING} --only equal_weights", 40
     )
     ppo = NotRun(
-        "claims_navsim.yaml: PPO with EPDMS in today's driving, three seeds", f"{DRIVING} --only ppo_epdms", 30
+        "claims_navsim.yaml: PPO with EPDMS in today's driving, three seeds", f"{DRIVING} --only ppo_epdms", 60
     )
 
     def scores(method: str, other: str, expected: Literal["more", "less", "same"] = "more") -> Cell:

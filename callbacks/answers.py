@@ -38,7 +38,9 @@ def answer_records(
         by_answer["advantage"] = _per_answer(advantages, mask).tolist()
     signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
     extra = {n.removeprefix(EXTRA): values for n, values in rollouts.info.items() if n.startswith(EXTRA)}
-    texts, poses, actions = rollouts.info.get("text"), rollouts.info.get("poses"), rollouts.actions
+    texts = rollouts.info.get("text")
+    poses = rollouts.info.get("poses")
+    actions = rollouts.actions
     if isinstance(policy, NetworkPolicy):
         actions = rollouts.info.get("action", policy.distribution.applied(actions))
     for row, index in enumerate(outputs["prompts"].index.tolist()[:prompts]):

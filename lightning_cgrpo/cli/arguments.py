@@ -12,6 +12,7 @@ from lightning_cgrpo.run.place import AUTO, run_of
 from lightning_cgrpo.settings.configuration import (
     DEFAULTS,
     PACKAGED,
+    Config,
     ConfigError,
     Layer,
     Resolved,
@@ -58,30 +59,34 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
     objective = get(config, "model.init_args.objective")
     declared = isinstance(objective, dict) and "class_path" not in objective
     for path in NAMED:
-        if isinstance(named := get(config, path), dict):
-            for name in [name for name, value in named.items() if value is None]:
-                del named[name]
-                known = _names_of([layer for layer in layers if not layer.is_override], path)
-                if name not in known:
-                    raise ConfigError(
-                        f"Expected null to remove one of {', '.join(known) or 'no names'} from {_short(path)}, but got "
-                        f"'{name}'.{did_you_mean(name, known)}"
-                    )
+        _remove_nulls(config, path, layers)
     check_keys(config, OPTIONS.get(command, ()))
     if declared:
         Objective.declared(objective)  # wrong constraints are told before torch is imported
     return config, flags
 
 
-def _names_of(layers: Sequence[Layer], path: str) -> list[str]:
-    """The names at a path in some layers, in their order, also of parts that one of them removes."""
-    parts = [get(layer.config, spelled) for layer in layers for spelled in (path, _short(path))]
-    return list(dict.fromkeys(name for part in parts if isinstance(part, dict) for name in part))
+def _remove_nulls(config: Config, path: str, layers: Sequence[Layer]) -> None:
+    """Take the named parts at a path that are null out of the configuration.
 
-
-def _short(path: str) -> str:
-    """A path as on the command line."""
-    return path.replace(".init_args", "")
+    Raises:
+        ConfigError: no file has a part of this name.
+    """
+    named = get(config, path)
+    if not isinstance(named, dict):
+        return
+    known: dict[str, None] = {}  # in the files' order, also of parts that a file removes
+    for layer in layers:
+        if not layer.is_override:
+            known |= dict.fromkeys(get(layer.config, path) or ())
+    for name in [name for name, value in named.items() if value is None]:
+        del named[name]
+        if name not in known:
+            place = path.replace(".init_args", "")  # as on the command line
+            raise ConfigError(
+                f"Expected null to remove one of {', '.join(known) or 'no names'} from {place}, but got '{name}'."
+                f"{did_you_mean(name, known)}"
+            )
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:

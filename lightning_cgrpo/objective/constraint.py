@@ -147,17 +147,16 @@ class Constraint:
         from lightning_cgrpo.core.rollout import Signal, over_steps
 
         value, every = signal.value, None
-        if value.dim() == 3 and signal.of_whole_answers:  # which a critic gets by step
-            value = over_steps(value)
-        elif value.dim() == 3:
-            if signal.opportunities is None:
+        if value.dim() == 3:
+            opportunities = signal.opportunities
+            if opportunities is None and not signal.of_whole_answers:
                 raise ObjectiveError(
                     "Expected a signal that is a number by step to have opportunities, but it has none, try "
                     "Signal(value, opportunities=...)."
                 )
-            if signal.opportunities.dim() == 3:
-                every = signal.opportunities
-            else:
+            if opportunities is not None and opportunities.dim() == 3:
+                every = opportunities
+            else:  # a number of answers, which a critic gets by step
                 value = over_steps(value)
         if self.violated_above is not None:
             violated = value > _edge(self.violated_above)

@@ -90,9 +90,13 @@ class Ledger:
 
     def looks(self) -> list[Entry]:
         """All looks at the lineage or at the same policy, oldest first; a look that did not end has no ``decision``."""
-        entries, policy = self.register.entries(), self.about.get("policy")
+        entries = self.register.entries()
         names = {*self._lineage(entries)}
-        return [look for look in looks_in(entries) if names & {*look["lineage"]} or look.get("policy", ...) == policy]
+        return [look for look in looks_in(entries) if names & {*look["lineage"]} or self._is_of_this_policy(look)]
+
+    def _is_of_this_policy(self, look: Entry) -> bool:
+        policy = self.about.get("policy")
+        return policy is not None and look.get("policy") == policy
 
     def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
         """The runs that made the policy, also those that exported its starting model."""

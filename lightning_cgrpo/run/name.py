@@ -41,8 +41,8 @@ def run_name(layers: Sequence[Layer]) -> Layer:
         elif number > 1 and after != before:
             labels.append(layer.label)
         before = after
-    else:
-        labels += _seed_elsewhere(stacked(layers))
+    if not any(layer.is_override and _names_a_logger(layer.config) for layer in layers):
+        labels = _with_seed(labels, stacked(layers))
     first = layers[1].label if len(layers) > 1 else "run"
     logger = get(stacked(layers), "trainer.logger")
     named: Any
@@ -53,14 +53,15 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     return Layer({"trainer": {"logger": named}}, "")
 
 
-def _seed_elsewhere(config: Config) -> list[str]:
-    """The label of a seed that is read elsewhere, as by ``${oc.env:SEED}``."""
+def _with_seed(labels: list[str], config: Config) -> list[str]:
+    """The labels, with the number of a seed that is read elsewhere, as by ``${oc.env:SEED}``."""
     seed = config.get("seed_everything")
     if not isinstance(seed, str) or "${" not in seed:
-        return []
+        return labels
     from omegaconf import OmegaConf
 
-    return [f"seed={OmegaConf.select(OmegaConf.create(config), 'seed_everything')}"]
+    read = OmegaConf.select(OmegaConf.create(config), "seed_everything")
+    return [*(label for label in labels if not label.startswith("seed=${")), f"seed={read}"]
 
 
 def loggers(config: Config) -> list[Config]:

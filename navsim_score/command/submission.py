@@ -156,7 +156,7 @@ def write_submission(
     first: Mapping[str, Tensor],
     second: Mapping[str, Tensor],
     expected: Collection[str] | None = None,
-) -> None:
+) -> dict[str, str]:
     """Write a submission that the devkit's `run_pdm_score_from_submission` and its leaderboards read.
 
     Args:
@@ -164,9 +164,12 @@ def write_submission(
         second: of the second stage's synthetic scenes.
         expected: tokens of the split; by default not compared.
 
+    Returns:
+        Faults of the drives that teleport or turn by degrees, by token. They are written, because they are scored.
+
     Raises:
-        InputError: tokens are missing or unknown, poses are not finite, or more than half of the drives teleport or
-            turn by degrees, as poses in another frame do. Fewer are written, because they are scored.
+        InputError: tokens are missing or unknown, poses are not finite, or more than half of the drives have a fault,
+            as poses in another frame do.
     """
     poses = {**first, **second}
     if expected is not None and set(expected) != poses.keys():
@@ -196,6 +199,7 @@ def write_submission(
         # Arrays of numpy 2 name modules that the devkit's numpy 1 doesn't have.
         writer.dispatch_table = {np.ndarray: lambda array: (np.array, (array.tolist(), array.dtype.str))}
         writer.dump(content)
+    return faults
 
 
 def _trajectory(plan: Tensor) -> Trajectory:

@@ -173,7 +173,8 @@ def test_a_drive_that_teleports_is_submitted_among_others(tmp_path):
     jumping = SLOW.clone()
     jumping[4, 0] += 300
     path = tmp_path / "submission.pkl"
-    write_submission(path, AUTHORS, {"one": SLOW, "two": jumping}, {})
+    assert write_submission(path, AUTHORS, {"one": SLOW}, {}) == {}
+    assert "it teleports" in write_submission(path, AUTHORS, {"one": SLOW, "two": jumping}, {})["two"]
     [found] = read_submission(path)["two"]
     assert "it teleports" in found.error and torch.equal(found.poses, jumping.float().double())
     with pytest.raises(InputError, match=r"frame for token two: poses\[4\].*it teleports"):

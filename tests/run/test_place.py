@@ -131,7 +131,7 @@ def test_a_seed_of_the_environment_is_in_the_name(monkeypatch):
         monkeypatch.setenv("SEED", seed)
         config, _ = read_arguments("fit", [*GRID.split(), "--seed_everything=${oc.env:SEED}"])
         names.append(config["trainer"]["logger"]["init_args"]["name"])
-    assert [name.rpartition(",")[2] for name in names] == ["seed=2", "seed=3"]
+    assert names == ["gridworld,seed=2", "gridworld,seed=3"]
 
 
 def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightning_cgrpo.cli.study.state import After, last_checkpoint, left, note, progress, trained
+from lightning_cgrpo.cli.study.state import After, commands_left, last_checkpoint, note, progress, trained
 from lightning_cgrpo.cli.study.study import Run
 
 OUTPUT = "output.txt"
@@ -130,15 +130,26 @@ def _execute(run: Run, after: After, children: Children) -> str | None:
         if error is None and not trained(run):
             done, asked = progress(run)
             error = f"its process ended without an error after {done:,} of {asked or '?'} updates"
-    ended = [shlex.join(words) for words in after if words not in left(run, after)]
-    for words in left(run, after):
-        if error is None:
-            filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
-            error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
+    if error is not None:
+        note(run, error=error)
+        return error
+    return _follow(run, after, children, environment)
+
+
+def _follow(run: Run, after: After, children: Children, environment: Mapping[str, str]) -> str | None:
+    """Run the commands after training that have not ended well; each is noted, so that no restart repeats it."""
+    remaining = commands_left(run, after)
+    ended = [shlex.join(words) for words in after if words not in remaining]
+    note(run, after=ended)
+    for words in remaining:
+        filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
+        error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
         if error is None:
             ended.append(shlex.join(words))
-    note(run, error=error, after=ended)
-    return error
+        note(run, error=error, after=ended)
+        if error is not None:
+            return error
+    return None
 
 
 def _command(words: Sequence[str]) -> list[str]:

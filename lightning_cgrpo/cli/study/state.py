@@ -156,7 +156,7 @@ def note(run: Run, **values: Any) -> None:
     write_whole(run.folder / NOTES, json.dumps(values) + "\n")
 
 
-def left(run: Run, after: After) -> list[tuple[str, ...]]:
+def commands_left(run: Run, after: After) -> list[tuple[str, ...]]:
     """The commands after training that have not ended well."""
     ended = {*notes(run).get("after", ())}
     return [words for words in after if shlex.join(words) not in ended]
@@ -202,7 +202,7 @@ class Results:
         return saved is not None and not changed_inputs(run, saved)
 
     def in_folder(self, run: Run) -> bool:
-        return trained(run) and not left(run, self.after)
+        return trained(run) and not commands_left(run, self.after)
 
     def read(self, run: Run) -> reporting.Run:
         """A finished run's record, series and tests."""

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from lightning_cgrpo.cli.study import execution
 from lightning_cgrpo.cli.study.execution import Children, execute, here
-from lightning_cgrpo.cli.study.state import identity, left, notes, record_of, state
+from lightning_cgrpo.cli.study.state import commands_left, identity, notes, record_of, state
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.output import SUMMARY
 from tests.cli.report.conftest import summary
@@ -67,7 +67,7 @@ def test_a_run_trains_and_what_comes_after_runs_in_its_configuration():
     told = [line for line in output(run).splitlines() if line.startswith("words")]
     assert "'fit', '-c', 'configs/gridworld.yaml'" in told[0] and "'--seed_everything=0'" in told[0]
     assert "'test', '-c'" in told[1] and told[1].endswith(f"'--callbacks.table.path={run.folder}/x']")
-    assert not left(run, after) and len(left(run, [*after, ("export",)])) == 1
+    assert not commands_left(run, after) and len(commands_left(run, [*after, ("export",)])) == 1
 
 
 def test_failures_are_named_by_the_last_line_of_their_error_and_the_rest_is_finished():
@@ -89,13 +89,13 @@ def test_a_failure_after_training_is_no_reason_to_train_again():
     assert execute(run, [("export",)], Children()) == "no room"
     assert state(run) == "trained, but failed afterwards: no room"
     assert execute(run, [("test",)], Children()) is None
-    assert output(run).count("'fit'") == 1 and notes(run)["error"] is None
+    assert output(run).count("'fit'") == 1 and notes(run).get("error") is None
 
 
 def test_what_has_ended_well_after_training_is_not_run_again():
     run, after = make("good"), [("test",), ("export",)]
     assert execute(run, after, Children()) == "no room"
-    assert execute(run, after, Children()) == "no room" and left(run, after) == [("export",)]
+    assert execute(run, after, Children()) == "no room" and commands_left(run, after) == [("export",)]
     assert output(run).count("'test'") == 1 and output(run).count("'export'") == 2
 
 
