@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class WriteSubmission(Callback):
             for stage in (False, True)
         )
         scenes = trainer.datamodule.scenes.scenes("test")  # type: ignore[attr-defined]
-        keys = getattr(scenes, "keys", ())
+        keys: Sequence[Any] = getattr(scenes, "keys", [])
         # Generated scenes, which may have no end, have numbers, and no tokens that a leaderboard expects.
         tokens = list(keys) if len(keys) and isinstance(keys[0], str) else None
         path = self.path or run_folder(trainer) / "submission.pkl"
