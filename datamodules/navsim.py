@@ -102,8 +102,8 @@ class NavsimDataModule(GeneratedDataModule):
         processes = 1 if self.trainer is None else self.trainer.world_size
         if stage == "fit" and self.frame_pairs and self.prompts_per_update < 2 * processes:
             raise UserError(
-                f"Expected data.prompts_per_update to have a pair of frames for each of {processes} processes, but got "
-                f"{self.prompts_per_update}, try {2 * processes}."
+                f"Expected data.prompts_per_update to be at least {2 * processes}, a pair of frames for each process, "
+                f"but got {self.prompts_per_update}."
             )
         task = None if self.trainer is None else getattr(self.trainer.lightning_module, "task", None)
         if isinstance(task, DrivingTask) and task.answer != self.form.answer:

@@ -83,7 +83,7 @@ def test_follow_ups_and_pairs_of_frames_in_training():
     for batch in (*paired.train_dataloader(), *paired.val_dataloader(), *paired.test_dataloader()):
         first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
         assert [scene.previous for scene in following] == [scene.name for scene in first]
-    with pytest.raises(UserError, match=r"a pair of frames for each of 2 processes, but got 3, try 4"):
+    with pytest.raises(UserError, match=r"at least 4, a pair of frames for each process, but got 3"):
         alone = NavsimDataModule(3, source, SMALL, 8, 4, 4, frame_pairs=True)
         alone.trainer = SimpleNamespace(world_size=2, lightning_module=None)
         alone.setup("fit")
