@@ -29,7 +29,13 @@ RESULTS = ROOT / "docs/results"
 PAGE = ROOT / "docs/claims.md"
 MARKS = "<!-- python -m benchmarks.claims --write -->", "<!-- end -->"
 SEEDS = range(10)
-SAME = {"gridworld/paper/scalarized_advantages_lava_0.01_battery_0.01": "gridworld/controllers/softmax_adam"}
+SAME = {
+    "gridworld/paper/scalarized_advantages_lava_0.01_battery_0.01": "gridworld/controllers/softmax_adam",
+    **{
+        f"gsm8k/claims/scalarized_{components}_softmax_adam": f"gsm8k/paper/scalarized_{components}_softmax_adam"
+        for components in ("advantages", "rewards")
+    },
+}
 """Methods whose other seeds are another study's, of equal settings."""
 LEVEL = 0.05
 VERDICTS = {

@@ -103,10 +103,6 @@ def one(
     return Comparison(measure, (method,), (other,), key, expected, margin)
 
 
-STUDY = "python -m lightning_cgrpo study configs/studies"
-GRIDWORLD, SWEEP = f"{STUDY}/claims_gridworld.yaml", f"{STUDY}/gridworld_sweep.yaml"
-DRIVING, WORDS = f"{STUDY}/claims_navsim.yaml", f"{STUDY}/claims_gsm8k.yaml"
-
 # --- the gridworld
 
 THRESHOLDS = {
@@ -126,15 +122,7 @@ def gridworld() -> Section:
     }
     advantages, rewards = pairs["(0.01, 0.01)"]
     ours = "gridworld/claims/scalarized_advantages", "gridworld/claims/scalarized_rewards"
-    battery = NotRun(
-        "claims_gridworld.yaml with `--model.objective.constraints.battery.at_most=0.1` in `overrides`", GRIDWORLD, 45
-    )
-    sweep = NotRun("gridworld_sweep.yaml with `--model.estimator.scale=pooled` in `overrides`", SWEEP, 190)
-    infeasible = NotRun(
-        "claims_gsm8k.yaml: a threshold that no policy here reaches, eight seeds", f"{WORDS} --only infeasible", 40
-    )
-    every = [_swept(*pair) for pair in product((*WEIGHTS, "0.7", "1"), ("0", "0.1"))]
-    swept = tuple(pair[0] for pair in every), tuple(pair[1] for pair in every)
+    ours_battery = tuple(f"{method}_battery_0.1" for method in ours)
     noise, swaps = "noise of lava's effective weight", "share of updates in which lava outweighs goal"
     vanishing = (
         one("reward's multiplier minus 0.95", rewards, 0.95, "multiplier/reward"),
@@ -163,7 +151,7 @@ def gridworld() -> Section:
             Claim(
                 "A threshold of 0.1 of battery is used",
                 (one("battery rate", *pairs["(0.01, 0.1)"], "rate/battery"),),
-                (battery,),
+                (one("battery rate", *ours_battery, "rate/battery"),),
             ),
             Claim(
                 "Training is more stable",
@@ -176,59 +164,67 @@ def gridworld() -> Section:
                 (one(f"{noise}, rewards minus advantages", rewards, advantages, noise),),
             ),
             Claim("Under scalarized rewards, the order of goal and lava swaps", (one(swaps, rewards, 0.0, swaps),)),
-            Claim(
-                "Fixed weights: scalarized rewards suppress lava at every weight",
-                tuple(one(f"lava rate at {weight}", *_swept(weight), "test/rate/lava") for weight in WEIGHTS),
-                (sweep,),
-            ),
-            Claim(
-                "Fixed weights: more goals with scalarized advantages, over all weights",
-                (Comparison("goals, mean over 16 pairs of weights", *swept, "test/reward/mean"),),
-                (sweep,),
-            ),
-            Claim("… with smaller error bars", (Spread("goals", *swept, "test/reward/mean"),), (sweep,)),
-            Claim(
-                "… at each weight up to 0.5",
-                tuple(one(f"goals at {weight}", *_swept(weight), "test/reward/mean") for weight in WEIGHTS),
-                (sweep,),
-            ),
-            Claim(
-                "Fixed weights: a battery weight of 0.1, instead of 0, relaxes lava under scalarized advantages",
-                tuple(
-                    one(f"lava rate at {weight}", _swept(weight, "0.1")[0], _swept(weight)[0], "test/rate/lava")
-                    for weight in WEIGHTS
-                ),
-                (sweep,),
-            ),
-            Claim(
-                "… and leaves lava as it is under scalarized rewards",
-                (
-                    Comparison(
-                        "lava rate, mean over weights",
-                        tuple(_swept(weight, "0.1")[1] for weight in WEIGHTS),
-                        tuple(_swept(weight)[1] for weight in WEIGHTS),
-                        "test/rate/lava",
-                        "same",
-                        0.002,
-                    ),
-                ),
-                (sweep,),
-            ),
-            Claim(
-                "Infeasible thresholds: the softmax dual gives one constraint all the weight (a limitation)",
-                (infeasible,),
-                (infeasible,),
-            ),
+            *fixed_weights(),
         ],
     )
 
 
-def _swept(weight: str, battery: str = "0") -> tuple[str, str]:
-    """Scalarized advantages and rewards at fixed weights."""
-    advantages, rewards = (
-        f"gridworld/sweep/scalarized_{of}_lava_{weight}_battery_{battery}" for of in ("advantages", "rewards")
+def fixed_weights() -> Iterator[Claim]:
+    """Claims about fixed weights of lava and battery, for advantages of either scale ("advantages", "pooled")."""
+
+    def at_each_weight(measure: str, scale: str, key: str) -> Cell:
+        return tuple(
+            one(f"{measure} at {weight}", swept(scale, weight), swept("rewards", weight), key) for weight in WEIGHTS
+        )
+
+    def at_all_weights(method: str) -> tuple[str, ...]:
+        pairs = product((*WEIGHTS, "0.7", "1"), ("0", "0.1"))
+        return tuple(swept(method, lava, battery) for lava, battery in pairs)
+
+    def with_battery(scale: str) -> Cell:
+        return tuple(
+            one(f"lava rate at {weight}", swept(scale, weight, "0.1"), swept(scale, weight), "test/rate/lava")
+            for weight in WEIGHTS
+        )
+
+    def goals(scale: str) -> Cell:
+        measure = "goals, mean over 16 pairs of weights"
+        return (Comparison(measure, at_all_weights(scale), at_all_weights("rewards"), "test/reward/mean"),)
+
+    def goals_spread(scale: str) -> Cell:
+        return (Spread("goals", at_all_weights(scale), at_all_weights("rewards"), "test/reward/mean"),)
+
+    yield Claim(
+        "Fixed weights: scalarized rewards suppress lava at every weight",
+        at_each_weight("lava rate", "advantages", "test/rate/lava"),
+        at_each_weight("lava rate", "pooled", "test/rate/lava"),
     )
-    return advantages, rewards
+    yield Claim(
+        "Fixed weights: more goals with scalarized advantages, over all weights", goals("advantages"), goals("pooled")
+    )
+    yield Claim("… with smaller error bars", goals_spread("advantages"), goals_spread("pooled"))
+    yield Claim(
+        "… at each weight up to 0.5",
+        at_each_weight("goals", "advantages", "test/reward/mean"),
+        at_each_weight("goals", "pooled", "test/reward/mean"),
+    )
+    yield Claim(
+        "Fixed weights: a battery weight of 0.1, instead of 0, relaxes lava under scalarized advantages",
+        with_battery("advantages"),
+        with_battery("pooled"),
+    )
+    battery = tuple(swept("rewards", weight, "0.1") for weight in WEIGHTS)
+    none = tuple(swept("rewards", weight) for weight in WEIGHTS)
+    yield Claim(
+        "… and leaves lava as it is under scalarized rewards",
+        (Comparison("lava rate, mean over weights", battery, none, "test/rate/lava", "same", 0.002),),
+    )
+
+
+def swept(method: str, lava: str, battery: str = "0") -> str:
+    """Runs at fixed weights: scalarized "advantages" or "rewards" with each group's scale, or "pooled" advantages."""
+    folder = "gridworld/weights/pooled" if method == "pooled" else f"gridworld/sweep/scalarized_{method}"
+    return f"{folder}_lava_{lava}_battery_{battery}"
 
 
 # --- driving
@@ -248,12 +244,7 @@ def driving() -> Section:
     before, methods, main = "navsim/before", "navsim/methods", "navsim/main"
     theirs, ours = "navsim/duals/softmax_adam", f"{main}/cgrpo_pooled_scale"
     lagrangian = f"{methods}/cgrpo_scalarized_rewards"
-    scales = NotRun(
-        "claims_navsim.yaml: equal weights with each group's scale, three seeds", f"{DRIVING} --only equal_weights", 40
-    )
-    ppo = NotRun(
-        "claims_navsim.yaml: PPO with EPDMS in today's driving, three seeds", f"{DRIVING} --only ppo_epdms", 60
-    )
+    equal, ppo = "navsim/claims/equal_weights_group_scale", "navsim/claims/ppo_epdms"
 
     def scores(method: str, other: str, expected: Literal["more", "less", "same"] = "more") -> Cell:
         return tuple(one(words, method, other, f"{stage}/EPDMS", expected) for words, stage in STAGES.items())
@@ -309,7 +300,11 @@ def driving() -> Section:
                 gains(f"{before}/grpo_epdms", START_BEFORE, "less"),
                 gains(f"{methods}/grpo_epdms", START, "less"),
             ),
-            Claim("EPDMS as PPO's reward does harm", gains("navsim/critics/ppo_epdms", START_BEFORE, "less"), (ppo,)),
+            Claim(
+                "EPDMS as PPO's reward does harm",
+                gains("navsim/critics/ppo_epdms", START_BEFORE, "less"),
+                gains(ppo, START, "less"),
+            ),
             Claim(
                 "Constrained GRPO is comparable with PPO-Lagrangian (± 0.02)",
                 scores(theirs, "navsim/critics/ppo_lagrangian", "same"),
@@ -338,7 +333,7 @@ def driving() -> Section:
             ),
             Claim(
                 "… where equal weights on advantages miss NC",
-                (scales,),
+                (one("NC minus 0.92", equal, 0.92, "test/rate/NC", "less"),),
                 (one("NC minus 0.92", f"{methods}/equal_weights", 0.92, "test/rate/NC", "less"),),
             ),
             Claim(
@@ -362,9 +357,9 @@ def driving() -> Section:
 
 
 def word_problems() -> Section:
-    paper, critics, estimators = "gsm8k/paper", "gsm8k/critics", "gsm8k/estimators"
-    theirs, ours = f"{paper}/scalarized_advantages_softmax_adam", f"{paper}/scalarized_advantages"
-    more = NotRun("claims_gsm8k.yaml: PPO-Lagrangian and Constrained GRPO with today's dual, eight seeds", WORDS, 75)
+    paper, more, estimators = "gsm8k/paper", "gsm8k/claims", "gsm8k/estimators"
+    theirs, ours = f"{more}/scalarized_advantages_softmax_adam", f"{more}/scalarized_advantages"
+    infeasible = "correctness's multiplier minus 0.5, its threshold being 0.999"
     models = NotRun("larger models", "none is packaged", 0)
 
     def correct(method: str, other: str, expected: Literal["more", "less", "same"] = "more") -> Cell:
@@ -392,13 +387,13 @@ def word_problems() -> Section:
             Claim("More correct than GDPO", correct(theirs, f"{paper}/gdpo"), correct(ours, f"{paper}/gdpo")),
             Claim(
                 "Scalarized advantages more correct than scalarized rewards",
-                correct(theirs, f"{paper}/scalarized_rewards_softmax_adam"),
-                correct(ours, f"{paper}/scalarized_rewards"),
+                correct(theirs, f"{more}/scalarized_rewards_softmax_adam"),
+                correct(f"{paper}/scalarized_advantages", f"{paper}/scalarized_rewards"),
             ),
             Claim(
                 "Comparable with PPO-Lagrangian, without a critic (± 0.02)",
-                correct(f"{critics}/scalarized_advantages", f"{critics}/ppo_lagrangian", "same"),
-                (more,),
+                correct(theirs, f"{more}/ppo_lagrangian_softmax_adam", "same"),
+                correct(ours, f"{more}/ppo_lagrangian", "same"),
             ),
             Claim(
                 "Fixed weights give up correctness",
@@ -410,6 +405,11 @@ def word_problems() -> Section:
                 (one("correctness minus 0.85", f"{paper}/dual_rate_1e-4", 0.85, "test/rate/correctness", "same"),),
             ),
             Claim("The shift from training to test is small (± 0.02)", shift(theirs), shift(ours)),
+            Claim(
+                "An infeasible threshold takes most of the weight under the softmax dual (a limitation)",
+                (one(infeasible, f"{more}/infeasible_softmax_adam", 0.5, "multiplier/correctness"),),
+                (one(infeasible, f"{more}/infeasible", 0.5, "multiplier/correctness"),),
+            ),
             Claim("Gains grow with the model (1.5, 3 and 7 billion parameters)", (models,), (models,)),
             Claim(
                 "Not the paper's claim: one running deviation is more correct than each group's",
