@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_cgrpo import CausalLMPolicy, GenerationSampler, VisionLanguagePolicy
-from lightning_cgrpo.callbacks.run_manifest import _rendered
+from lightning_cgrpo.callbacks.run_manifest import _chat_fingerprints
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.records import RecordError
 from lightning_cgrpo.core.rollout import PromptGroups
@@ -431,7 +431,7 @@ def test_a_template_that_writes_the_date_is_told(policy, monkeypatch, recwarn, t
     manifests = []
     for day in (27, 28):
         on(monkeypatch, day)
-        manifests.append(Manifest({}, rendered=_rendered(module)))
+        manifests.append(Manifest({}, rendered=_chat_fingerprints(module)))
     lines = differences(*manifests)
     moved = dated and template is not COMPUTED  # whose text is the month's
     assert lines == ["a chat reads otherwise: its chat template writes the date, or differs"] * moved
