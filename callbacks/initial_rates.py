@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -74,9 +75,10 @@ class InitialRates(Callback):
         objective = pl_module.objective
         sums = RunningSums()
         sums_of_best = RunningSums()
+        loader: Any = trainer.train_dataloader
         # Lightning sets the precision for its own steps alone.
         with trainer.precision_plugin.forward_context():
-            for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
+            for number, prompts in enumerate(islice(loader, self.batches)):
                 prompts = prompts.to(pl_module.device)
                 measured = pl_module.measure(prompts, pl_module.group_size, Stream.INITIAL_RATES, number, sums)
                 prompt_sums = best_sums(objective, measured["signals"], pl_module.sampler.longest)

@@ -255,8 +255,8 @@ class ManualOptimization:
                 synchronization = nullcontext()
             with synchronization:
                 # Other processes wait for this process's gradients, also if the piece is empty.
-                piece_loss = loss(piece) if len(piece) else self._no_loss(beside)
-                self.module.manual_backward(piece_loss)
+                # No variable holds the loss, because its graph would stay in memory during the next pass.
+                self.module.manual_backward(loss(piece) if len(piece) else self._no_loss(beside))
 
     def clipped_norm(self, max_norm: float | None) -> Tensor | None:
         """The gradients' norm, then scaled down to `max_norm`; None if a gradient isn't finite."""
