@@ -135,8 +135,8 @@ class NavsimDataModule(GeneratedDataModule):
         return training
 
     def _mixed_prompts(self, split: Split) -> MixedPrompts:
-        scenes, count = self._scenes_and_count(split)
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
+        scenes, count = self._scenes_and_count(split)
         return MixedPrompts(scenes, count, self.form, self._follow_ups(split), self.shares[split], next_frames)
 
     def _evaluation_loader(self, split: Split) -> PromptLoader:
