@@ -72,7 +72,10 @@ def _caption(evaluations: Mapping[str, Evaluation]) -> str:
 
 
 def _join_words(words: Words) -> Text:
-    return Text(" ").join(word if isinstance(word, Text) else Text(word) for word in words)
+    texts = []
+    for word in words:
+        texts.append(word if isinstance(word, Text) else Text(word))
+    return Text(" ").join(texts)
 
 
 def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) -> list[tuple[str, Constraint]]:

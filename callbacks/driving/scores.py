@@ -147,10 +147,16 @@ class DrivingScores(Callback):
 
 def _scores_by_scene(result: Result) -> dict[str, list[float | None]]:
     """EPDMS of the first stage and of both, by scene; None where all answers failed, because JSON lacks NaN."""
-    by_scene = {}
-    for scene, pair in result.by_scene.items():
-        by_scene[scene] = [None if score is None or math.isnan(score) else score for score in pair]
+    by_scene: dict[str, list[float | None]] = {}
+    for scene, (first_stage, both_stages) in result.by_scene.items():
+        by_scene[scene] = [_none_for_nan(first_stage), _none_for_nan(both_stages)]
     return by_scene
+
+
+def _none_for_nan(score: float | None) -> float | None:
+    if score is None or math.isnan(score):
+        return None
+    return score
 
 
 def expect_driving(callback: Callback, pl_module: Any) -> None:
