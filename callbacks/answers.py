@@ -29,7 +29,9 @@ def answer_records(
     ``signals`` by name (summed over steps, None if not applicable) and ``tokens`` (its steps). ``truncated``,
     ``advantage`` (of an update, a mean over steps) and ``extra`` (of `log_extra`, by column) follow where they exist.
     """
-    rollouts, columns, mask = outputs["rollouts"], outputs["prompts"].columns, outputs["rollouts"].mask
+    rollouts = outputs["rollouts"]
+    prompt_groups = outputs["prompts"]
+    mask = rollouts.mask  # [B, G, T]
     by_answer: dict[str, Any] = {"tokens": rollouts.lengths.tolist()}
     if "truncated" in rollouts.info:
         by_answer["truncated"] = rollouts.info["truncated"].tolist()
@@ -37,47 +39,58 @@ def answer_records(
     if advantages is not None:
         by_answer["advantage"] = _per_answer(advantages, mask).tolist()
     signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
-    extra = {n.removeprefix(EXTRA): values for n, values in rollouts.info.items() if n.startswith(EXTRA)}
+    extra: dict[str, Any] = {}
+    for name, values in rollouts.info.items():
+        if name.startswith(EXTRA):
+            extra[name.removeprefix(EXTRA)] = values
     texts = rollouts.info.get("text")
     poses = rollouts.info.get("poses")
     actions = rollouts.actions
     if isinstance(policy, NetworkPolicy):
         actions = rollouts.info.get("action", policy.distribution.applied(actions))
-    for row, index in enumerate(outputs["prompts"].index.tolist()[:prompts]):
-        asked: Record = {"index": index}
-        if "prompt" in columns:
-            asked["prompt"] = prompt_text(columns["prompt"][row])
-        elif "seed" in columns:
-            asked["seed"] = int(columns["seed"][row])
-        elif "scene" in columns:
-            asked["scene"] = columns["scene"][row].name
+
+    for row, index in enumerate(prompt_groups.index.tolist()[:prompts]):
         if texts:
-            said = texts[row]
+            answers = texts[row]
         elif poses is not None:  # of a chain, whose actions are all its noisy states
-            said = poses[row].tolist()
+            answers = poses[row].tolist()
         else:
-            said = [actions[row, column][mask[row, column]].tolist() for column in range(mask.shape[1])]
-        yield [
-            asked
-            | {"answer": said[column]}
-            | {"signals": {name: values[row][column] for name, values in signals.items()}}
-            | {name: values[row][column] for name, values in by_answer.items()}
-            | ({"extra": {name: values[row][column] for name, values in extra.items()}} if extra else {})
-            for column in range(mask.shape[1])
-        ]
+            answers = [actions[row, column][mask[row, column]].tolist() for column in range(mask.shape[1])]
+        records = []
+        for column in range(mask.shape[1]):
+            record = {"index": index, **_prompt_fields(prompt_groups.columns, row)}
+            record["answer"] = answers[column]
+            record["signals"] = {name: values[row][column] for name, values in signals.items()}
+            for name, values in by_answer.items():
+                record[name] = values[row][column]
+            if extra:
+                record["extra"] = {name: values[row][column] for name, values in extra.items()}
+            records.append(record)
+        yield records
+
+
+def _prompt_fields(columns: Mapping[str, Any], row: int) -> Record:
+    """The field of a record that shows the prompt, if it has a text, a seed or a scene."""
+    if "prompt" in columns:
+        return {"prompt": prompt_text(columns["prompt"][row])}
+    if "seed" in columns:
+        return {"seed": int(columns["seed"][row])}
+    if "scene" in columns:
+        return {"scene": columns["scene"][row].name}
+    return {}
 
 
 def signal_values(signal: Signal) -> list[list[float | None]]:
     """B lists of G values, summed over steps; None if not applicable."""
     values = signal.value.double()
-    rows: list[list[float | None]] = (values if values.dim() == 2 else values.sum(-1)).tolist()
+    if values.dim() > 2:
+        values = values.sum(-1)  # [B, G]
+    rows: list[list[float | None]] = values.tolist()
     if signal.applicable is None:
         return rows
-    applicable = signal.applicable.tolist()
-    return [
-        [value if applies else None for value, applies in zip(*pair, strict=True)]
-        for pair in zip(rows, applicable, strict=True)
-    ]
+    for row, column in (~signal.applicable).nonzero().tolist():
+        rows[row][column] = None
+    return rows
 
 
 def prompt_text(prompt: Any) -> str:
@@ -85,7 +98,11 @@ def prompt_text(prompt: Any) -> str:
     content = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     if isinstance(content, str):
         return content
-    return "\n".join(str(part.get("text", f"[{part.get('type', 'part')}]")) for part in content)
+    lines = []
+    for part in content:
+        placeholder = f"[{part.get('type', 'part')}]"
+        lines.append(str(part.get("text", placeholder)))
+    return "\n".join(lines)
 
 
 def _per_answer(advantages: Tensor, mask: Tensor) -> Tensor:
@@ -98,7 +115,9 @@ def _per_answer(advantages: Tensor, mask: Tensor) -> Tensor:
 def answer_file(path: Path, trainer: Trainer) -> Path:
     """The path, with the process's rank if there are several, in a folder that exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f"{path.stem}.{trainer.global_rank}{path.suffix}") if trainer.world_size > 1 else path
+    if trainer.world_size > 1:
+        return path.with_name(f"{path.stem}.{trainer.global_rank}{path.suffix}")
+    return path
 
 
 def append_records(file: Path, records: Iterable[Mapping[str, Any]]) -> None:

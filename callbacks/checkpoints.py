@@ -98,20 +98,24 @@ class Checkpoints(SafeCheckpoints):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.current_score = state_dict.get("current_score")
-        if state_dict.get("ranked_by", self._ranked_by) == self._ranked_by:
-            # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
-            super().load_state_dict({**state_dict, "dirpath": self.dirpath})
-            if "selection" in state_dict:
-                self._selection.load_state_dict(state_dict["selection"])
-        elif path := state_dict["best_model_path"]:
-            rank_zero_info(
-                f"The objective or the rule has changed, so {path}, the best before, is not compared with what follows."
-            )
+        if state_dict.get("ranked_by", self._ranked_by) != self._ranked_by:
+            best = state_dict["best_model_path"]
+            if best:
+                rank_zero_info(
+                    f"The objective or the rule has changed, so {best}, the best before, is not compared with what "
+                    "follows."
+                )
+            return
+        # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+        if "selection" in state_dict:
+            self._selection.load_state_dict(state_dict["selection"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._written_at = time.monotonic()
-        if self.monitor == VALIDATION_MERIT and any(trainer.num_val_batches) and isinstance(pl_module, RolloutModule):
+        ranks_by_merit = self.monitor == VALIDATION_MERIT and any(trainer.num_val_batches)
+        if ranks_by_merit and isinstance(pl_module, RolloutModule):
             note = too_few(pl_module.objective, _validation_prompts(trainer))
             if note is not None:
                 rank_zero_info(note)
@@ -134,13 +138,14 @@ class Checkpoints(SafeCheckpoints):
     def _save_after_update(self, trainer: Trainer) -> None:
         ranking = self._ranking(trainer, validates=self._validation_due)
         if ranking is Ranking.NOW:
-            self._rank(trainer)
+            self._rank_policy(trainer)
         # A link points to the checkpoint ranked last, so it waits for the ranking.
         waits = ranking is Ranking.AFTER_VALIDATION and self.save_last == "link"
-        if not waits and (ranking is not Ranking.NOT_DUE or self._interval_ends(trainer)):
+        is_due = ranking is not Ranking.NOT_DUE or self._interval_ends(trainer)
+        if is_due and not waits:
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
         # At the end here, because Lightning has closed the epoch in `on_train_end`; a longer run would count one more.
-        if self.save_last and (_at_end(trainer) or self._late(trainer)):
+        if self.save_last and (_at_end(trainer) or self._last_is_old(trainer)):
             self._write_last(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -160,7 +165,7 @@ class Checkpoints(SafeCheckpoints):
         if not _within_training(trainer):
             return
         if self._ranking(trainer, validates=True) is Ranking.AFTER_VALIDATION:
-            self._rank(trainer)
+            self._rank_policy(trainer)
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
         if self.save_last and _at_end(trainer):
             self._write_last(trainer)
@@ -185,7 +190,8 @@ class Checkpoints(SafeCheckpoints):
         rank_zero_info(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
         # Other processes report success, because Lightning kills the first process after another process's error.
-        raise by_signal(SystemExit(128 + number if trainer.is_global_zero else 0))
+        status = 128 + number if trainer.is_global_zero else 0
+        raise by_signal(SystemExit(status))
 
     # ------------------------------------------------------------------ when to save
 
@@ -204,23 +210,23 @@ class Checkpoints(SafeCheckpoints):
         return Ranking.AFTER_VALIDATION if waits else Ranking.NOW
 
     def _ranks_validations(self, trainer: Trainer) -> bool:
-        of_validation = self.monitor is not None and self.monitor.startswith(VALIDATION)
-        return of_validation and self.save_top_k != 0 and any(trainer.num_val_batches)
+        monitors_validation = self.monitor is not None and self.monitor.startswith(VALIDATION)
+        return monitors_validation and self.save_top_k != 0 and any(trainer.num_val_batches)
 
     def _interval_ends(self, trainer: Trainer) -> bool:
         """Replaces Lightning's checks, which warn of manual optimization."""
         return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
 
-    def _late(self, trainer: Trainer) -> bool:
+    def _last_is_old(self, trainer: Trainer) -> bool:
         """True if the last checkpoint is `every_n_minutes` old. Collective, because the clocks of processes differ."""
         if self.every_n_minutes is None:
             return False
-        late = time.monotonic() - self._written_at >= 60 * self.every_n_minutes
-        return bool(trainer.strategy.broadcast(late))
+        is_old = time.monotonic() - self._written_at >= 60 * self.every_n_minutes
+        return bool(trainer.strategy.broadcast(is_old))
 
     # ------------------------------------------------------------------ ranking and writing
 
-    def _rank(self, trainer: Trainer) -> None:
+    def _rank_policy(self, trainer: Trainer) -> None:
         self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
@@ -239,9 +245,9 @@ class Checkpoints(SafeCheckpoints):
     def _save_if_chosen(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         """Rank the validated policy by its update if the rule chooses it, else by 0, below all that it has chosen."""
         module: Any = trainer.lightning_module
-        policy = Standing.of(module.objective, module.evaluations["val"])
-        chosen = policy is not None and self._selection.chooses(policy)
-        rank = torch.tensor(trainer.global_step if chosen else 0, dtype=torch.float64)
+        standing = Standing.of(module.objective, module.evaluations["val"])
+        is_chosen = standing is not None and self._selection.chooses(standing)
+        rank = torch.tensor(trainer.global_step if is_chosen else 0, dtype=torch.float64)
         if self.check_monitor_top_k(trainer, rank):
             self._update_best_and_save(rank, trainer, monitor_candidates)
 
@@ -249,9 +255,11 @@ class Checkpoints(SafeCheckpoints):
     def _never_comes(monitor: str, trainer: Trainer, metrics: Mapping[str, Tensor]) -> bool:
         """False for a metric that may come: of the first validation, or of a constraint without opportunity so far."""
         module: Any = trainer.lightning_module
-        of_validation = monitor.startswith(VALIDATION)
-        begun = any(name.startswith(VALIDATION) for name in metrics) or not of_validation
-        return begun and monitor.rpartition("/")[2] not in module.objective.constraints
+        was_validated = any(name.startswith(VALIDATION) for name in metrics)
+        if monitor.startswith(VALIDATION) and not was_validated:
+            return False
+        constraint = monitor.rpartition("/")[2]
+        return constraint not in module.objective.constraints
 
     def _write_last(self, trainer: Trainer) -> None:
         """Write ``last.ckpt``, whatever `save_last` is, unless it is of this update."""
@@ -270,12 +278,14 @@ class Checkpoints(SafeCheckpoints):
 
 def _ranking_rule(objective: Objective) -> str:
     """Text that is equal for objectives whose checkpoints ``val/merit`` ranks alike."""
-    # What only shows, such as the range of a mean, ranks nothing.
-    shown = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
-    nothing: dict[str, Any] = dict.fromkeys(shown)
-    ranking = {name: replace(constraint, **nothing) for name, constraint in objective.constraints.items()}
-    rule = f"latest third: {replace(objective, constraints=ranking, look=None)!r}"
-    return rule if objective.look is None else f"{rule}, {objective.look!r}"
+    # Fields that only show, such as the range of a mean, rank nothing.
+    shown_fields = [field.name for field in fields(Constraint) if is_numberless(f"{CONSTRAINTS}.NAME.{field.name}")]
+    without_shown: dict[str, Any] = dict.fromkeys(shown_fields)
+    constraints = {name: replace(constraint, **without_shown) for name, constraint in objective.constraints.items()}
+    rule = f"latest third: {replace(objective, constraints=constraints, look=None)!r}"
+    if objective.look is None:
+        return rule
+    return f"{rule}, {objective.look!r}"
 
 
 def _termination(trainer: Trainer) -> Termination:

@@ -20,6 +20,7 @@ from lightning_cgrpo.objective.objective import Objective
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 
 Words = list[str | Text]
+"""Words of a cell, joined by spaces."""
 NO_TARGETS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -35,74 +36,102 @@ def objective_table(
         evaluations: by name of the set of prompts.
         targets: of training for a declared look, by constraint, in the user's orientation.
     """
-    repeats = [
-        f"; {of.repeats:,} {name} repeat, accompany or share a sample with a prompt"
-        for name, of in evaluations.items()
-        if of.repeats
-    ]
-    assumed = ", assumed to be independent" if any(of.assumed for of in evaluations.values()) else ""
-    caption = f"prompts x answers to each; ± standard error and 95 % intervals over prompts{assumed}{''.join(repeats)}"
+    caption = _caption(evaluations)
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    drawn = {name: (of.prompts + of.repeats, of.answers) for name, of in evaluations.items()}
-    sizes = [f"{name} {prompts:,} x {answers // max(prompts, 1):,}" for name, (prompts, answers) in drawn.items()]
-    for number, head in enumerate(["", "threshold", *sizes]):
-        table.add_column(Text(head), justify="right" if number else "left")
+    table.add_column(Text(""), justify="left")
+    table.add_column(Text("threshold"), justify="right")
+    for name, evaluation in evaluations.items():
+        prompts = evaluation.prompts + evaluation.repeats
+        answers_each = evaluation.answers // max(prompts, 1)
+        table.add_column(Text(f"{name} {prompts:,} x {answers_each:,}"), justify="right")
 
     def add_row(name: str, threshold: Words, cells: Iterable[Words]) -> None:
-        table.add_row(Text(name), *(_joined(words) for words in [threshold, *cells]))
+        table.add_row(Text(name), *(_join_words(words) for words in [threshold, *cells]))
 
     measured = evaluations.values()
-    add_row(f"reward {', '.join(objective.rewards)}", [], (_measured(of, "reward/mean") for of in measured))
+    reward = f"reward {', '.join(objective.rewards)}"
+    add_row(reward, [], [_metric_words(evaluation, "reward/mean") for evaluation in measured])
     for name, constraint in _worst_first(objective, evaluations):
         absent = "measured in training" if name in objective.policy_signals else "never observed"
-        threshold = _threshold(MeasuredConstraint.declared(name, constraint))
-        target = [f"target {targets[name]:.3g}"] if name in targets else []
-        add_row(name, [*threshold, *target], (_rate(of, name, constraint, absent) for of in measured))
-    add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
+        threshold = _threshold_words(MeasuredConstraint.declared(name, constraint))
+        if name in targets:
+            threshold.append(f"target {targets[name]:.3g}")
+        add_row(name, threshold, [_rate_words(evaluation, name, constraint, absent) for evaluation in measured])
+    add_row("answer length", [], [_metric_words(evaluation, "rollout/length") for evaluation in measured])
     return table
 
 
-def _joined(words: Words) -> Text:
-    return Text(" ").join(word if isinstance(word, Text) else Text(word) for word in words)
+def _caption(evaluations: Mapping[str, Evaluation]) -> str:
+    caption = "prompts x answers to each; ± standard error and 95 % intervals over prompts"
+    if any(evaluation.assumed for evaluation in evaluations.values()):
+        caption += ", assumed to be independent"
+    for name, evaluation in evaluations.items():
+        if evaluation.repeats:
+            caption += f"; {evaluation.repeats:,} {name} repeat, accompany or share a sample with a prompt"
+    return caption
+
+
+def _join_words(words: Words) -> Text:
+    texts = []
+    for word in words:
+        texts.append(word if isinstance(word, Text) else Text(word))
+    return Text(" ").join(texts)
 
 
 def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) -> list[tuple[str, Constraint]]:
     """The constraints, with the subsets of one behavior by their violation in the last evaluation."""
     rates = list(evaluations.values())[-1].rates if evaluations else {}
+    names = list(objective.constraints)
 
-    def place(item: tuple[int, tuple[str, Constraint]]) -> tuple[int, float]:
-        number, (name, constraint) = item
+    def place(name: str) -> tuple[int, float]:
+        constraint = objective.constraints[name]
+        number = names.index(name)
         if constraint.where is None:
             return number, 0.0
-        behavior = f"{name.rpartition('/')[0]}/"
-        first = min((n for n, other in enumerate(objective.constraints) if other.startswith(behavior)), default=number)
+        # All subsets of a behavior are at the place of the first.
+        behavior = name.rpartition("/")[0]
+        of_behavior = [other for other in names if other.startswith(f"{behavior}/")]
+        if of_behavior:
+            number = names.index(of_behavior[0])
         excess = rates[name].rate - constraint.bound.target if name in rates else 0.0
-        return first, -excess
+        return number, -excess
 
-    return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
-
-
-def _threshold(declared: MeasuredConstraint) -> Words:
-    kind = "mean" if declared.bound.of_mean else ""
-    return [*filter(None, [kind, declared.condition, "" if declared.enforced else "monitored"])]
+    return [(name, objective.constraints[name]) for name in sorted(names, key=place)]
 
 
-def _measured(of: Evaluation, tag: str) -> Words:
-    if not of.metrics:  # only rates were asked for
+def _threshold_words(declared: MeasuredConstraint) -> Words:
+    words: Words = []
+    if declared.bound.of_mean:
+        words.append("mean")
+    if declared.condition:
+        words.append(declared.condition)
+    if not declared.enforced:
+        words.append("monitored")
+    return words
+
+
+def _metric_words(evaluation: Evaluation, tag: str) -> Words:
+    if not evaluation.metrics:  # only rates were asked for
         return []
-    value, error = of.metrics.get(tag), of.standard_errors.get(tag)
+    value = evaluation.metrics.get(tag)
+    error = evaluation.standard_errors.get(tag)
     if value is None:
         return ["never observed"]
-    return [f"{value:.4g}", *([] if error is None else [f"± {error:.2g}"])]
+    words: Words = [f"{value:.4g}"]
+    if error is not None:
+        words.append(f"± {error:.2g}")
+    return words
 
 
-def _rate(of: Evaluation, name: str, constraint: Constraint, absent: str) -> Words:
-    if name not in of.rates:
-        return [absent] if of.metrics else []
-    measured = MeasuredConstraint.of(name, constraint, of.rates[name])
-    alarming = measured.side == "missed" and measured.enforced
-    says = [Text(measured.side, style="bold red" if alarming else "")] if measured.side else []
-    return [measured.value_text, measured.interval_text, *says]
+def _rate_words(evaluation: Evaluation, name: str, constraint: Constraint, absent: str) -> Words:
+    if name not in evaluation.rates:
+        return [absent] if evaluation.metrics else []
+    measured = MeasuredConstraint.of(name, constraint, evaluation.rates[name])
+    words: Words = [measured.value_text, measured.interval_text]
+    if measured.side:
+        is_alarming = measured.side == "missed" and measured.enforced
+        words.append(Text(measured.side, style="bold red" if is_alarming else ""))
+    return words
 
 
 class EvaluationTable(Callback):
@@ -112,16 +141,17 @@ class EvaluationTable(Callback):
 
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         # Lightning's own table repeats the metrics by tag.
-        trainer.test_loop.verbose = trainer.validate_loop.verbose = False
+        trainer.test_loop.verbose = False
+        trainer.validate_loop.verbose = False
 
     def on_test_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        self._show(trainer, pl_module, "Test", ("test_train", "test", "test_follow_ups"))
+        self._print_table(trainer, pl_module, "Test", ("test_train", "test", "test_follow_ups"))
 
     def on_validation_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         if trainer.state.fn == "validate":
-            self._show(trainer, pl_module, "Validation", ("val",))
+            self._print_table(trainer, pl_module, "Validation", ("val",))
 
-    def _show(self, trainer: Trainer, pl_module: RolloutModule, title: str, splits: Sequence[str]) -> None:
+    def _print_table(self, trainer: Trainer, pl_module: RolloutModule, title: str, splits: Sequence[str]) -> None:
         if trainer.is_global_zero:
             evaluations = pl_module.evaluations
             rows = {ROWS[split]: evaluations[split] for split in splits if split in evaluations}

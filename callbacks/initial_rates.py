@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -50,17 +51,8 @@ class InitialRates(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         if trainer.global_step > 0 or trainer.train_dataloader is None:
             return
-        objective, size = pl_module.objective, pl_module.group_size
-        sums, best_answers = RunningSums(), RunningSums()
-        # Lightning sets the precision for its own steps alone.
-        with trainer.precision_plugin.forward_context():
-            for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
-                prompts = prompts.to(pl_module.device)
-                measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
-                chosen_sums = best_sums(objective, measured["signals"], pl_module.sampler.longest)
-                best_answers.add(chosen_sums, prompts, measured["rollouts"])
-        pl_module.task.logged()  # of these answers, which are no update's
-        evaluation, best = sums.evaluation(objective), best_answers.rates(objective.means)
+        objective = pl_module.objective
+        evaluation, best = self._measure_rates(trainer, pl_module)
         pl_module.evaluations["initial"] = evaluation
         metrics = dict(evaluation.metrics)
         for name, constraint in objective.bounded.items():
@@ -73,32 +65,55 @@ class InitialRates(Callback):
             metrics["some_answer_meets_all"] = 1 - best[EVERY].rate
         for logger in trainer.loggers:
             logger.log_metrics({f"initial/{tag}": value for tag, value in metrics.items()}, step=0)
-        if not trainer.is_global_zero:
-            return
-        chosen = Evaluation({}, {}, evaluation.prompts, evaluation.answers, best)
-        rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
-        # Fixed weights aim at nothing.
-        aims = any(isinstance(callback, Dual) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-        targets = shown_targets(objective, None) if aims else {}  # the dual knows no validation yet
-        print_table(objective_table(objective, rows, "Before training", targets))
-        if objective.look is not None:
-            said = "Training aims at the targets" if aims else "The weights are fixed, so training has no targets"
-            print(f"{said}, for a look with {objective.look}.", flush=True)
-        if EVERY in best and size > 1:
-            share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
-            print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)
-        for line in lines_of(objective, evaluation, best, size, targets):
-            print(line, flush=True)
+        if trainer.is_global_zero:
+            # Fixed weights aim at nothing.
+            has_targets = any(isinstance(callback, Dual) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+            _print_rates(objective, evaluation, best, pl_module.group_size, has_targets)
+
+    def _measure_rates(self, trainer: Trainer, pl_module: RolloutModule) -> tuple[Evaluation, dict[str, ClusteredRate]]:
+        """The rates of all answers, and the rates if the best of each prompt's answers were chosen. Collective."""
+        objective = pl_module.objective
+        sums = RunningSums()
+        sums_of_best = RunningSums()
+        loader: Any = trainer.train_dataloader
+        # Lightning sets the precision for its own steps alone.
+        with trainer.precision_plugin.forward_context():
+            for number, prompts in enumerate(islice(loader, self.batches)):
+                prompts = prompts.to(pl_module.device)
+                measured = pl_module.measure(prompts, pl_module.group_size, Stream.INITIAL_RATES, number, sums)
+                prompt_sums = best_sums(objective, measured["signals"], pl_module.sampler.longest)
+                sums_of_best.add(prompt_sums, prompts, measured["rollouts"])
+        pl_module.task.logged()  # of these answers, which are no update's
+        return sums.evaluation(objective), sums_of_best.rates(objective.means)
 
 
-def lines_of(
+def _print_rates(
+    objective: Objective, evaluation: Evaluation, best: Mapping[str, ClusteredRate], size: int, has_targets: bool
+) -> None:
+    """Print the table, the declared look, the share of prompts within reach, and notes on single thresholds."""
+    columns = {"train": evaluation}
+    if best and size > 1:
+        columns[f"best of {size}"] = Evaluation({}, {}, evaluation.prompts, evaluation.answers, dict(best))
+    targets = shown_targets(objective, None) if has_targets else {}  # the dual knows no validation yet
+    print_table(objective_table(objective, columns, "Before training", targets))
+    if objective.look is not None:
+        aim = "Training aims at the targets" if has_targets else "The weights are fixed, so training has no targets"
+        print(f"{aim}, for a look with {objective.look}.", flush=True)
+    if EVERY in best and size > 1:
+        share = replace(MeasuredConstraint.of(EVERY, SOME_ANSWER, best[EVERY]), side="")
+        print(f"Prompts with an answer that meets all thresholds: {share.text}.", flush=True)
+    for note in threshold_notes(objective, evaluation, best, size, targets):
+        print(note, flush=True)
+
+
+def threshold_notes(
     objective: Objective,
     evaluation: Evaluation,
     best: Mapping[str, ClusteredRate],
     size: int,
     targets: Mapping[str, float] = NO_TARGETS,
 ) -> Iterator[str]:
-    """Lines on thresholds that are met by far before training, and warnings of those out of reach.
+    """Yield notes on thresholds that are met by far before training, and warn of thresholds out of reach.
 
     Args:
         best: rates within reach by constraint, if the best of `size` answers to each prompt were chosen.
@@ -126,21 +141,28 @@ def met_by_far(name: str, constraint: Constraint, rate: ClusteredRate) -> bool:
     bound = constraint.bound
     if (constraint.signal or name) in POLICY_SIGNALS or bound.side(*bound.interval(rate)) != "met":
         return False
-    value, threshold = bound.shown(rate.rate), bound.shown(bound.target)
+    value = bound.shown(rate.rate)
+    threshold = bound.shown(bound.target)
     if bound.of_mean:
         return abs(value - threshold) > abs(threshold) / 2
+    if bound.target > 0.5:
+        return True
+    # The odds of the larger rate are more than FAR times those of the smaller, without dividing by 0.
     least, most = sorted((value, threshold))
-    return bound.target > 0.5 or most * (1 - least) > FAR * least * (1 - most)
+    return most * (1 - least) > FAR * least * (1 - most)
 
 
 def does_it_bind(name: str, constraint: Constraint, rate: ClusteredRate, best: ClusteredRate | None, size: int) -> str:
     """The line on a threshold that is met before training by far."""
     bound = constraint.bound
-    chosen = "" if best is None else f", best of {size} {bound.number(bound.shown(best.rate))}"
-    other = "at_most" if bound.lower else "at_least"
-    swapped = f"mean_{other}" if bound.of_mean else other
+    measured = bound.number(bound.shown(rate.rate))
+    if best is not None:
+        measured += f", best of {size} {bound.number(bound.shown(best.rate))}"
+    swapped = "at_most" if bound.lower else "at_least"
+    if bound.of_mean:
+        swapped = f"mean_{swapped}"
     return (
-        f"{name} {bound} is met before training by far ({bound.number(bound.shown(rate.rate))}{chosen}): does it bind? "
+        f"{name} {bound} is met before training by far ({measured}): does it bind? "
         f"Until the {bound.kind} comes near, it changes nothing. Did you mean {swapped}, or a tighter threshold?"
     )
 

@@ -62,7 +62,8 @@ class _Wandb:
         from wandb import Html
 
         # Answers are untrusted text.
-        self._log(tag, Html(f"<pre>{html.escape(text.encode('utf-8', 'backslashreplace').decode())}</pre>"), update)
+        encodable = text.encode("utf-8", "backslashreplace").decode()
+        self._log(tag, Html(f"<pre>{html.escape(encodable)}</pre>"), update)
 
     def _log(self, tag: str, value: Any, update: int) -> None:
         # Lightning's name of the horizontal axis.

@@ -24,10 +24,13 @@ Certificate = Mapping[str, Any]
 
 def measured_rows(constraints: Mapping[str, MeasuredConstraint], measured: Iterable[Measurement]) -> list[list[str]]:
     """A row per constraint, and the reward's: name with threshold, and a cell per measurement."""
-    columns, rows = list(measured), []
+    columns = list(measured)
+    rows = []
     for name, declared in constraints.items():
-        rows.append([declared.label, *(of.constraints.get(name, declared).text for of in columns)])
-    return [*rows, ["reward", *(of.reward.text for of in columns)]]
+        cells = [measurement.constraints.get(name, declared).text for measurement in columns]
+        rows.append([declared.label, *cells])
+    rows.append(["reward", *(measurement.reward.text for measurement in columns)])
+    return rows
 
 
 def write_card(
@@ -50,30 +53,45 @@ def write_card(
         reward: names of the maximized signals.
         certificates: of the exported policy.
     """
-    adapters = (directory / "adapter_config.json").exists()
-    lines = ["---", f"library_name: {'peft' if adapters else 'transformers'}"]
-    lines += _of_base(base)
-    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---", f"# {plain(record.name)}", ""]
-    lines += [
-        f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. Reward: {plain(reward)}."
-    ]
-    shown = {key: of for key, of in record.measured.items() if key == "before" or of.update == update}
-    if "best" in shown:
-        shown.pop("last", None)
-    heads = ["behavior and threshold", *(COLUMNS[key] for key in COLUMNS if key in shown)]
-    rows = measured_rows(record.constraints, (shown[key] for key in COLUMNS if key in shown))
-    prompts = {COLUMNS[key]: of.prompts for key, of in shown.items() if of.prompts}
-    lines += ["", *_table(heads, rows), "", "Parentheses: 95 % intervals over prompts"]
-    lines[-1] += f" ({', '.join(f'{head}: {count:,}' for head, count in prompts.items())})." if prompts else "."
+    # The head, which the hub reads.
+    library = "peft" if (directory / "adapter_config.json").exists() else "transformers"
+    lines = ["---", f"library_name: {library}"]
+    lines += _base_model_lines(base)
+    lines += ["tags: [grpo, constrained-grpo, lightning-cgrpo]", "---"]
+
+    lines += [f"# {escape_markdown(record.name)}", ""]
+    lines.append(
+        f"Trained with lightning_cgrpo's `{method}`: the policy after update {update:,}. "
+        f"Reward: {escape_markdown(reward)}."
+    )
+    lines += ["", *_measurement_lines(record, update)]
     lines += ["", "## Certificate"]
     for certificate in certificates:
-        lines += ["", *_certificate(certificate)]
+        lines += ["", *_certificate_lines(certificate)]
     if not certificates:
         lines += ["", CERTIFY]
     (directory / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _of_base(base: str | None) -> list[str]:
+def _measurement_lines(record: RunRecord, update: int) -> list[str]:
+    """A table of the measurements of the start and of the policy after an update, with numbers of prompts."""
+    shown = {}
+    for key, measurement in record.measured.items():
+        if key == "before" or measurement.update == update:
+            shown[key] = measurement
+    if "best" in shown:
+        shown.pop("last", None)
+    keys = [key for key in COLUMNS if key in shown]
+    heads = ["behavior and threshold", *(COLUMNS[key] for key in keys)]
+    rows = measured_rows(record.constraints, [shown[key] for key in keys])
+    counts = [f"{COLUMNS[key]}: {of.prompts:,}" for key, of in shown.items() if of.prompts]
+    caption = "Parentheses: 95 % intervals over prompts"
+    if counts:
+        caption += f" ({', '.join(counts)})"
+    return [*_markdown_table(heads, rows), "", f"{caption}."]
+
+
+def _base_model_lines(base: str | None) -> list[str]:
     """Lines about the model that training started from: its name on the hub, and the license in its own card."""
     if base is None or ":" in base:
         return []
@@ -85,8 +103,11 @@ def _of_base(base: str | None) -> list[str]:
     if card is None or not card.is_file():
         return lines
     text = card.read_text(encoding="utf-8", errors="replace")
-    head = text.split("\n---")[0] if text.startswith("---") else ""
-    return lines + [line for line in head.splitlines() if re.match(r"(license|license_name|license_link):\s*\S", line)]
+    if text.startswith("---"):
+        head = text.split("\n---")[0]
+        license_key = re.compile(r"(license|license_name|license_link):\s*\S")
+        lines += [line for line in head.splitlines() if license_key.match(line)]
+    return lines
 
 
 def _names_a_repository(name: str) -> bool:
@@ -105,53 +126,68 @@ def _cached_card(name: str) -> Path | None:
     """The card of a model on the hub, if it was downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, CARD)
-    return Path(found) if isinstance(found, str) else None
+    cached = try_to_load_from_cache(name, CARD)
+    return Path(cached) if isinstance(cached, str) else None
 
 
-def _certificate(certificate: Certificate) -> list[str]:
-    question = certificate["question"]
-    rows = []
-    for name, of in certificate["constraints"].items():
-        word = next(word for word in BOUNDS if word in of)
-        rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
-        condition = f" given {of['given']}" if "given" in of else ""
-        rows.append(
-            [f"{name}, {word} {of[word]:g}{condition}", rate, f"{of['low']:.4f}-{of['high']:.4f}", of["decision"]]
-        )
-    over = f"all constraints and all looks along the lineage, of which this is look {certificate['look']}"
+def _certificate_lines(certificate: Certificate) -> list[str]:
+    """The decision, a table of the constraints, assumptions, and fingerprints."""
+    rows = [_certified_row(name, constraint) for name, constraint in certificate["constraints"].items()]
+    confidence = certificate["question"]["confidence"]
     lines = [
         f"{certificate['decision']}, on {certificate['at'][:10]}, with {certificate['prompts']:,} prompts that neither "
-        f"trained nor selected the policy; confidence {question['confidence']:g} over {over}.",
+        f"trained nor selected the policy; confidence {confidence:g} over all constraints and all looks along the "
+        f"lineage, of which this is look {certificate['look']}.",
         "",
-        *_table(["behavior, certified threshold", "rate", "bounds", "verdict"], rows),
+        *_markdown_table(["behavior, certified threshold", "rate", "bounds", "verdict"], rows),
         "",
         f"Assumes that {'; that '.join(certificate['assumptions'])}.",
     ]
-    lines.append(f"Not certified: {', '.join(map(plain, certificate['not_certified']))}.")
+    lines.append(f"Not certified: {', '.join(map(escape_markdown, certificate['not_certified']))}.")
     if certificate["not_as_in_training"]:
-        lines.append(f"Not as in training: {plain('; '.join(certificate['not_as_in_training']))}.")
-    digests = {"prompts": certificate["prompts_fingerprint"], "manifest": certificate["manifest"]}
-    digests |= {"policy": certificate["policy"], "record": certificate[DIGEST]}
-    tested = certificate["question"]["data"].get("test prompts")
-    if tested is not None:
-        digests["test file"] = tested
-    lines.append(f"Fingerprints: {', '.join(f'{name} `{digest}`' for name, digest in digests.items())}.")
+        differences = "; ".join(certificate["not_as_in_training"])
+        lines.append(f"Not as in training: {escape_markdown(differences)}.")
+
+    digests = {
+        "prompts": certificate["prompts_fingerprint"],
+        "manifest": certificate["manifest"],
+        "policy": certificate["policy"],
+        "record": certificate[DIGEST],
+    }
+    test_file = certificate["question"]["data"].get("test prompts")
+    if test_file is not None:
+        digests["test file"] = test_file
+    fingerprints = [f"{name} `{digest}`" for name, digest in digests.items()]
+    lines.append(f"Fingerprints: {', '.join(fingerprints)}.")
     if EDITED in certificate:
         lines.append("**The record of this certificate was edited by hand, or a record before it was removed.**")
     return lines
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
-    cells = [heads, ["---"] * len(heads), *rows]
-    return ["| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
+def _certified_row(name: str, constraint: Mapping[str, Any]) -> list[str]:
+    bound = next(bound for bound in BOUNDS if bound in constraint)
+    behavior = f"{name}, {bound} {constraint[bound]:g}"
+    if "given" in constraint:
+        behavior += f" given {constraint['given']}"
+    rate = "never observed" if constraint["rate"] is None else f"{constraint['rate']:.4f}"
+    bounds = f"{constraint['low']:.4f}-{constraint['high']:.4f}"
+    return [behavior, rate, bounds, constraint["decision"]]
 
 
-def plain(text: str) -> str:
+def _markdown_table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    lines = []
+    for row in [heads, ["---"] * len(heads), *rows]:
+        cells = [escape_markdown(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def escape_markdown(text: str) -> str:
     r"""Text whose tags and links Markdown shows as they are written.
 
     Example:
-        >>> plain("<b>lava</b> <= 0.1, [x](y)")
+        >>> escape_markdown("<b>lava</b> <= 0.1, [x](y)")
         '&lt;b>lava&lt;/b> <= 0.1, [x]\\(y)'
     """
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", printable(text)).replace("](", "]\\(")
+    without_tags = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", printable(text))
+    return without_tags.replace("](", "]\\(")

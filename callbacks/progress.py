@@ -20,8 +20,10 @@ from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.units import unit
 
-TABLES, FEWEST = 10, 10
-"""Tables of a run, and the fewest updates between two tables."""
+TABLES = 10
+"""Tables of a run."""
+FEWEST = 10
+"""Fewest updates between two tables."""
 ROWS = 12
 """Constraints in a table; of more constraints, those furthest beyond their thresholds."""
 LONGEST = 24
@@ -45,7 +47,8 @@ class ObjectiveProgressBar(RichProgressBar):
     def __init__(self, every_n_updates: int | None = None) -> None:
         super().__init__(refresh_rate=10)
         self.every_n_updates = every_n_updates
-        self._began = self._printed = time.monotonic()
+        self._began = time.monotonic()
+        self._printed = self._began
         self._first = 0
 
     @property
@@ -60,7 +63,8 @@ class ObjectiveProgressBar(RichProgressBar):
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:
         # Only the bar gives way on a narrow terminal, then the end of the text.
-        count, text = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis")
+        count = Column(no_wrap=True)
+        text = Column(no_wrap=True, overflow="ellipsis")
         return [
             BarColumn(20, pulse_style="bar.complete"),
             TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=count),
@@ -70,7 +74,8 @@ class ObjectiveProgressBar(RichProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._began = self._printed = time.monotonic()
+        self._began = time.monotonic()
+        self._printed = self._began
         self._first = trainer.global_step
 
     def _should_update(self, current: int, total: int | float) -> bool:
@@ -89,13 +94,20 @@ class ObjectiveProgressBar(RichProgressBar):
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
-        total = self.total_train_batches
-        every = self.every_n_updates or (max(int(total) // TABLES, FEWEST) if total < float("inf") else 100)
-        due = trainer.is_global_zero and trainer.global_step % every == 0
-        if due or self._silent:
-            self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
-        if due and pl_module.latest_metrics:
+        is_due = trainer.is_global_zero and trainer.global_step % self._updates_between_tables() == 0
+        if is_due or self._was_silent:
+            total = self.total_train_batches
+            self._print_line(f"Update {trainer.global_step} of {total:.0f}: {self._status_line(trainer, pl_module)}")
+        if is_due and pl_module.latest_metrics:
             print_table(progress_table(pl_module))
+
+    def _updates_between_tables(self) -> int:
+        if self.every_n_updates:
+            return self.every_n_updates
+        total = self.total_train_batches
+        if total == float("inf"):
+            return 100
+        return max(int(total) // TABLES, FEWEST)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
         super().on_validation_batch_end(trainer, *args)
@@ -110,35 +122,37 @@ class ObjectiveProgressBar(RichProgressBar):
         self._after_silence(f"{self.predict_description}: batch {args[3] + 1}")
 
     @property
-    def _silent(self) -> bool:
+    def _was_silent(self) -> bool:
         """True on the first process of a run without a terminal that has printed nothing for `SILENCE` seconds."""
         return not self.is_enabled and self.trainer.is_global_zero and time.monotonic() - self._printed > SILENCE
 
     def _after_silence(self, line: str) -> None:
-        if self._silent:
-            self._print(line)
+        if self._was_silent:
+            self._print_line(line)
 
-    def _print(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         get_console().print(Text(line), soft_wrap=True)
         self._printed = time.monotonic()
 
     def _update_metrics(self, trainer: Trainer, pl_module: RolloutModule, *_: Any, **__: Any) -> None:
         if self.progress is not None and self.train_progress_bar_id is not None:
-            self.progress.update(self.train_progress_bar_id, description=self._status(trainer, pl_module))
+            self.progress.update(self.train_progress_bar_id, description=self._status_line(trainer, pl_module))
 
-    def _status(self, trainer: Trainer, pl_module: RolloutModule) -> str:
-        """The time that is left, the objective, and what modules log for the bar."""
-        logged = {name: value for name, value in self.get_metrics(trainer, pl_module).items() if name != "v_num"}
-        parts = objective_status(pl_module.objective, pl_module.latest_metrics)
-        parts += [
-            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in logged.items()
-        ]
-        done = trainer.global_step - self._first
-        seconds = (time.monotonic() - self._began) / max(done, 1) * (self.total_train_batches - trainer.global_step)
-        if 0 < seconds < float("inf"):
-            minutes, rest = divmod(round(seconds), 60)
-            parts.append(f"{minutes}:{rest:02} left")
-        return ", ".join(parts)
+    def _status_line(self, trainer: Trainer, pl_module: RolloutModule) -> str:
+        """The objective, the metrics that modules log for the bar, and the time that is left."""
+        status = objective_status(pl_module.objective, pl_module.latest_metrics)
+        for name, value in self.get_metrics(trainer, pl_module).items():
+            if name == "v_num":
+                continue
+            status.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
+
+        updates_done = trainer.global_step - self._first
+        updates_left = self.total_train_batches - trainer.global_step
+        seconds_left = (time.monotonic() - self._began) / max(updates_done, 1) * updates_left
+        if 0 < seconds_left < float("inf"):
+            minutes, seconds = divmod(round(seconds_left), 60)
+            status.append(f"{minutes}:{seconds:02} left")
+        return ", ".join(status)
 
 
 def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iterator[MeasuredConstraint]:
@@ -146,7 +160,8 @@ def measured_constraints(objective: Objective, latest: dict[str, float]) -> Iter
     for name, constraint in objective.constraints.items():
         value = latest.get(constraint.bound.tag(name))
         if value is not None:
-            bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
+            threshold = latest.get(f"threshold/{name}", constraint.bound.threshold)
+            bound = replace(constraint.bound, threshold=threshold)
             yield replace(MeasuredConstraint.declared(name, constraint), bound=bound, value=value)
 
 
@@ -158,40 +173,44 @@ def excess(measured: MeasuredConstraint) -> float:
     return (bound.violation(measured.value) - bound.target) / unit(bound)
 
 
-def furthest(objective: Objective, latest: dict[str, float]) -> list[MeasuredConstraint]:
+def furthest_constraints(objective: Objective, latest: dict[str, float]) -> list[MeasuredConstraint]:
     """The measured constraints in the objective's order; of many, the `ROWS` furthest beyond their thresholds."""
     measured = list(measured_constraints(objective, latest))
-    least = sorted(map(excess, measured), reverse=True)[:ROWS]
-    return [constraint for constraint in measured if excess(constraint) >= least[-1]]
+    largest = sorted(map(excess, measured), reverse=True)[:ROWS]
+    return [constraint for constraint in measured if excess(constraint) >= largest[-1]]
 
 
 def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
     """``2/3 met``, the constraint furthest beyond its threshold, the reward, and what stalled constraints hold."""
-    parts = []
+    status = []
     enforced = [measured for measured in measured_constraints(objective, latest) if measured.enforced]
     if enforced:
+        met = sum(measured.met for measured in enforced)
+        status.append(f"{met}/{len(enforced)} met")
         worst = max(enforced, key=excess)
-        parts.append(f"{sum(measured.met for measured in enforced)}/{len(enforced)} met")
-        parts.append(f"{'closest' if worst.met else 'worst'} {short_name(worst.name)} {worst.compared}")
+        place = "closest" if worst.met else "worst"
+        status.append(f"{place} {short_name(worst.name)} {worst.compared}")
     if "reward/mean" in latest:
-        parts.append(f"reward {latest['reward/mean']:.3g}")
+        status.append(f"reward {latest['reward/mean']:.3g}")
     for name in objective.constrained:
         if f"held/{name}" in latest:
-            parts.append(f"{short_name(name)} held at {latest[f'held/{name}']:.2g}")
-    return parts
+            status.append(f"{short_name(name)} held at {latest[f'held/{name}']:.2g}")
+    return status
 
 
 def progress_table(module: RolloutModule) -> Table:
     """The last update's rates with thresholds, intervals and multipliers."""
-    objective, latest = module.objective, module.latest_metrics
+    latest = module.latest_metrics
     table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
-    for measured in furthest(objective, latest):
-        name, rate = measured.name, module.latest_rates.get(measured.name)
+    for measured in furthest_constraints(module.objective, latest):
+        name = measured.name
+        rate = module.latest_rates.get(name)
         if rate is not None:
             bound = measured.bound
             measured = measured.at(measured.value, bound.interval(rate), bound.word(rate))
-        cells = (name, measured.condition, measured.value_text, measured.interval_text, measured.side)
-        table.add_row(*map(Text, (*cells, weight_text(latest, name))))
+        cells = [name, measured.condition, measured.value_text, measured.interval_text, measured.side]
+        cells.append(weight_text(latest, name))
+        table.add_row(*map(Text, cells))
     if "reward/mean" in latest:
         table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", weight_text(latest, "reward"))
     return table

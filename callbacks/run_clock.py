@@ -30,26 +30,33 @@ class Clock:
 
     def write(self, record: RunRecord) -> None:
         """Put the counts into a record."""
-        usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        cpu = sum(one.ru_utime + one.ru_stime for one in usage)
-        peak = max(one.ru_maxrss for one in usage) / (2**20 if sys.platform == "darwin" else 2**10)
+        usages = [resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)]
+        cpu_seconds = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        units_per_mb = 2**20 if sys.platform == "darwin" else 2**10
+        peak_mb = max(usage.ru_maxrss for usage in usages) / units_per_mb
         before = self._before
         record.answers = self.answers or None
         record.seconds = round((before.seconds or 0) + time.monotonic() - self._began, 1)
-        record.cpu_seconds = round((before.cpu_seconds or 0) + cpu, 1)
-        record.peak_mb = round(max(before.peak_mb or 0, peak))
+        record.cpu_seconds = round((before.cpu_seconds or 0) + cpu_seconds, 1)
+        record.peak_mb = round(max(before.peak_mb or 0, peak_mb))
 
 
 def machine(device: torch.device) -> Machine:
     """This machine and its versions."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return Machine(
-        cpu=models[0] if models else platform.processor(),
+        cpu=_cpu_name(),
         cores=os.cpu_count(),
         gpu=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         python=platform.python_version(),
         torch=version("torch"),
         lightning=version("lightning"),
     )
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -40,14 +40,16 @@ class RunFiles(SaveConfigCallback):
         if stage != "fit":
             return
         folder = run_folder(trainer)
-        kept = folder / self.config_filename
-        if not trainer.loggers and kept.exists() and not kept.read_bytes().startswith(HEADER):
+        config = folder / self.config_filename
+        if not config.exists():
+            return
+        if not trainer.loggers and not config.read_bytes().startswith(HEADER):
             raise UserError(
-                f"Expected no '{kept}' of another origin, because a run without a logger writes its configuration "
+                f"Expected no '{config}' of another origin, because a run without a logger writes its configuration "
                 "there, but got one, try another name, or --trainer.default_root_dir=DIR."
             )
-        resumed = Path(self.config.get("ckpt_path") or "").parent.parent
-        if trainer.loggers and kept.exists() and resumed.resolve() != folder.resolve():
+        resumed_folder = Path(self.config.get("ckpt_path") or "").parent.parent
+        if trainer.loggers and resumed_folder.resolve() != folder.resolve():
             raise UserError(
                 f"Expected a folder without a run, but '{folder}' holds one, try no trainer.logger.version, or another."
             )
@@ -74,10 +76,10 @@ class RunFiles(SaveConfigCallback):
         self.already_saved = True
         if not trainer.is_global_zero:
             return
-        sizes = [(p.numel(), p.requires_grad) for p in pl_module.policy.parameters()]
-        print(
-            f"Policy: {sum(n for n, _ in sizes):,} parameters, {sum(n for n, trained in sizes if trained):,} trained."
-        )
+        weights = list(pl_module.policy.parameters())
+        parameters = sum(weight.numel() for weight in weights)
+        trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+        print(f"Policy: {parameters:,} parameters, {trained:,} trained.")
         print(f"Logs and checkpoints: {folder}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         # The parser has validated this configuration, and doing so again takes most of the time of saving.
@@ -88,5 +90,8 @@ class RunFiles(SaveConfigCallback):
 def _only_of_this_process(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    others = [file.name for file in folder.iterdir() if file.name != "hparams.yaml"]
-    return all(name.startswith("events.out.tfevents.") and f".{os.getpid()}." in name for name in others)
+    for file in folder.iterdir():
+        is_own_event_file = file.name.startswith("events.out.tfevents.") and f".{os.getpid()}." in file.name
+        if file.name != "hparams.yaml" and not is_own_event_file:
+            return False
+    return True

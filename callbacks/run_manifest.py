@@ -91,7 +91,8 @@ class RunManifest(Callback):
     changes_learning = False
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = self._declared = settings
+        self.settings = settings
+        self._declared = settings
         self.manifest: Manifest | None = None
 
         self.told: list[str] = []
@@ -99,7 +100,8 @@ class RunManifest(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         # Each fit and each evaluation has settings of its own; a manifest stays after a fit, for later checkpoints.
-        self.settings, self.told = self._declared, []
+        self.settings = self._declared
+        self.told = []
         if stage == "fit":
             self.manifest = None
 
@@ -109,7 +111,7 @@ class RunManifest(Callback):
         if trainer.state.fn != "fit":
             self._tell_evaluation(trainer, pl_module, before)
             return
-        self.manifest = self._made(trainer, pl_module)
+        self.manifest = self._make_manifest(trainer, pl_module)
         if before is None:
             rank_zero_print("The checkpoint has no manifest, so what differs from its run is not known.")
             return
@@ -133,8 +135,8 @@ class RunManifest(Callback):
             self.settings,
             code=reads.code,
             start=_start_fingerprints(pl_module),
-            rendered=_rendered(pl_module),
-            files=named_files(_evaluated(settings)) | reads.files | reads.found,
+            rendered=_chat_fingerprints(pl_module),
+            files=named_files(_evaluation_settings(settings)) | reads.files | reads.found,
             variables=reads.variables,
             machine={"precision": str(trainer.precision)},
         )
@@ -147,9 +149,9 @@ class RunManifest(Callback):
         self._read_settings(trainer, pl_module)
         ancestry = Ancestry()
         if self.manifest is None:
-            ancestry = _ancestry(pl_module)
-            made = self._made(trainer, pl_module)
-            self.manifest = made.starting(ancestry.lineage, ancestry.used, ancestry.known)
+            ancestry = _read_ancestry(pl_module)
+            manifest = self._make_manifest(trainer, pl_module)
+            self.manifest = manifest.starting(ancestry.lineage, ancestry.used, ancestry.known)
         if not Path(self.manifest.project or "nowhere").is_dir():  # a new run, or a run from another machine
             runs = folder.parent.parent if trainer.loggers else folder
             self.manifest = replace(self.manifest, project=str(project_of(runs)))
@@ -162,26 +164,31 @@ class RunManifest(Callback):
         if self.manifest is not None:
             checkpoint[KEY] = self.manifest.state()
 
-    def _made(self, trainer: Trainer, pl_module: LightningModule) -> Manifest:
+    def _make_manifest(self, trainer: Trainer, pl_module: LightningModule) -> Manifest:
+        """The manifest of this run; fingerprints of prompts and files on the first process alone. Collective."""
         settings = self.settings or {}
-        sizes, prompts = {}, {}
-        for split, source in _sources(trainer):
+        sizes = {}
+        prompts = {}
+        for split, source in _prompt_sources(trainer):
             sizes[split] = len(source)
             fingerprints = source_fingerprints(source) if trainer.is_global_zero else None
             if fingerprints is not None:
                 prompts[split] = fingerprints
         reads = by_first(lambda: reads_in(settings))
-        # Prompts tell more than their files. Callbacks name files that they write.
-        read = ("model.",) if prompts else ("model.", "data.")
-        reading = {key: value for key, value in settings.items() if key.startswith(read)}
+        files: dict[str, str] = {}
+        if trainer.is_global_zero:
+            # Prompts tell more than their files. Callbacks name files that they write.
+            sections = ("model.",) if prompts else ("model.", "data.")
+            naming = {key: value for key, value in settings.items() if key.startswith(sections)}
+            files = named_files(naming) | reads.files | reads.found
         return Manifest(
             settings=self.settings,
             sizes=sizes,
             prompts=prompts,
             code=reads.code,
             start=_start_fingerprints(pl_module),
-            rendered=_rendered(pl_module),
-            files=named_files(reading) | reads.files | reads.found if trainer.is_global_zero else {},
+            rendered=_chat_fingerprints(pl_module),
+            files=files,
             variables=reads.variables,
             machine={
                 "processes": str(trainer.world_size),
@@ -202,7 +209,7 @@ def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
     config = {
         MADE: "in Python",
         "model": model,
-        "callbacks": _numbered(callbacks),
+        "callbacks": _described_callbacks(callbacks),
         "trainer": {name: getattr(trainer, name, None) for name in TRAINER},
     }
     data = getattr(trainer, "datamodule", None)
@@ -211,21 +218,25 @@ def _settings_of_objects(trainer: Trainer, module: LightningModule) -> Settings:
     return settings_of(config)
 
 
-def _numbered(callbacks: Iterable[Callback]) -> dict[str, Any]:
+def _described_callbacks(callbacks: Iterable[Callback]) -> dict[str, Any]:
     """Described callbacks by their class's name; a second one of a class has a number."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     counts: Counter[str] = Counter()
     for callback in callbacks:
         name = type(callback).__name__
         counts[name] += 1
-        found[name if counts[name] == 1 else f"{name}_{counts[name]}"] = described(callback)
-    return found
+        if counts[name] > 1:
+            name = f"{name}_{counts[name]}"
+        by_name[name] = described(callback)
+    return by_name
 
 
-def _ancestry(module: LightningModule) -> Ancestry:
+def _read_ancestry(module: LightningModule) -> Ancestry:
     """The runs and the prompts that made the starting model of a new run."""
     origin = getattr(getattr(module, "policy", None), "origin", None)
-    ancestry = Ancestry() if origin is None else read_lineage(Path(origin.path), origin.fingerprint)
+    if origin is None:
+        return Ancestry()
+    ancestry = read_lineage(Path(origin.path), origin.fingerprint)
     if ancestry.fault:
         rank_zero_print(f"The prompts that trained the starting model are not known, because {ancestry.fault}.")
     return ancestry
@@ -256,7 +267,7 @@ def _device_name(device: torch.device) -> str:
 
 def _of_policy(manifest: Manifest) -> Manifest:
     """The part of a manifest on which an evaluation depends."""
-    settings = None if manifest.settings is None else _evaluated(manifest.settings)
+    settings = None if manifest.settings is None else _evaluation_settings(manifest.settings)
     machine = {name: value for name, value in manifest.machine.items() if name == "precision"}
     return Manifest(
         settings,
@@ -270,9 +281,9 @@ def _of_policy(manifest: Manifest) -> Manifest:
     )
 
 
-def _evaluated(values: dict[str, Any]) -> dict[str, Any]:
-    """The values by setting on which an evaluation depends."""
-    return {key: value for key, value in values.items() if key.startswith(EVALUATED)}
+def _evaluation_settings(settings: Settings) -> Settings:
+    """The settings on which an evaluation depends."""
+    return {key: value for key, value in settings.items() if key.startswith(EVALUATED)}
 
 
 def _start_fingerprints(module: LightningModule) -> dict[str, str]:
@@ -283,13 +294,15 @@ def _start_fingerprints(module: LightningModule) -> dict[str, str]:
     return {"weights": origin.fingerprint} | file_fingerprints(Path(origin.path))
 
 
-def _rendered(module: LightningModule) -> dict[str, str]:
+def _chat_fingerprints(module: LightningModule) -> dict[str, str]:
     """The fingerprint of a chat as the policy's template writes it, with the sampler's tools."""
-    policy, sampler = getattr(module, "policy", None), getattr(module, "sampler", None)
+    policy = getattr(module, "policy", None)
     if not isinstance(policy, TextPolicy) or policy.tokenizer is None:
         return {}
-    tools = getattr(sampler, "tools", ())
-    options = {**policy.chat_template_kwargs, **({"tools": list(tools)} if tools else {})}
+    options = dict(policy.chat_template_kwargs)
+    tools = getattr(getattr(module, "sampler", None), "tools", ())
+    if tools:
+        options["tools"] = list(tools)
     fingerprint = chat_fingerprint(policy.tokenizer, options)
     return {} if fingerprint is None else {"a chat": fingerprint}
 
@@ -329,19 +342,19 @@ def check_continuable(before: Settings, now: Settings) -> None:
                 f"but got {key} {shown(old)} -> {shown(new)}, try {kept}, or --ckpt_path=null for a new run."
             )
     # Fixed weights have no state, from which new multipliers may begin.
-    if _adapts(before) and not _adapts(now):
+    if _learns_multipliers(before) and not _learns_multipliers(now):
         raise UserError(
             f"Expected the multipliers of the checkpoint's run, by {ADAPTING}, but got another callback or none, try "
             "the callbacks of its config.yaml, or --ckpt_path=null for a new run."
         )
 
 
-def _adapts(settings: Settings) -> bool:
+def _learns_multipliers(settings: Settings) -> bool:
     callbacks = [str(value) for key, value in settings.items() if key.startswith("callbacks.")]
     return any(value.rpartition(".")[2] == ADAPTING for value in callbacks)
 
 
-def _sources(trainer: Trainer) -> Iterator[tuple[str, PromptSource]]:
+def _prompt_sources(trainer: Trainer) -> Iterator[tuple[str, PromptSource]]:
     """The prompts of training and validation by split, without reading prompts that are not in memory."""
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, GroupDataModule):

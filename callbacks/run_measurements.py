@@ -20,22 +20,23 @@ KEPT = ("before", "last")
 Metrics = Mapping[str, float]
 
 
-def declared(objective: Objective) -> Constraints:
+def declared_constraints(objective: Objective) -> Constraints:
     """The constraints before any measurement."""
-    return {name: MeasuredConstraint.declared(name, of) for name, of in objective.constraints.items()}
+    constraints = objective.constraints.items()
+    return {name: MeasuredConstraint.declared(name, constraint) for name, constraint in constraints}
 
 
-def measured(objective: Objective, evaluation: Evaluation, update: int) -> Measurement:
+def measurement_of(objective: Objective, evaluation: Evaluation, update: int) -> Measurement:
     """An evaluation's reward with its standard error, and each constraint's value with its interval."""
     constraints = {}
     for name, rate in evaluation.rates.items():
         constraints[name] = MeasuredConstraint.of(name, objective.constraints[name], rate)
-    reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
-    found = Measurement(update, Reward(reward, error), constraints, evaluation.prompts, evaluation.answers)
+    reward = Reward(evaluation.metrics.get("reward/mean"), evaluation.standard_errors.get("reward/mean"))
+    measurement = Measurement(update, reward, constraints, evaluation.prompts, evaluation.answers)
     if objective.look is None:
-        return found
+        return measurement
     chance = chance_of(objective.look, objective.decided, evaluation)
-    return replace(found, targets=shown_targets(objective, evaluation), chance=chance)
+    return replace(measurement, targets=shown_targets(objective, evaluation), chance=chance)
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Validated:
 
     @property
     def all(self) -> list[Measurement]:
-        return [of for _, of in sorted(self.by_update.items())]
+        return [self.by_update[update] for update in sorted(self.by_update)]
 
 
 @dataclass
@@ -77,12 +78,14 @@ class KeptMeasurements:
 
     def state(self) -> dict[str, Any]:
         """Plain containers, for a checkpoint."""
-        validated = self.validated
-        scored = {rank: {**of.as_json(), "score": score} for rank, (of, score) in validated.scored.items()}
+        scored = {}
+        for rank, (measurement, score) in self.validated.scored.items():
+            scored[rank] = {**measurement.as_json(), "score": score}
+        validated = self.validated.by_update.items()
         return {
-            "measured": {key: of.as_json() for key, of in self.measured.items() if key in KEPT},
+            "measured": {key: measurement.as_json() for key, measurement in self.measured.items() if key in KEPT},
             "scored": scored,
-            "validated": {update: of.as_json() for update, of in validated.by_update.items()},
+            "validated": {update: measurement.as_json() for update, measurement in validated},
             "rewards": self.rewards,
         }
 
@@ -90,12 +93,14 @@ class KeptMeasurements:
     def read(cls, state: Mapping[str, Any], constraints: Constraints, rewards: dict[str, float]) -> KeptMeasurements:
         """From `state`, as far as they are of the same reward."""
         kept = cls(rewards=rewards)
-        for rank, of in state.get("scored", {}).items():
-            kept.validated.scored[rank] = Measurement.read(of, constraints), of["score"]
-        if state.get("rewards") in (None, rewards):  # Another reward is not compared with this one.
-            kept.measured = {key: Measurement.read(of, constraints) for key, of in state.get("measured", {}).items()}
-            for update, of in state.get("validated", {}).items():
-                kept.validated.by_update[update] = Measurement.read(of, constraints)
+        for rank, content in state.get("scored", {}).items():
+            kept.validated.scored[rank] = (Measurement.read(content, constraints), content["score"])
+        if state.get("rewards") not in (None, rewards):  # Another reward is not compared with this one.
+            return kept
+        for key, content in state.get("measured", {}).items():
+            kept.measured[key] = Measurement.read(content, constraints)
+        for update, content in state.get("validated", {}).items():
+            kept.validated.by_update[update] = Measurement.read(content, constraints)
         return kept
 
 
@@ -125,8 +130,12 @@ class LastUpdates:
     def measured(self, objective: Objective) -> Measurement:
         """The means of the reward, the constraints and the weights."""
         constraints = {}
-        for name, constraint in declared(objective).items():
+        for name, constraint in declared_constraints(objective).items():
             constraints[name] = replace(constraint, value=self.mean(constraint.bound.tag(name)))
-        means = {name: self.mean(f"multiplier/{name}") for name in objective.weight_names}
-        weights = {name: weight for name, weight in means.items() if weight is not None}
-        return Measurement(self._logged[-1][0], Reward(self.mean("reward/mean")), constraints, weights=weights)
+        weights = {}
+        for name in objective.weight_names:
+            weight = self.mean(f"multiplier/{name}")
+            if weight is not None:
+                weights[name] = weight
+        last_update, _ = self._logged[-1]
+        return Measurement(last_update, Reward(self.mean("reward/mean")), constraints, weights=weights)

@@ -19,7 +19,13 @@ from lightning_cgrpo.callbacks.closing_card import show_closing_card
 from lightning_cgrpo.callbacks.log_writers import run_folder
 from lightning_cgrpo.callbacks.run_clock import Clock, machine
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
-from lightning_cgrpo.callbacks.run_measurements import KeptMeasurements, LastUpdates, Validated, declared, measured
+from lightning_cgrpo.callbacks.run_measurements import (
+    KeptMeasurements,
+    LastUpdates,
+    Validated,
+    declared_constraints,
+    measurement_of,
+)
 from lightning_cgrpo.core.errors import first_line
 from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.core.user_code import raised_by_signal
@@ -29,7 +35,8 @@ from lightning_cgrpo.run.record import Best, Inputs, RunRecord
 
 EVERY = 5.0
 """Seconds between two writes."""
-FAULTS, SKIPPED = "faults/", "skipped_steps"
+FAULTS = "faults/"
+SKIPPED = "skipped_steps"
 
 
 class RunSummary(Callback):
@@ -49,7 +56,7 @@ class RunSummary(Callback):
         self._clock = Clock()
         self._written = 0.0
         self._validated = Validated()
-        self._ends = LastUpdates()
+        self._last_updates = LastUpdates()
         self._faults: Counter[str] = Counter()
         self._rewards: dict[str, float] | None = None
         self._state: dict[str, Any] | None = None
@@ -58,32 +65,44 @@ class RunSummary(Callback):
         """The file, once training has begun."""
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        here = run_folder(trainer)
-        self.path = here / SUMMARY
-        # What the run declares, and where it runs.
-        objective, origin = pl_module.objective, pl_module.policy.origin
-        self._rewards = objective.rewards
-        record = self.record
-        record.status, record.error, record.best = "running", None, None
-        record.name = here.parent.name if trainer.loggers else here.name
-        record.seed = pl_module.seed if record.seed is None else record.seed
-        record.weights = None if origin is None else origin.fingerprint
-        record.inputs = _inputs(trainer)
-        record.constraints, record.look = declared(objective), objective.look
-        record.machine = machine(pl_module.device)
+        folder = run_folder(trainer)
+        self.path = folder / SUMMARY
+        self._declare(trainer, pl_module, folder)
+
         # What an earlier part of the run counted and measured.
-        before, there = _resumed(trainer)
-        elsewhere = before is not None and there.resolve() != here.resolve()
-        record.resumed = os.path.relpath(there, here) if elsewhere else None  # relative, so folders may move together
+        record = self.record
+        before, earlier_folder = _read_resumed(trainer)
+        record.resumed = None
+        if before is not None and earlier_folder.resolve() != folder.resolve():
+            record.resumed = os.path.relpath(earlier_folder, folder)  # relative, so folders may move together
         self._clock.add(before or RunRecord())
         self._faults = Counter(None if before is None else before.faults)
         kept = KeptMeasurements()
         if self._state is not None:
-            kept = KeptMeasurements.read(self._state, record.constraints, objective.rewards)
-        record.measured, self._validated = kept.measured, kept.validated
+            kept = KeptMeasurements.read(self._state, record.constraints, pl_module.objective.rewards)
+        record.measured = kept.measured
+        self._validated = kept.validated
         if not getattr(trainer.checkpoint_callback, "best_model_path", ""):
             self._validated.scored.clear()  # of another objective
         self.write(trainer, pl_module)
+
+    def _declare(self, trainer: Trainer, pl_module: RolloutModule, folder: Path) -> None:
+        """Record what the run declares, and where it runs."""
+        objective = pl_module.objective
+        origin = pl_module.policy.origin
+        self._rewards = objective.rewards
+        record = self.record
+        record.status = "running"
+        record.error = None
+        record.best = None
+        record.name = folder.parent.name if trainer.loggers else folder.name
+        if record.seed is None:
+            record.seed = pl_module.seed
+        record.weights = None if origin is None else origin.fingerprint
+        record.inputs = _read_inputs(trainer)
+        record.constraints = declared_constraints(objective)
+        record.look = objective.look
+        record.machine = machine(pl_module.device)
 
     def state_dict(self) -> dict[str, Any]:
         # Not from the file, which may tell of validations after the checkpoint.
@@ -98,22 +117,30 @@ class RunSummary(Callback):
         if outputs:  # Supervised fine-tuning samples nothing.
             self._clock.answers += pl_module.latest_answers
         metrics = pl_module.latest_metrics
-        if self._ends.add(trainer.global_step, metrics):
-            faults = {tag.removeprefix(FAULTS): value for tag, value in metrics.items() if tag.startswith(FAULTS)}
-            self._faults.update({name: int(n) if name == SKIPPED else 1 for name, n in faults.items() if n > 0})
+        if self._last_updates.add(trainer.global_step, metrics):
+            self._count_faults(metrics)
         if time.monotonic() - self._written > EVERY:
             self.write(trainer, pl_module)
 
+    def _count_faults(self, metrics: Mapping[str, float]) -> None:
+        """Count the skipped steps, and for each other fault the updates in which it occurred."""
+        for tag, value in metrics.items():
+            if tag.startswith(FAULTS) and value > 0:
+                name = tag.removeprefix(FAULTS)
+                self._faults[name] += int(value) if name == SKIPPED else 1
+
     def on_validation_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        if trainer.state.fn == "fit" and "val" in pl_module.evaluations and not trainer.sanity_checking:
-            last = measured(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
-            self.record.measured["last"] = last
-            monitor = getattr(trainer.checkpoint_callback, "monitor", None) or ""
-            metric = trainer.callback_metrics.get(monitor)
-            score = None if metric is None else float(metric)
-            # By merit, `Checkpoints` ranks a policy by its update.
-            by_merit = score is not None and monitor == VALIDATION_MERIT
-            self._validated.add(last, float(trainer.global_step) if by_merit else score, score)
+        if trainer.state.fn != "fit" or "val" not in pl_module.evaluations or trainer.sanity_checking:
+            return
+        last = measurement_of(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
+        self.record.measured["last"] = last
+        monitor = getattr(trainer.checkpoint_callback, "monitor", None) or ""
+        metric = trainer.callback_metrics.get(monitor)
+        score = None if metric is None else float(metric)
+        rank = score
+        if score is not None and monitor == VALIDATION_MERIT:
+            rank = float(trainer.global_step)  # by merit, `Checkpoints` ranks a policy by its update
+        self._validated.add(last, rank, score)
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         self.write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
@@ -121,20 +148,26 @@ class RunSummary(Callback):
     def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
         if self.path is None:
             return
-        wanted = raised_by_signal(exception)
-        self.record.error = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
-        self.write(trainer, pl_module, "interrupted" if wanted else "failed")
+        if raised_by_signal(exception):
+            self.record.error = None
+            status = "interrupted"
+        else:
+            self.record.error = f"{type(exception).__name__}: {first_line(exception)}"
+            status = "failed"
+        self.write(trainer, pl_module, status)
         self.show(trainer, pl_module)
 
     def teardown(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         # Not in `on_train_end`, which precedes the last checkpoint.
         if stage != "fit":
             return
-        before, there = _resumed(trainer)
+        before, folder = _read_resumed(trainer)
         if self.path is None and before is not None and trainer.is_global_zero:  # no update was left
-            done = f"{trainer.global_step:,} updates"
-            print(f"The run is finished, with {done}. Try a larger --trainer.max_steps for more.")
-            self.record, self.path = before, there / SUMMARY
+            print(
+                f"The run is finished, with {trainer.global_step:,} updates. Try a larger --trainer.max_steps for more."
+            )
+            self.record = before
+            self.path = folder / SUMMARY
         self.show(trainer, pl_module)
 
     def show(self, trainer: Trainer, pl_module: RolloutModule) -> None:
@@ -142,34 +175,37 @@ class RunSummary(Callback):
         if not trainer.is_global_zero or self.path is None:
             return
         data = getattr(trainer, "datamodule", None)
-        lacking = " --data.test_path=FILE" if getattr(data, "needs_test_path", False) else ""
+        test_prompts = " --data.test_path=FILE" if getattr(data, "needs_test_path", False) else ""
         exports = hasattr(pl_module.policy, "save_pretrained")
-        show_closing_card(self.record, self.path.parent, lacking, exports)
+        show_closing_card(self.record, self.path.parent, test_prompts, exports)
 
     def write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
         """Bring `record` up to date, and write the file."""
         if not trainer.is_global_zero or self.path is None:
             return
-        record, shown = self.record, self.record.measured
+        record = self.record
         record.status = status
-        record.updates, record.asked = trainer.global_step, updates_asked(trainer)
+        record.updates = trainer.global_step
+        record.asked = updates_asked(trainer)
         record.faults = dict(self._faults)
         record.held = getattr(pl_module, "held", None)
         self._clock.write(record)
         # Measurements before, during and at the end of training, and of the best checkpoint.
+        measured = record.measured
         if "initial" in pl_module.evaluations:
-            shown.setdefault("before", measured(pl_module.objective, pl_module.evaluations["initial"], 0))
-        if self._ends:
-            shown["end"] = self._ends.measured(pl_module.objective)
-        if "last" in shown:
+            initial = measurement_of(pl_module.objective, pl_module.evaluations["initial"], 0)
+            measured.setdefault("before", initial)
+        if self._last_updates:
+            measured["end"] = self._last_updates.measured(pl_module.objective)
+        if "last" in measured:
             # Rates that the run reached, and the reward that it had there.
             record.validations = self._validated.all
         callback: Any = trainer.checkpoint_callback
         rank = getattr(callback, "best_model_score", None)
         if rank is not None and callback.best_model_path and float(rank) in self._validated.scored:
-            shown["best"], score = self._validated.scored[float(rank)]
-            checkpoint = os.path.relpath(_found(callback.best_model_path, trainer.ckpt_path), self.path.parent)
-            record.best = Best(checkpoint, callback.monitor, score)
+            measured["best"], score = self._validated.scored[float(rank)]
+            checkpoint = _find_checkpoint(callback.best_model_path, trainer.ckpt_path)
+            record.best = Best(os.path.relpath(checkpoint, self.path.parent), callback.monitor, score)
         self._written = time.monotonic()
         self.save(self.path)
 
@@ -182,10 +218,11 @@ class RunSummary(Callback):
             rank_zero_warn(f"The summary '{path}' can't be written: {first_line(error)}.")
 
 
-def _inputs(trainer: Trainer) -> Inputs:
+def _read_inputs(trainer: Trainer) -> Inputs:
     """Fingerprints of the user's code, of the prompts, and of listed files; none without a `RunManifest`."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, RunManifest) and (manifest := callback.manifest) is not None:
+        if isinstance(callback, RunManifest) and callback.manifest is not None:
+            manifest = callback.manifest
             readable = manifest.readable()
             listed = listed_in(manifest.settings or {})
             files = {name: manifest.files[name] for name in listed if name in manifest.files}
@@ -193,7 +230,7 @@ def _inputs(trainer: Trainer) -> Inputs:
     return Inputs()
 
 
-def _resumed(trainer: Trainer) -> tuple[RunRecord | None, Path]:
+def _read_resumed(trainer: Trainer) -> tuple[RunRecord | None, Path]:
     """The record of the checkpoint's run, None without one, and the folder of that run."""
     folder = Path(trainer.ckpt_path or "").parent.parent
     if not trainer.ckpt_path:
@@ -207,10 +244,12 @@ def _resumed(trainer: Trainer) -> tuple[RunRecord | None, Path]:
         return None, folder
 
 
-def _found(checkpoint: str, resumed_from: Any) -> str:
+def _find_checkpoint(checkpoint: str, resumed_from: Any) -> str:
     """The path of an earlier checkpoint, which may have moved with the checkpoint that the run resumed from."""
-    moved = os.path.join(os.path.dirname(resumed_from or ""), os.path.basename(checkpoint))
-    return moved if resumed_from and not os.path.exists(checkpoint) and os.path.exists(moved) else checkpoint
+    if not resumed_from or os.path.exists(checkpoint):
+        return checkpoint
+    moved = os.path.join(os.path.dirname(resumed_from), os.path.basename(checkpoint))
+    return moved if os.path.exists(moved) else checkpoint
 
 
 def ended_early(trainer: Trainer) -> bool:

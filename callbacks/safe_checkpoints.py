@@ -71,16 +71,19 @@ class SafeCheckpoints(ModelCheckpoint):
         """Lock `dirpath`, and refuse to overwrite another run's checkpoints there. Collective."""
         folder = Path(str(self.dirpath))
         continues = bool(self._last_checkpoint_saved) or _lies_in(trainer.ckpt_path, folder)
-        taken = ""
+        occupant = ""
         if trainer.is_global_zero:
             last = None if continues else newest([folder])
-            taken = "a running fit that writes there" if not self._lock.take(folder) else str(last or "")
-        taken = trainer.strategy.broadcast(taken)
-        if taken:
+            if not self._lock.take(folder):
+                occupant = "a running fit that writes there"
+            elif last is not None:
+                occupant = str(last)
+        occupant = trainer.strategy.broadcast(occupant)
+        if occupant:
             self._lock.release()
             raise UserError(
-                f"Expected the folder of checkpoints to be this run's alone, but got '{folder}' with {taken}, because "
-                "both would write last.ckpt, try another dirpath or another trainer.logger.version, or "
+                f"Expected the folder of checkpoints to be this run's alone, but got '{folder}' with {occupant}, "
+                "because both would write last.ckpt, try another dirpath or another trainer.logger.version, or "
                 "--ckpt_path=last to go on with a run that has ended."
             )
         if continues:  # otherwise Lightning writes last-v1.ckpt beside the last.ckpt that a resume takes

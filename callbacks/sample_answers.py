@@ -18,6 +18,7 @@ from lightning_cgrpo.callbacks.log_writers import run_folder, writers
 from lightning_cgrpo.core.errors import UserError, expect, printable
 from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
+from lightning_cgrpo.objective.objective import Objective
 
 FILE = "samples.jsonl"
 ON_SCREEN = 300
@@ -47,7 +48,8 @@ class SampleAnswers(Callback):
 
     def __init__(self, every_n_updates: int = 50, write: bool = False) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
-        self.every_n_updates, self.write = every_n_updates, write
+        self.every_n_updates = every_n_updates
+        self.write = write
         self._file = Path()
 
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
@@ -64,59 +66,85 @@ class SampleAnswers(Callback):
             raise UserError("Expected answers in text for SampleAnswers, but got none; use Pictures, or remove it.")
         groups = list(answer_records(outputs, pl_module.policy, None if self.write else 1))
         if self.write:
-            append_records(self._file, ({"step": update, **record} for record in chain.from_iterable(groups)))
-        signals = {reward: reward for reward in pl_module.objective.rewards}
-        for name, constraint in pl_module.objective.constraints.items():
-            # An indicator is called as in all other tables; a number keeps the name of its unit, such as tokens.
-            signal = constraint.signal or name
-            signals.setdefault(signal, signal if constraint.from_number or constraint.bound.of_mean else name)
-        for group in groups[:1]:
-            shown = best_and_worst(group)
-            for writer in writers(trainer):
-                writer.add_text("samples", _markdown(shown, signals), update)
-            if trainer.is_global_zero:
-                print_table(_table(shown, signals, f"Answers of update {update}", get_console().encoding))
+            records = chain.from_iterable(groups)
+            append_records(self._file, ({"step": update, **record} for record in records))
+        if not groups:  # no prompts on this process
+            return
+        names = _signal_names(pl_module.objective)
+        shown = best_and_worst(groups[0])
+        for writer in writers(trainer):
+            writer.add_text("samples", _answers_in_markdown(shown, names), update)
+        if trainer.is_global_zero:
+            print_table(_answers_table(shown, names, f"Answers of update {update}", get_console().encoding))
+
+
+def _signal_names(objective: Objective) -> dict[str, str]:
+    """The name that each signal of the objective is shown by.
+
+    An indicator has the constraint's name, as in all other tables. A number has the name of its unit, such as tokens.
+    """
+    names = {reward: reward for reward in objective.rewards}
+    for name, constraint in objective.constraints.items():
+        signal = constraint.signal or name
+        is_number = constraint.from_number or constraint.bound.of_mean
+        names.setdefault(signal, signal if is_number else name)
+    return names
 
 
 def best_and_worst(group: Sequence[Record]) -> dict[str, Record]:
     """The answers with the highest and the lowest advantage, or one of equal answers."""
-    best, worst = (choose(group, key=lambda record: record["advantage"]) for choose in (max, min))
-    return {"answer": best} if best["answer"] == worst["answer"] else {"best answer": best, "worst answer": worst}
+    best = max(group, key=lambda record: record["advantage"])
+    worst = min(group, key=lambda record: record["advantage"])
+    if best["answer"] == worst["answer"]:
+        return {"answer": best}
+    return {"best answer": best, "worst answer": worst}
 
 
-def _table(shown: Mapping[str, Record], signals: Mapping[str, str], title: str, encoding: str) -> Table:
-    def text(shortened: str) -> Text:
+def _answers_table(shown: Mapping[str, Record], names: Mapping[str, str], title: str, encoding: str) -> Table:
+    def to_text(shortened: str) -> Text:
         # Not strings, in which rich would look for markup.
         return Text(shortened.encode(encoding, "backslashreplace").decode(encoding))
 
-    prompt = next(iter(shown.values()))["prompt"]
-    texts = {"prompt": prompt, **{head: record["answer"] for head, record in shown.items()}}
+    texts = {"prompt": _first_prompt(shown)}
+    for head, record in shown.items():
+        texts[head] = record["answer"]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, expand=True)
     for head in texts:
         table.add_column(head, ratio=1, overflow="fold")
-    table.add_row(*(text(_excerpt(words, ON_SCREEN, LINES)) for words in texts.values()))
-    table.add_row("", *(text(_values(record, signals)) for record in shown.values()), style="dim")
+    table.add_row(*(to_text(_excerpt(text, ON_SCREEN, LINES)) for text in texts.values()))
+    table.add_row("", *(to_text(_values_in_words(record, names)) for record in shown.values()), style="dim")
     return table
 
 
-def _markdown(shown: Mapping[str, Record], signals: Mapping[str, str]) -> str:
-    parts = [f"**Prompt**\n\n{_quoted(next(iter(shown.values()))['prompt'])}\n"]
+def _answers_in_markdown(shown: Mapping[str, Record], names: Mapping[str, str]) -> str:
+    sections = [f"**Prompt**\n\n{_as_code_block(_first_prompt(shown))}\n"]
     for head, record in shown.items():
-        parts.append(f"**{head.capitalize()}** ({_values(record, signals)})\n\n{_quoted(record['answer'])}\n")
-    return "\n".join(parts)
+        values = _values_in_words(record, names)
+        sections.append(f"**{head.capitalize()}** ({values})\n\n{_as_code_block(record['answer'])}\n")
+    return "\n".join(sections)
 
 
-def _values(record: Record, signals: Mapping[str, str]) -> str:
+def _first_prompt(shown: Mapping[str, Record]) -> str:
+    record = next(iter(shown.values()))
+    return str(record["prompt"])
+
+
+def _values_in_words(record: Record, names: Mapping[str, str]) -> str:
     """The signals by the names that they are shown by, and columns of `log_extra`, as a short text."""
-    values = {name: record["signals"][signal] for signal, name in signals.items() if signal in record["signals"]}
-    texts = {name: "n/a" if value is None else f"{value:.3g}" for name, value in values.items()}
-    texts |= {name: _excerpt(str(value), IN_CELL, 1) for name, value in record.get("extra", {}).items()}
-    return ", ".join(f"{printable(name)} {value}" for name, value in texts.items())
+    texts = {}
+    for signal, name in names.items():
+        if signal in record["signals"]:
+            value = record["signals"][signal]
+            texts[name] = "n/a" if value is None else f"{value:.3g}"
+    for name, value in record.get("extra", {}).items():
+        texts[name] = _excerpt(str(value), IN_CELL, 1)
+    return ", ".join(f"{printable(name)} {text}" for name, text in texts.items())
 
 
-def _quoted(text: str) -> str:
+def _as_code_block(text: str) -> str:
     """Quote as a code block, so that tags and line breaks show."""
-    return "\n".join(f"    {line}" for line in _excerpt(text, IN_TENSORBOARD, IN_TENSORBOARD).split("\n"))
+    lines = _excerpt(text, IN_TENSORBOARD, IN_TENSORBOARD).split("\n")
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _excerpt(text: str, characters: int, lines: int) -> str:

@@ -47,11 +47,12 @@ class SavePretrained(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         """Raise a `UserError` if the directory has the other kind of model, by the loaded policy's kind."""
-        kept = "config.json" if hasattr(pl_module.policy.model, "merge_and_unload") else ADAPTERS
-        if (self.directory / kept).exists():
+        has_adapters = hasattr(pl_module.policy.model, "merge_and_unload")
+        other_kind = "config.json" if has_adapters else ADAPTERS
+        if (self.directory / other_kind).exists():
             raise UserError(
                 "Expected a directory without the other kind of model, because transformers would load adapters and "
-                f"weights together, but '{self.directory}' has {kept}, try another directory."
+                f"weights together, but '{self.directory}' has {other_kind}, try another directory."
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
@@ -66,6 +67,7 @@ class SavePretrained(Callback):
                 write_lineage(self.directory, callback.manifest, fingerprint(self.directory))
             if isinstance(callback, RunSummary):
                 callback.write(trainer, pl_module, callback.record.status)  # finished, if it came first
-                method, reward = type(pl_module).__name__, ", ".join(pl_module.objective.rewards)
+                method = type(pl_module).__name__
+                reward = ", ".join(pl_module.objective.rewards)
                 write_card(self.directory, policy.name, method, callback.record, trainer.global_step, reward)
         print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")

@@ -24,7 +24,8 @@ def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
     """Lay out TensorBoard's *Custom Scalars*: each rate or mean of training and validation with its threshold."""
     charts: dict[str, list[Any]] = {"reward": ["Multiline", ["^(val/)?reward/mean$"]]}
     for name, constraint in objective.constraints.items():
-        kind, tag = constraint.bound.kind, re.escape(name)
+        kind = constraint.bound.kind
+        tag = re.escape(name)
         charts[f"{kind} of {name}"] = ["Multiline", [f"^(val/)?{kind}/{tag}$", f"^threshold/{tag}$"]]
     charts["multipliers"] = ["Multiline", ["^multiplier/.*"]]
     charts["effective weights"] = ["Multiline", ["^effective_weight/.*"]]
@@ -38,34 +39,43 @@ class TensorBoardLayout(Callback):
     changes_learning = False
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        for logger in trainer.loggers if trainer.is_global_zero else ():
+        if not trainer.is_global_zero:
+            return
+        for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_custom_scalars(custom_scalars(pl_module.objective))
                 writer = logger.experiment._get_file_writer()
-                for summary in hparams(hyperparameters(trainer, pl_module), dict.fromkeys(compared(pl_module), 0.0)):
+                metrics = dict.fromkeys(compared_tags(pl_module), 0.0)
+                for summary in hparams(hyperparameters(trainer, pl_module), metrics):
                     writer.add_summary(summary)
 
 
-def compared(module: RolloutModule) -> list[str]:
+def compared_tags(module: RolloutModule) -> list[str]:
     """Tags whose last values *HParams* compares."""
-    tags = ["reward/mean", *(constraint.bound.tag(name) for name, constraint in module.objective.constraints.items())]
+    tags = ["reward/mean"]
+    for name, constraint in module.objective.constraints.items():
+        tags.append(constraint.bound.tag(name))
     return [f"val/{MERIT}", *tags, *(f"val/{tag}" for tag in tags)]
 
 
 def hyperparameters(trainer: Trainer, module: RolloutModule) -> dict[str, float | str | bool]:
     """The settings that change learning, by path; without a configuration those that every module has."""
-    summaries = (callback for callback in trainer.callbacks if isinstance(callback, RunSummary))  # type: ignore[attr-defined]
-    method: dict[str, Any] = next((summary.record.method for summary in summaries), {})
-    settings = {path.replace("init_args.", ""): value for path, value in _leaves(method, "")}
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    methods = [callback.record.method for callback in callbacks if isinstance(callback, RunSummary)]
+    method: dict[str, Any] = methods[0] if methods else {}
+    settings = {path.replace("init_args.", ""): value for path, value in _plain_values(method, "")}
     return {"seed": module.seed, "model.group_size": module.group_size, **settings}
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, float | str | bool]]:
+def _plain_values(value: Any, path: str) -> Iterator[tuple[str, float | str | bool]]:
+    """Numbers and texts in nested settings, with their paths."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _leaves(part, f"{path}.{key}".lstrip("."))
+            yield from _plain_values(part, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, (bool, int, float)):
+        yield path, value
     elif value is not None:
-        yield path, value if isinstance(value, (bool, int, float)) else str(value)
+        yield path, str(value)
 
 
 class Pictures(Callback):
@@ -83,7 +93,9 @@ class Pictures(Callback):
     def __init__(self, renderer: Renderer | None = None, every_n_updates: int = 500, prompts: int = 1) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         expect(prompts >= 1, "prompts", "at least 1", prompts)
-        self.renderer, self.every_n_updates, self.prompts = renderer, every_n_updates, prompts
+        self.renderer = renderer
+        self.every_n_updates = every_n_updates
+        self.prompts = prompts
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         renderer = self.renderer or getattr(pl_module.sampler, "environment", None)

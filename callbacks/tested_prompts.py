@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,20 @@ class TestedPrompts(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
-        everywhere = gathered_on_first(self._numbers)
-        if everywhere is None or not self._policy or not isinstance(data, GroupDataModule):
+        numbers_by_process = gathered_on_first(self._numbers)
+        if numbers_by_process is None or not self._policy or not isinstance(data, GroupDataModule):
             return
         source = data.source("test")
-        numbers = dict.fromkeys(number for part in everywhere for number in part)
-        shown = shown_by(numbers)
         if is_endless(source):
             shown = shown_by(stream=data.stream(), until=len(source))
+        else:
+            numbers = dict.fromkeys(chain.from_iterable(numbers_by_process))  # each once, in order
+            shown = shown_by(numbers)
         at = datetime.now(UTC).isoformat(timespec="seconds")
+        event = {"event": "test", "at": at, "checkpoint": trainer.ckpt_path, **self._policy, "shown": shown}
         register = Register.of(self._project, Path(str(trainer.ckpt_path)).parent)
         try:
             with register.locked():
-                register.append(
-                    {"event": "test", "at": at, "checkpoint": trainer.ckpt_path, **self._policy, "shown": shown}
-                )
+                register.append(event)
         except UserError as error:  # such as a project of another user, whose policies anyone may test
             rank_zero_warn(f"No certificate will tell of this test. {error}")

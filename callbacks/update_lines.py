@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich import get_console
 from rich.text import Text
 
-from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar, furthest, short_name, weight_text
+from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar, furthest_constraints, short_name, weight_text
 from lightning_cgrpo.callbacks.run_summary import RunSummary, updates_asked
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
@@ -35,12 +35,13 @@ class UpdateLines(RunSummary):
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        update, asked = trainer.global_step, updates_asked(trainer)
-        due = update == asked or time.monotonic() - self._printed > PAUSE
-        if not trainer.is_global_zero or not due:
+        update = trainer.global_step
+        asked = updates_asked(trainer)
+        is_due = update == asked or time.monotonic() - self._printed > PAUSE
+        if not trainer.is_global_zero or not is_due:
             return
-        of = f" of {asked}" if asked is not None else ""
-        line = f"Update {update}{of}: {update_line(pl_module.objective, pl_module.latest_metrics)}"
+        progress = f"Update {update}" if asked is None else f"Update {update} of {asked}"
+        line = f"{progress}: {update_line(pl_module.objective, pl_module.latest_metrics)}"
         get_console().print(Text(line), soft_wrap=True)
         self._printed = time.monotonic()
 
@@ -50,12 +51,12 @@ class UpdateLines(RunSummary):
 
 def update_line(objective: Objective, latest: dict[str, float]) -> str:
     """The reward, and the measured constraints with thresholds and multipliers; of many, those furthest beyond."""
-    parts = []
+    texts = []
     if "reward/mean" in latest:
-        parts.append(f"reward {latest['reward/mean']:.4g} {weight_text(latest, 'reward')}")
-    for measured in furthest(objective, latest):
-        parts.append(f"{short_name(measured.name)} {measured.compared} {weight_text(latest, measured.name)}")
-    return ", ".join(part.rstrip() for part in parts)
+        texts.append(f"reward {latest['reward/mean']:.4g} {weight_text(latest, 'reward')}")
+    for measured in furthest_constraints(objective, latest):
+        texts.append(f"{short_name(measured.name)} {measured.compared} {weight_text(latest, measured.name)}")
+    return ", ".join(text.rstrip() for text in texts)  # a monitored constraint has no weight
 
 
 def shown_by_default(trainer: Trainer) -> list[Callback]:

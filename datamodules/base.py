@@ -50,7 +50,9 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         expect(prompts_per_update >= 1, "prompts_per_update", "at least 1", prompts_per_update)
         expect(eval_prompts >= 1, "eval_prompts", "at least 1", eval_prompts)
         expect(test_train_prompts >= 0, "test_train_prompts", "at least 0", test_train_prompts)
-        self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
+        self.prompts_per_update = prompts_per_update
+        self.eval_prompts = eval_prompts
+        self._seed = seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
         self._look_prompts = LookPrompts(eval_prompts)
@@ -100,21 +102,22 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             )
 
     def train_dataloader(self) -> PromptLoader:
-        return self._training(self.source("train"), self.seed)
+        return self._training_loader(self.source("train"), self.seed)
 
     def val_dataloader(self) -> EVAL_DATALOADERS:
-        return self._evaluation("val")
+        return self._evaluation_loader("val")
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
-        loader = self._evaluation("test")
+        loader = self._evaluation_loader("test")
         if not self.test_train_prompts:
             return loader
         source = self.source("train")
-        sample = PromptSubset(source, evenly_spaced(len(source), min(self.test_train_prompts, len(source))))
+        count = min(self.test_train_prompts, len(source))
+        sample = PromptSubset(source, evenly_spaced(len(source), count))
         return [loader, PromptLoader(sample, self.eval_prompts)]
 
     def predict_dataloader(self) -> EVAL_DATALOADERS:
-        return self._evaluation("test")
+        return self._evaluation_loader("test")
 
     def certification(self, count: int | None, used: Used | None = None) -> Certification:
         """Prompts that neither train nor select policies, and that no earlier look at the run saw.
@@ -129,10 +132,11 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
         Raises:
             UserError: there are too few.
         """
-        source, used = self.source("test"), used or Used()
+        source = self.source("test")
+        used = used or Used()
         if is_endless(source):
             return new_prompts(source, count, used)
-        return self._look_prompts.chosen(source, self.overlapping_sources(), count, used, self.seed)
+        return self._look_prompts.choose(source, self.overlapping_sources(), count, used, self.seed)
 
     def stream(self) -> str:
         """The fingerprint of an endless source of test prompts, whatever their number."""
@@ -146,7 +150,7 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
     def _updates_done(self) -> int:
         return self.trainer.global_step if self.trainer is not None else 0
 
-    def _training(self, source: PromptSource, seed: int | None) -> PromptLoader:
+    def _training_loader(self, source: PromptSource, seed: int | None) -> PromptLoader:
         return PromptLoader(
             source,
             self.prompts_per_update,
@@ -157,7 +161,7 @@ class GroupDataModule(Stated, LightningDataModule, ABC):
             limit=None if self.trainer is None else self.trainer.limit_train_batches,
         )
 
-    def _evaluation(self, split: Split) -> PromptLoader:
+    def _evaluation_loader(self, split: Split) -> PromptLoader:
         return PromptLoader(self.source(split), self.eval_prompts)
 
 

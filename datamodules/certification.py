@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities, number_of
@@ -50,7 +51,8 @@ class Certification:
 def new_prompts(source: PromptSource, count: int | None, used: Used) -> Certification:
     """The next prompts of an endless source, after the test prompts and those of earlier looks."""
     total = len(source)
-    count = total if count is None else count
+    if count is None:
+        count = total
     first = max(total, used.new_until)  # the number of test prompts may differ from that of earlier looks
     new = PromptSubset(source, range(first, first + count))
     return Certification(new, f"{count:,} new prompts", new_until=first + count)
@@ -71,7 +73,7 @@ class _Unused:
     @property
     def left_out(self) -> str:
         """Words for the prompts that are left out."""
-        return " and".join(f" without {number:,} {what}" for what, number in self.numbers.items() if number)
+        return " and".join(f" without {number:,} {reason}" for reason, number in self.numbers.items() if number)
 
 
 class LookPrompts:
@@ -87,7 +89,7 @@ class LookPrompts:
         self._identities: dict[int, float] = {}
         self._clusters: dict[int, float] = {}
 
-    def chosen(
+    def choose(
         self, source: PromptSource, others: Sequence[PromptSource], count: int | None, used: Used, seed: int
     ) -> Certification:
         """A random part of the test prompts that a look may show.
@@ -102,67 +104,78 @@ class LookPrompts:
         Raises:
             UserError: there are too few.
         """
-        unused = self._unused(source, others, used)
+        unused = self._find_unused(source, others, used)
         left = len(unused.indices)
-        if not left or (count is not None and count > left):
+        too_few = count is not None and count > left
+        if not left or too_few:
             advice = f"--prompts {left}, or more test prompts" if left else "other test prompts"
             raise UserError(
                 f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
                 f"{left}, of {len(source)} test prompts{unused.left_out}, try {advice}."
             )
-        identities_left = list(unused.indices)
+        chosen = list(unused.indices)  # identities
         words = f"the {left:,} test prompts{unused.left_out}"
         if count is not None and count < left:
             drawn = generator(seed, Stream.CERTIFY, len(source)).permutation(left)[:count]
-            identities_left = [identities_left[number] for number in drawn]
+            chosen = [chosen[number] for number in drawn]
             words = f"{count:,} of {len(source):,} test prompts{unused.left_out}"
-        places = [unused.indices[identity] for identity in identities_left]
-        clusters = [self._clusters[index] for index in places] if self._clusters else None
-        return Certification(PromptSubset(source, places), words, identities=identities_left, clusters=clusters)
+        indices = [unused.indices[identity] for identity in chosen]
+        clusters = [self._clusters[index] for index in indices] if self._clusters else None
+        return Certification(PromptSubset(source, indices), words, identities=chosen, clusters=clusters)
 
-    def _unused(self, source: PromptSource, others: Sequence[PromptSource], used: Used) -> _Unused:
+    def _find_unused(self, source: PromptSource, others: Sequence[PromptSource], used: Used) -> _Unused:
         """The different test prompts that neither the run nor an earlier look used."""
-        numbers: dict[str, int] = {}
-        seen: set[int] = set()
-        for use, indices in _uses(source, others, used):
-            numbers[use] = len(indices - seen)
-            seen |= indices
-        unseen = [index for index in range(len(source)) if index not in seen]
-        first_of = self._distinct(source, unseen)
-        looked = used.looked & first_of.keys()
-        numbers |= {"repeats": len(unseen) - len(first_of), "that earlier looks saw": len(looked)}
-        return _Unused({identity: index for identity, index in first_of.items() if identity not in looked}, numbers)
+        # Leave out the prompts that the run used, and count each under its first use.
+        left_out: dict[str, int] = {}
+        used_indices: set[int] = set()
+        for use, indices in _indices_by_use(source, others, used):
+            left_out[use] = len(indices - used_indices)
+            used_indices |= indices
+        unused_indices = [index for index in range(len(source)) if index not in used_indices]
 
-    def _distinct(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
+        # Leave out repeats, and prompts that earlier looks saw.
+        first_indices = self._first_indices(source, unused_indices)
+        looked_at = used.looked & first_indices.keys()
+        left_out["repeats"] = len(unused_indices) - len(first_indices)
+        left_out["that earlier looks saw"] = len(looked_at)
+        remaining = {identity: index for identity, index in first_indices.items() if identity not in looked_at}
+        return _Unused(remaining, left_out)
+
+    def _first_indices(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
         """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""
         unread = [index for index in indices if index not in self._identities]
         for start in range(0, len(unread), self.batch_size):
-            part = unread[start : start + self.batch_size]
-            groups = source.groups(torch.tensor(part))
-            self._identities |= zip(part, identities(groups).tolist(), strict=True)
+            batch = unread[start : start + self.batch_size]
+            groups = source.groups(torch.tensor(batch))
+            self._identities |= zip(batch, identities(groups).tolist(), strict=True)
             if groups.clusters is not None:
-                self._clusters |= zip(part, map(number_of, groups.clusters), strict=True)
-        first: dict[float, int] = {}
+                self._clusters |= zip(batch, map(number_of, groups.clusters), strict=True)
+        first_indices: dict[float, int] = {}
         for index in indices:
-            first.setdefault(self._identities[index], index)
-        return first
+            first_indices.setdefault(self._identities[index], index)
+        return first_indices
 
 
-def _uses(source: PromptSource, others: Sequence[PromptSource], used: Used) -> Iterator[tuple[str, set[int]]]:
+def _indices_by_use(source: PromptSource, others: Sequence[PromptSource], used: Used) -> Iterator[tuple[str, set[int]]]:
     """Indices of the test prompts that the run used, by words for the use."""
-    here = source_fingerprints(source) if used.run else None
-    if here is not None:
-        for use, fingerprints in used.run.items():
-            yield use, {*torch.isin(here[:, 1], fingerprints).nonzero().flatten().tolist()}
-    yield "that trained or validated", _shared(source, others)
+    fingerprints = source_fingerprints(source) if used.run else None
+    if fingerprints is not None:
+        for use, used_fingerprints in used.run.items():
+            yield use, _indices_among(fingerprints[:, 1], used_fingerprints)
+    yield "that trained or validated", _shared_indices(source, others)
 
 
-def _shared(source: PromptSource, others: Sequence[PromptSource]) -> set[int]:
+def _shared_indices(source: PromptSource, others: Sequence[PromptSource]) -> set[int]:
     """Indices of test prompts that are training or validation prompts, too."""
-    here = source_fingerprints(source)
+    fingerprints = source_fingerprints(source)
     shared: set[int] = set()
     for other in others:
-        there = source_fingerprints(other)
-        if here is not None and there is not None:
-            shared |= {*torch.isin(here[:, 1], there[:, 1]).nonzero().flatten().tolist()}
+        other_fingerprints = source_fingerprints(other)
+        if fingerprints is not None and other_fingerprints is not None:
+            shared |= _indices_among(fingerprints[:, 1], other_fingerprints[:, 1])
     return shared
+
+
+def _indices_among(fingerprints: Tensor, others: Tensor) -> set[int]:
+    """Indices of the fingerprints that are among `others`."""
+    return set(torch.isin(fingerprints, others).nonzero().flatten().tolist())

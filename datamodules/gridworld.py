@@ -30,7 +30,8 @@ class GridworldDataModule(GeneratedDataModule):
     ) -> None:
         counts = (train_prompts, val_prompts, test_prompts)
         super().__init__(prompts_per_update, *counts, eval_prompts=eval_prompts, **options)
-        self.size, self.lava = size, lava
+        self.size = size
+        self.lava = lava
 
     def source(self, split: Split) -> Layouts:
         return Layouts(self.counts[split], NUMBERS[split], self.seed, self.size, self.lava)

@@ -78,13 +78,17 @@ class NavsimDataModule(GeneratedDataModule):
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, train_prompts, val_prompts, test_prompts, **options)
-        val_follow_ups = train_follow_ups if val_follow_ups is None else val_follow_ups
-        for name, share in (("train_follow_ups", train_follow_ups), ("val_follow_ups", val_follow_ups)):
-            if not 0 <= share <= 1:
-                raise UserError(f"Expected argument `{name}` to be in [0, 1], but got {share}.")
+        if val_follow_ups is None:
+            val_follow_ups = train_follow_ups
         self.shares: dict[Split, float] = {"train": train_follow_ups, "val": val_follow_ups, "test": 0.0}
-        self.worker, self.frame_pairs = worker, frame_pairs
-        self._source, self.form, self.follow_ups = scenes, form, follow_ups
+        for split, share in self.shares.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"Expected argument `{split}_follow_ups` to be in [0, 1], but got {share}.")
+        self.worker = worker
+        self.frame_pairs = frame_pairs
+        self.form = form
+        self.follow_ups = follow_ups
+        self._source = scenes
         for split, count in self.counts.items():
             if count is None and (scenes is None or scenes.endless):
                 raise UserError(
@@ -113,8 +117,9 @@ class NavsimDataModule(GeneratedDataModule):
             )
 
     def inventory(self, split: Split) -> list[Pieces]:
-        found = self.scenes.inventory(split)
-        pieces = [Pieces(kind.kind, kind.expected, kind.faults, needed=kind.needed) for kind in found]
+        pieces = []
+        for files in self.scenes.inventory(split):
+            pieces.append(Pieces(files.kind, files.expected, files.faults, needed=files.needed))
         return pieces or super().inventory(split)
 
     def prepare_data(self) -> None:
@@ -124,29 +129,33 @@ class NavsimDataModule(GeneratedDataModule):
 
     def source(self, split: Split) -> ScenePrompts:
         if split != "train":
-            return ScenePrompts(*self._scenes(split), self.form)
-        training = self._mixed(split)
+            return ScenePrompts(*self._scenes_and_count(split), self.form)
+        training = self._mixed_prompts(split)
         training.kept = 0  # each is shown once in a pass
         return training
 
-    def _mixed(self, split: Split) -> MixedPrompts:
+    def _mixed_prompts(self, split: Split) -> MixedPrompts:
         next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
-        return MixedPrompts(*self._scenes(split), self.form, self._follow_ups(split), self.shares[split], next_frames)
+        scenes, count = self._scenes_and_count(split)
+        return MixedPrompts(scenes, count, self.form, self._follow_ups(split), self.shares[split], next_frames)
 
-    def _evaluation(self, split: Split) -> PromptLoader:
+    def _evaluation_loader(self, split: Split) -> PromptLoader:
         if not self.frame_pairs:
-            return PromptLoader(self._mixed(split), self.eval_prompts)
+            return PromptLoader(self._mixed_prompts(split), self.eval_prompts)
         # Half of the prompts are scenes, over the whole split, and half are their next frames.
-        scenes, count = self._scenes(split)
-        count = None if count is None else max(count // 2, 1)
-        shown = MixedPrompts(scenes, count, self.form, self._follow_ups(split), self.shares[split])
-        return PairLoader(shown, self._next_frames(split, count), max(self.eval_prompts // 2, 1))
+        scenes, count = self._scenes_and_count(split)
+        if count is not None:
+            count = max(count // 2, 1)
+        first_frames = MixedPrompts(scenes, count, self.form, self._follow_ups(split), self.shares[split])
+        return PairLoader(first_frames, self._next_frames(split, count), max(self.eval_prompts // 2, 1))
 
     def _next_frames(self, split: Split, count: int | None) -> ScenePrompts:
         """The frame 0.5 s after each scene; a scene whose next frame is unknown is shown again, without a comfort."""
-        scenes, following = self.scenes.scenes(split), self.scenes.next_frames(split)
+        scenes = self.scenes.scenes(split)
+        next_frames = self.scenes.next_frames(split)
         places: Sequence[int] = WithoutEnd() if self.scenes.endless else range(len(scenes))
-        return ScenePrompts(Scenes(places, lambda place: following[place] or scenes[place]), count, self.form)
+        shown = Scenes(places, lambda place: next_frames[place] or scenes[place])
+        return ScenePrompts(shown, count, self.form)
 
     def _follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
         return self.scenes.follow_ups(split) if self.shares[split] else ()
@@ -165,21 +174,25 @@ class NavsimDataModule(GeneratedDataModule):
         loaders = super().test_dataloader()
         if not self.follow_ups or self.frame_pairs:
             return loaders
-        source, after = self.source("test"), self.scenes.follow_ups("test")
-        used = evenly_spaced(len(source.scenes), len(source))
-        groups = [after[number] for number in used]
+        source = self.source("test")
+        follow_ups = self.scenes.follow_ups("test")
+        tested = evenly_spaced(len(source.scenes), len(source))  # numbers of the first-stage scenes
+        groups = [follow_ups[number] for number in tested]
         if not any(len(group) for group in groups):
             return loaders
-        named = dict(zip(("test", "test_train"), loaders if isinstance(loaders, list) else [loaders], strict=False))
-        return named | {"test_follow_ups": PromptLoader(FollowUpPrompts(groups, self.form), self.eval_prompts)}
+        if not isinstance(loaders, list):
+            loaders = [loaders]
+        named = dict(zip(("test", "test_train"), loaders, strict=False))
+        named["test_follow_ups"] = PromptLoader(FollowUpPrompts(groups, self.form), self.eval_prompts)
+        return named
 
     def predict_dataloader(self) -> PromptLoader:
         """Without the expert's plans, because scenes without a map can be answered, too."""
-        source = ScenePrompts(*self._scenes("test"), self.form)
+        source = ScenePrompts(*self._scenes_and_count("test"), self.form)
         source.planned = False
         return PromptLoader(source, self.eval_prompts)
 
-    def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:
+    def _scenes_and_count(self, split: Split) -> tuple[Sequence[Scene], int | None]:
         return self.scenes.scenes(split), self.counts[split]
 
 
@@ -202,11 +215,12 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, scenes, form, **options)
-        self.human, self.thoughts = human, thoughts
+        self.human = human
+        self.thoughts = thoughts
 
     def demonstrations(self) -> DrivingDemonstrations:
         """The training prompts, with answers."""
-        return DrivingDemonstrations(*self._scenes("train"), self.form, self.human, self.thoughts)
+        return DrivingDemonstrations(*self._scenes_and_count("train"), self.form, self.human, self.thoughts)
 
     def train_dataloader(self) -> PromptLoader:
-        return self._training(self.demonstrations(), self.seed)
+        return self._training_loader(self.demonstrations(), self.seed)

@@ -64,8 +64,13 @@ class PromptDataModule(GroupDataModule):
     ) -> None:
         super().__init__(prompts_per_update, **options)
         expect(val_prompts >= 0, "val_prompts", "at least 0", val_prompts)
-        self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
-        self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
+        self.path = path
+        self.prompt_column = prompt_column
+        self.system_prompt = system_prompt
+        self.subset = subset
+        self.val_path = val_path
+        self.test_path = test_path
+        self.val_prompts = val_prompts
         self.cluster = cluster
 
     def columns(self, record: Record) -> dict[str, Any]:
@@ -73,13 +78,15 @@ class PromptDataModule(GroupDataModule):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        path = self.test_path
-        if stage == "fit" and _is_file(path) and not expanded(str(path)).exists():
-            raise UserError(f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()}).")
         if stage == "fit":
+            path = self.test_path
+            if _is_file(path) and not expanded(str(path)).exists():
+                raise UserError(
+                    f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()})."
+                )
             self._check_enough()
-        if stage == "fit" and not self._has_validation and self.trainer is not None:
-            self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
+            if not self._has_validation and self.trainer is not None:
+                self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
         if stage == "test" and self.test_train_prompts:
             self.source("train")
 
@@ -91,28 +98,34 @@ class PromptDataModule(GroupDataModule):
             "test": self.path if self.test_path is None else self.test_path,
         }
         path = paths[split]
-        if path is None or (split == "test" and self.needs_test_path):
+        if path is None:
+            # Held-out training prompts are validation prompts without a file.
             return super().inventory(split) if split == "val" and self._has_validation else []
-        wrong: list[str] = []
-        rows = self._read(path, "validation" if split == "val" else split, wrong)
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        repeats = f"; {count:,} repeat an earlier prompt" if (count := len(rows) - len({*_keys(rows)})) else ""
-        return [Pieces("records", len(rows) + len(wrong), tuple(wrong), f"columns {', '.join(names)}{repeats}")]
+        if split == "test" and self.needs_test_path:
+            return []
+        malformed: list[str] = []
+        rows = self._read_rows(path, "validation" if split == "val" else split, malformed)
+        note = f"columns {', '.join(_column_names(rows))}"
+        repeats = len(rows) - len(set(_prompt_keys(rows)))
+        if repeats:
+            note += f"; {repeats:,} repeat an earlier prompt"
+        return [Pieces("records", len(rows) + len(malformed), tuple(malformed), note)]
 
     def source(self, split: Split) -> Prompts:
         if split == "val" and not self._has_validation:
             raise UserError("Expected argument `val_prompts` or `val_path`, to have prompts to validate on.")
         if split not in ("train", "val"):
-            return self._prompts(self._test)
+            return self._make_prompts(self._test_rows)
         train, val = self._train_and_val
-        return self._prompts(train if split == "train" else val)
+        return self._make_prompts(train if split == "train" else val)
 
-    def _prompts(self, rows: Rows) -> Prompts:
+    def _make_prompts(self, rows: Rows) -> Prompts:
         prompts = Prompts(rows, self.cluster)
         if self.cluster is not None and rows and self.cluster not in prompts.columns:
+            others = [name for name in prompts.columns if name != "prompt"]
             raise UserError(
                 f"Expected data.cluster to be a column of every split, but got '{self.cluster}', try one of "
-                f"{', '.join(name for name in prompts.columns if name != 'prompt') or 'no column'}."
+                f"{', '.join(others) or 'no column'}."
             )
         return prompts
 
@@ -128,45 +141,55 @@ class PromptDataModule(GroupDataModule):
     def _has_validation(self) -> bool:
         return self.val_path is not None or bool(self.val_prompts)
 
-    def _read(self, path: Given, split: str, wrong: list[str] | None = None) -> Rows:
-        """The columns of each record; with `wrong`, errors of malformed records are put there."""
-        name = _name(path)
-        records = records_in_memory(path, name) if _in_memory(path) else read_records(name, split, self.subset, wrong)
+    def _read_rows(self, path: Given, split: str, malformed: list[str] | None = None) -> Rows:
+        """The columns of each record; with `malformed`, errors of malformed records are put there."""
+        name = _name_of(path)
+        if _in_memory(path):
+            records = records_in_memory(path, name)
+        else:
+            records = read_records(name, split, self.subset, malformed)
         rows = []
         for record in records:
             try:
                 rows.append(self.columns(record))
             except RecordError as error:
-                if wrong is None:
+                if malformed is None:
                     raise
-                wrong.append(str(error))
-        names = dict.fromkeys(name for row in rows for name in row)
-        missing = {name: count for name in names if (count := sum(name not in row for row in rows))}
+                malformed.append(str(error))
+        missing = {}
+        for column in _column_names(rows):
+            count = sum(column not in row for row in rows)
+            if count:
+                missing[column] = count
         if missing:
             rank_zero_warn(f"Rows of {name} without a column, whose value is None there: {missing} of {len(rows)}.")
         return rows
 
     @cached_property
     def _train_and_val(self) -> tuple[Rows, Rows]:
-        train = self._read(self.path, "train")
-        if self.val_path is not None:
-            val = self._read(self.val_path, "validation")
-            trained = {*_keys(train)}
-            shared = sum(key in trained for key in _keys(val))
-            if shared:
-                rank_zero_warn(
-                    f"{shared} of the {len(val)} validation prompts are training prompts, too "
-                    f"(data.val_path={_name(self.val_path)}): rates on these say nothing about others."
-                )
-            return train, val
+        train = self._read_rows(self.path, "train")
+        if self.val_path is None:
+            return self._hold_out(train)
+        val = self._read_rows(self.val_path, "validation")
+        train_keys = set(_prompt_keys(train))
+        shared = sum(key in train_keys for key in _prompt_keys(val))
+        if shared:
+            rank_zero_warn(
+                f"{shared} of the {len(val)} validation prompts are training prompts, too "
+                f"(data.val_path={_name_of(self.val_path)}): rates on these say nothing about others."
+            )
+        return train, val
+
+    def _hold_out(self, train: Rows) -> tuple[Rows, Rows]:
+        """Training prompts without the held-out prompts and their repeats, and the held-out prompts."""
         if self.val_prompts > len(train):
             raise UserError(
                 f"Expected data.val_prompts, which are held out of the {len(train)} training prompts, to be fewer than "
                 f"these, but got {self.val_prompts}, try data.val_prompts={len(train) // 10}."
             )
         val = [train[index] for index in evenly_spaced(len(train), self.val_prompts)]
-        held = {*_keys(val)}
-        kept = [row for row, key in zip(train, _keys(train), strict=True) if key not in held]
+        val_keys = set(_prompt_keys(val))
+        kept = [row for row, key in zip(train, _prompt_keys(train), strict=True) if key not in val_keys]
         repeats = len(train) - len(val) - len(kept)
         if repeats:
             rank_zero_warn(
@@ -186,12 +209,12 @@ class PromptDataModule(GroupDataModule):
             )
 
     @cached_property
-    def _test(self) -> Rows:
+    def _test_rows(self) -> Rows:
         if self.needs_test_path:
             raise UserError(
-                f"Expected argument `test_path`, since `path` is a file of training prompts: {_name(self.path)}."
+                f"Expected argument `test_path`, since `path` is a file of training prompts: {_name_of(self.path)}."
             )
-        return self._read(self.path if self.test_path is None else self.test_path, "test")
+        return self._read_rows(self.path if self.test_path is None else self.test_path, "test")
 
 
 def _in_memory(path: Given | None) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -202,10 +225,18 @@ def _is_file(path: Given | None) -> bool:
     return isinstance(path, (str, Path)) and Path(path).suffix in SUFFIXES
 
 
-def _name(path: Given) -> str:
+def _name_of(path: Given) -> str:
     return f"the given {type(path).__name__}" if _in_memory(path) else str(path)
 
 
-def _keys(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+def _column_names(rows: Rows) -> list[str]:
+    """The names of the columns of all rows, in the order in which they first appear."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
+    return list(names)
+
+
+def _prompt_keys(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The fingerprints of the rows' prompts."""
     return [prompt_fingerprint(row) for row in rows]

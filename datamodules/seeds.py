@@ -31,9 +31,14 @@ class Seeds(PromptSource):
         return self.count
 
     def groups(self, index: Tensor) -> PromptGroups:
-        seeds = [int(generator(self.seed, Stream.PROMPTS, self.split, n).integers(2**31)) for n in index.tolist()]
-        options = {} if self.options is None else {"options": [self.options] * len(seeds)}
-        return PromptGroups(index, {"seed": torch.tensor(seeds, dtype=torch.int64), **options})
+        seeds = []
+        for number in index.tolist():
+            random = generator(self.seed, Stream.PROMPTS, self.split, number)
+            seeds.append(int(random.integers(2**31)))
+        columns: dict[str, Any] = {"seed": torch.tensor(seeds, dtype=torch.int64)}
+        if self.options is not None:
+            columns["options"] = [self.options] * len(seeds)
+        return PromptGroups(index, columns)
 
 
 class SeedDataModule(GeneratedDataModule):

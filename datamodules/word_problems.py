@@ -53,4 +53,4 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
 
     def train_dataloader(self) -> PromptLoader:
         source = WordProblemDemonstrations(self.counts["train"], "train", self.seed)
-        return self._training(source, seed=None)  # not shuffled: the flawless answers come first
+        return self._training_loader(source, seed=None)  # not shuffled: the flawless answers come first

@@ -39,7 +39,8 @@ class DrivePictures(Callback):
         for name, value in (("every_n_updates", every_n_updates), ("scenes", scenes)):
             if value < 1:
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
-        self.every_n_updates, self.scenes = every_n_updates, scenes
+        self.every_n_updates = every_n_updates
+        self.scenes = scenes
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         expect_driving(self, pl_module)
@@ -48,19 +49,20 @@ class DrivePictures(Callback):
         update = trainer.global_step - 1
         # Supervised fine-tuning samples nothing.
         if outputs and "rollouts" in outputs and update % self.every_n_updates == 0:
-            self._write(trainer, outputs, "drives", update)
+            self._write_pictures(trainer, outputs, "drives", update)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if batch_idx == 0 and dataloader_idx == 0 and not trainer.sanity_checking:
-            self._write(trainer, outputs, "val_drives", trainer.global_step)
+            self._write_pictures(trainer, outputs, "val_drives", trainer.global_step)
 
-    def _write(self, trainer: Trainer, outputs: Any, tag: str, update: int) -> None:
-        columns, scored = outputs["prompts"].columns, outputs["rollouts"].info["drives"]
+    def _write_pictures(self, trainer: Trainer, outputs: Any, tag: str, update: int) -> None:
+        columns = outputs["prompts"].columns
+        scored_answers = outputs["rollouts"].info["drives"]
         for writer in writers(trainer):
-            for row in range(min(self.scenes, len(scored))):
-                figure = picture(columns["scene"][row], columns["prompt"][row], scored[row])
+            for row in range(min(self.scenes, len(scored_answers))):
+                figure = picture(columns["scene"][row], columns["prompt"][row], scored_answers[row])
                 writer.add_figure(f"{tag}/{row}", figure, update)
 
 
@@ -71,9 +73,12 @@ def picture(scene: Scene, prompt: list[dict[str, Any]], answers: ScoredAnswers) 
     scores = answers.scores
     tags = [f"WAT {value:.2f}" for value in scores.weighted_average.nan_to_num(0).tolist()]
     figure = draw(scene, answers.poses, scores, tags=tags, images=last_images(prompt))
+    speed = scene.ego.velocities[-1].norm()
+    mean_epdms = scores.epdms.nan_to_num(0).mean()
+    malformed = (~scores.valid).sum()
     figure.suptitle(
-        f"go {intent(scene)}, {scene.ego.velocities[-1].norm():.1f} m/s: mean EPDMS "
-        f"{scores.epdms.nan_to_num(0).mean():.2f} of {len(tags)} answers, {(~scores.valid).sum()} malformed",
+        f"go {intent(scene)}, {speed:.1f} m/s: mean EPDMS {mean_epdms:.2f} of {len(tags)} answers, "
+        f"{malformed} malformed",
         fontsize=10,
     )
     return figure
@@ -84,12 +89,19 @@ def last_images(prompt: list[dict[str, Any]]) -> dict[str, NDArray[np.uint8]]:
     images: dict[str, NDArray[np.uint8]] = {}
     label = ""
     for message in prompt:
-        for part in message["content"] if isinstance(message["content"], list) else []:
+        if not isinstance(message["content"], list):
+            continue
+        for part in message["content"]:
             if part["type"] == "text":
-                label = part["text"]
+                label = part["text"]  # of the next image
             else:
                 images[label] = np.asarray(part["image"])
-    moments = [label.rpartition(", ")[2] for label in images]
-    return {
-        label: image for (label, image), moment in zip(images.items(), moments, strict=True) if moment == moments[-1]
-    }
+    if not images:
+        return {}
+    # A label ends with the moment of its image.
+    last_moment = _moment(list(images)[-1])
+    return {label: image for label, image in images.items() if _moment(label) == last_moment}
+
+
+def _moment(label: str) -> str:
+    return label.rpartition(", ")[2]

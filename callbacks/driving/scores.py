@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from navsim_score.scorer import Scores
 from navsim_score.tables import show_stages
 from navsim_score.traffic.reactive import Reactive
 from navsim_score.traffic.traffic import TrafficPolicy
-from navsim_score.two_stage import Drive, summaries, summary
+from navsim_score.two_stage import Drive, Result, summaries, summary
 
 POLICY = "policy"
 
@@ -74,12 +76,12 @@ class DrivingScores(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if outputs["prompts"].columns["scene"]:
-            self._score(pl_module.task, outputs, None)
+            self._add_drives(pl_module.task, outputs, None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        everywhere = gathered(self._drives[POLICY])
+        drives_by_process = gathered(self._drives[POLICY])
         self._drives = {}
-        result = summary([drive for part in everywhere for drive in part], self.dialect, self.traffic)
+        result = summary(list(chain.from_iterable(drives_by_process)), self.dialect, self.traffic)
         if result.first.scenes:
             pl_module.log("val/epdms", result.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
 
@@ -90,51 +92,71 @@ class DrivingScores(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         columns = outputs["prompts"].columns
-        scenes, follows = columns["scene"], columns.get("follows")
+        follows = columns.get("follows")
         # A second dataloader without follow-ups has training scenes.
-        if not scenes or (dataloader_idx and follows is None):
+        if not columns["scene"] or (dataloader_idx and follows is None):
             return
-        self._score(pl_module.task, outputs, follows)
+        self._add_drives(pl_module.task, outputs, follows)
 
-    def _score(self, task: DrivingTask, outputs: Any, follows: Any) -> None:
+    def _add_drives(self, task: DrivingTask, outputs: Any, follows: Any) -> None:
         """Add the drives of a batch's answers, and in a test those of the reference drivers."""
-        prompts, scored = outputs["prompts"], outputs["rollouts"].info["drives"]
-        if not scored:
+        prompts = outputs["prompts"]
+        scored_answers = outputs["rollouts"].info["drives"]
+        if not scored_answers:
             return
-        scenes, numbers = prompts.columns["scene"], prompts.index.tolist()
+        scenes = prompts.columns["scene"]
+        numbers = prompts.index.tolist()
+        poses = torch.stack([answers.poses for answers in scored_answers])  # [scenes, answers, poses, 3]
+        scores = Scores.cat([answers.scores for answers in scored_answers])
         references = {name: planner for name, planner in self.references.items() if name in self._drives}
-        poses = torch.stack([answers.poses for answers in scored])
-        scores = Scores.cat([answers.scores for answers in scored])
+
         # The task's own scores are those of the dialect if they were computed in the same way.
-        filtered = isinstance(self.dialect, Epdms) and self.dialect.human_filter.columns
-        same = filtered and task.human_filter and task.traffic == self.traffic
-        if references or not same:
+        filters_human = isinstance(self.dialect, Epdms) and self.dialect.human_filter.columns
+        task_scores_hold = filters_human and task.human_filter and task.traffic == self.traffic
+        if references or not task_scores_hold:
             scorer = self.dialect.scorer(scenes, self.traffic, prompts.columns.get("plan"))
-            if not same:
-                row = torch.arange(len(scenes)).repeat_interleave(poses.shape[1])
-                scores = scorer(poses.flatten(0, 1), row, POSE_INTERVAL)
-            for name, driven in planned_drives(scorer, references, numbers, follows, self.dialect).items():
+            if not task_scores_hold:
+                scene_rows = torch.arange(len(scenes)).repeat_interleave(poses.shape[1])
+                scores = scorer(poses.flatten(0, 1), scene_rows, POSE_INTERVAL)
+            reference_drives = planned_drives(scorer, references, numbers, follows, self.dialect)
+            for name, driven in reference_drives.items():
                 self._drives[name] += driven
         self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows, self.dialect)
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        everywhere = gathered_on_first(self._drives)
+        drives_by_process = gathered_on_first(self._drives)
         self._drives = {}
         path = run_folder(trainer) / "scores.json" if self.path is None else self.path
-        if everywhere is None:
+        if drives_by_process is None:
             return
-        drives_of = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
-        results = summaries(drives_of, self.dialect, self.traffic)
+        all_drives: dict[str, list[Drive]] = {name: [] for name in drives_by_process[0]}
+        for drives_of_process in drives_by_process:
+            for name in all_drives:
+                all_drives[name] += drives_of_process[name]
+        results = summaries(all_drives, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
         show_stages(results)
-        by_scene = {  # NaN where all answers failed, which JSON lacks
-            name: {scene: [None if x != x else x for x in pair] for scene, pair in result.by_scene.items()}
-            for name, result in results.items()
+        content = {
+            "drivers": {name: result.as_json() for name, result in results.items()},
+            "scenes": {name: _scores_by_scene(result) for name, result in results.items()},
         }
-        written = {"drivers": {name: result.as_json() for name, result in results.items()}, "scenes": by_scene}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
+        path.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
         print(f"Wrote {path}.")
+
+
+def _scores_by_scene(result: Result) -> dict[str, list[float | None]]:
+    """EPDMS of the first stage and of both, by scene; None where all answers failed, because JSON lacks NaN."""
+    by_scene: dict[str, list[float | None]] = {}
+    for scene, (first_stage, both_stages) in result.by_scene.items():
+        by_scene[scene] = [_none_for_nan(first_stage), _none_for_nan(both_stages)]
+    return by_scene
+
+
+def _none_for_nan(score: float | None) -> float | None:
+    if score is None or math.isnan(score):
+        return None
+    return score
 
 
 def expect_driving(callback: Callback, pl_module: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class WriteSubmission(Callback):
     changes_learning = False
 
     def __init__(self, authors: Authors, path: str | None = None) -> None:
-        self.authors, self.path = authors, None if path is None else Path(path).expanduser()
+        self.authors = authors
+        self.path = None if path is None else Path(path).expanduser()
         self._plans: dict[str, tuple[bool, Tensor]] = {}
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -52,27 +53,46 @@ class WriteSubmission(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         scenes = outputs["prompts"].columns["scene"]
-        poses = pl_module.task.plans(scenes, outputs["rollouts"])[:, 0, EVERY - 1 :: EVERY]
+        # The first answer to each scene, at 2 Hz, which stays at its end.
+        poses = pl_module.task.plans(scenes, outputs["rollouts"])[:, 0, EVERY - 1 :: EVERY]  # [scenes, poses, 3]
         ends = poses[:, -1:].expand(-1, POSES - poses.shape[1], -1)
-        for scene, plan in zip(scenes, torch.cat([poses, ends], 1), strict=True):
+        plans = torch.cat([poses, ends], 1)  # [scenes, POSES, 3]
+        for scene, plan in zip(scenes, plans, strict=True):
             self._plans[scene.name] = (scene.synthetic, plan)
 
     def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        everywhere = gathered_on_first(self._plans)
-        if everywhere is None:
+        plans_by_process = gathered_on_first(self._plans)
+        if plans_by_process is None:
             return
-        plans = {token: plan for part in everywhere for token, plan in part.items()}
-        malformed = sum(bool(plan.isnan().any()) for _, plan in plans.values())
-        first, second = (
-            {token: plan.nan_to_num(0) for token, (synthetic, plan) in plans.items() if synthetic is stage}
-            for stage in (False, True)
-        )
+        first_stage: dict[str, Tensor] = {}
+        second_stage: dict[str, Tensor] = {}
+        malformed = 0
+        for token, (is_synthetic, plan) in _merge_plans(plans_by_process).items():
+            stage = second_stage if is_synthetic else first_stage
+            stage[token] = plan.nan_to_num(0)
+            malformed += bool(plan.isnan().any())
+
         scenes = trainer.datamodule.scenes.scenes("test")  # type: ignore[attr-defined]
         keys: Sequence[Any] = getattr(scenes, "keys", [])
         # Generated scenes, which may have no end, have numbers, and no tokens that a leaderboard expects.
         tokens = list(keys) if len(keys) and isinstance(keys[0], str) else None
         path = self.path or run_folder(trainer) / "submission.pkl"
-        faults = write_submission(path, self.authors, first, second, tokens)
-        told = f"; {malformed} malformed answers stand still" if malformed else ""
-        told += f"; {len(faults)} are no drive of a car, but are scored" if faults else ""
-        print(f"Wrote {len(first)} trajectories of the first stage and {len(second)} of the second to {path}{told}.")
+        faults = write_submission(path, self.authors, first_stage, second_stage, tokens)
+
+        notes = ""
+        if malformed:
+            notes += f"; {malformed} malformed answers stand still"
+        if faults:
+            notes += f"; {len(faults)} are no drive of a car, but are scored"
+        print(
+            f"Wrote {len(first_stage)} trajectories of the first stage and {len(second_stage)} of the second to "
+            f"{path}{notes}."
+        )
+
+
+def _merge_plans(plans_by_process: Iterable[dict[str, tuple[bool, Tensor]]]) -> dict[str, tuple[bool, Tensor]]:
+    """The plans of all processes by token, because processes may plan the same scene."""
+    merged: dict[str, tuple[bool, Tensor]] = {}
+    for plans in plans_by_process:
+        merged |= plans
+    return merged

@@ -120,7 +120,7 @@ def _rendered(data: GroupDataModule, module: Any) -> str | None:
     import torch
 
     from lightning_cgrpo.core.errors import printable
-    from lightning_cgrpo.modules.supervised import SupervisedFineTuning, demonstrated
+    from lightning_cgrpo.modules.supervised import SupervisedFineTuning, demonstration_rollouts
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
     from lightning_cgrpo.samplers.generation import GenerationSampler
 
@@ -132,7 +132,7 @@ def _rendered(data: GroupDataModule, module: Any) -> str | None:
         read = sampler.first_prompt(policy, source)["prompt_ids"][0].tolist()
         lines = ["The first training prompt, as the policy reads it:", _text(policy, read)]
         if isinstance(module, SupervisedFineTuning):
-            made = demonstrated(policy, source.groups(torch.zeros(1, dtype=torch.int64)), sampler.tools)
+            made = demonstration_rollouts(policy, source.groups(torch.zeros(1, dtype=torch.int64)), sampler.tools)
             trained = made.actions[0, 0][made.mask[0, 0]].tolist()
             lines += ["The first demonstration's trained tokens:", _text(policy, trained)]
     except UserError as error:

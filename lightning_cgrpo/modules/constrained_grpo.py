@@ -17,7 +17,7 @@ from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.grpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
-from lightning_cgrpo.modules.dynamic_sampling import Redrawn, redraw, varying
+from lightning_cgrpo.modules.dynamic_sampling import Redrawn, redraw, varying_groups
 from lightning_cgrpo.modules.policy_steps import PolicySteps, StepsTaken
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.standstill import StandstillDetector
@@ -98,21 +98,24 @@ class ConstrainedGRPO(RolloutModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
-        given = ScalarizedAdvantages() if estimator is None else estimator
-        expect_kinds(estimator=(given, AdvantageEstimator), optimization=(optimization, Optimization))
+        if estimator is None:
+            estimator = ScalarizedAdvantages()
+        expect_kinds(estimator=(estimator, AdvantageEstimator), optimization=(optimization, Optimization))
         expect(isinstance(group_size, int), "group_size", "an integer", group_size)
         expect(group_size >= 2, "group_size", "at least 2", group_size)
         expect(redraws >= 0, "redraws", "at least 0", redraws)
-        self.estimator: AdvantageEstimator = given
+        self.estimator: AdvantageEstimator = estimator
         self.reference: Reference | None = None
         self.optimization = optimization
-        self.group_size, self.redraws = group_size, redraws
-        initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
-        initial[0] = 1
+        self.group_size = group_size
+        self.redraws = redraws
+        initial_weights = torch.zeros(len(objective.weight_names), dtype=torch.float64)  # [1 + K]
+        initial_weights[0] = 1
         # Not in checkpoints, because the callback that sets the weights restores them.
-        self.register_buffer("weights", initial, persistent=False)
+        self.register_buffer("weights", initial_weights, persistent=False)
         self.has_weight_setter = False
-        self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
+        bounds = {name: constraint.bound for name, constraint in objective.bounded.items()}
+        self.thresholds = {name: float(bound.threshold or 0) for name, bound in bounds.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.held: dict[str, float] | None = None
         """Rates at which a dual holds stalled constraints, in the user's orientation; None without a dual."""
@@ -139,14 +142,16 @@ class ConstrainedGRPO(RolloutModule):
             if self.policy_steps.needs_reference and self.reference is None:
                 self.reference = self.policy_steps.make_reference(casts_weights(self._trainer))
             # DistributedDataParallel would send buffers that all processes have in every update.
-            buffers = [name for name, _ in self.named_buffers() if not name.startswith("policy.")]
-            self._ddp_params_and_buffers_to_ignore = buffers
-            if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+            ignored_by_ddp = [name for name, _ in self.named_buffers() if not name.startswith("policy.")]
+            if self.critic_advantages is not None and self._is_fitting():
                 self.critic_advantages.critic.load(len(self.objective.component_names))
                 # It would also wait for the critic's gradients in the policy's backward pass.
-                critic = [f"estimator.{name}" for name, _ in self.critic_advantages.named_parameters()]
-                self._ddp_params_and_buffers_to_ignore = [*buffers, *critic]
+                ignored_by_ddp += [f"estimator.{name}" for name, _ in self.critic_advantages.named_parameters()]
+            self._ddp_params_and_buffers_to_ignore = ignored_by_ddp
             shard(self)
+
+    def _is_fitting(self) -> bool:
+        return self._trainer is not None and self.trainer.state.fn == "fit"
 
     @property
     def critic_advantages(self) -> CriticAdvantages | None:
@@ -154,12 +159,18 @@ class ConstrainedGRPO(RolloutModule):
         return self.estimator if isinstance(self.estimator, CriticAdvantages) else None
 
     def configure_optimizers(self) -> Any:
-        policy = super().configure_optimizers()
+        """The policy's optimizer and schedule, then the critic's, in the forms that Lightning's hook may return."""
+        of_policy = super().configure_optimizers()
         if self.critic_advantages is None:
-            return policy
-        optimizers, schedules = policy if isinstance(policy, tuple) else ([policy], [])
-        optimizer, schedule = self.critic_advantages.configure_optimizer()
-        return [*optimizers, optimizer], [*schedules, *([] if schedule is None else [schedule])]
+            return of_policy
+        if isinstance(of_policy, tuple):
+            optimizers, schedules = of_policy
+        else:
+            optimizers = [of_policy]
+            schedules = []
+        critic_optimizer, critic_schedule = self.critic_advantages.configure_optimizer()
+        critic_schedules = [] if critic_schedule is None else [critic_schedule]
+        return [*optimizers, critic_optimizer], [*schedules, *critic_schedules]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -171,12 +182,16 @@ class ConstrainedGRPO(RolloutModule):
         if "standstill" in checkpoint:  # not after supervised fine-tuning
             self.standstill.load_state_dict(checkpoint["standstill"])
         self.estimator.load_running_state(self._running_state_of(checkpoint))
-        # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
-        unused = () if self.reference is not None else ("reference.",)
+        # A run with a KL term or a critic saves weights that a module without them does not have.
+        unused_prefixes = []
+        if self.reference is None:
+            unused_prefixes.append("reference.")
         if not any(name.startswith("estimator.") for name in self.state_dict()):
-            unused = (*unused, "estimator.")
-        if (state := checkpoint.get("state_dict")) is not None:
-            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith(unused)}
+            unused_prefixes.append("estimator.")
+        saved = checkpoint.get("state_dict")
+        if saved is not None:  # a sharded checkpoint has its weights elsewhere
+            unused = tuple(unused_prefixes)
+            checkpoint["state_dict"] = {name: tensor for name, tensor in saved.items() if not name.startswith(unused)}
         super().on_load_checkpoint(checkpoint)
 
     def _running_state_of(self, checkpoint: dict[str, Any]) -> dict[str, Tensor]:
@@ -187,25 +202,30 @@ class ConstrainedGRPO(RolloutModule):
         """
         state: dict[str, Tensor] = checkpoint.get("estimator", {})
         names = list(self.objective.component_names)
-        before = checkpoint.get("components", names)  # none after supervised fine-tuning
-        if before == names:
+        saved_names = checkpoint.get("components", names)  # none after supervised fine-tuning
+        if saved_names == names:
             return state
-        if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+        if self.critic_advantages is not None and self._is_fitting():
             raise UserError(
-                f"Expected the components of the checkpoint, {before}, because the critic has a head for each, but got "
-                f"{names}, try the same rewards and constraints in the same order."
+                f"Expected the components of the checkpoint, {saved_names}, because the critic has a head for each, "
+                f"but got {names}, try the same rewards and constraints in the same order."
             )
-        if set(before) != set(names):
+        if set(saved_names) != set(names):
             return {}  # the deviations of new components are not known, and all begin anew
-        order = [before.index(name) for name in names]
+        order = [saved_names.index(name) for name in names]
         return {key: value[order] for key, value in state.items()}
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        for loaders in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
-            for loader in loaders if isinstance(loaders, (list, tuple)) else [loaders]:
-                if isinstance(loader, PromptLoader):
-                    self.sampler.check(self.policy, loader.source)
+        loaders: list[Any] = []
+        for loader_or_list in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
+            if isinstance(loader_or_list, (list, tuple)):
+                loaders.extend(loader_or_list)
+            else:
+                loaders.append(loader_or_list)
+        for loader in loaders:
+            if isinstance(loader, PromptLoader):
+                self.sampler.check(self.policy, loader.source)
 
     # ------------------------------------------------------------------ an update
 
@@ -246,9 +266,9 @@ class ConstrainedGRPO(RolloutModule):
         if self.critic_advantages is not None:
             with stopwatch.time("critic"):
                 self._learn_values(self.critic_advantages, update)
-        for network in (self.policy, self.critic_advantages):
-            if network is not None:
-                learn_observations(network, sampled)
+        learn_observations(self.policy, sampled)
+        if self.critic_advantages is not None:
+            learn_observations(self.critic_advantages, sampled)
 
         # 8. Count violations and opportunities of each constraint, for the dual.
         own_signals, own_faults = isolate_faults(taken.signals)
@@ -282,12 +302,13 @@ class ConstrainedGRPO(RolloutModule):
     ) -> Redrawn:
         """Dynamic sampling: groups without variation are drawn again, see `redraw`."""
 
-        def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
-            answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
-            return answers, self.score(some, answers)[0]
+        def draw(redrawn_prompts: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
+            answers = self.sample(redrawn_prompts, self.group_size, Stream.REDRAW, update * self.redraws + number)
+            redrawn_signals, _ = self.score(redrawn_prompts, answers)
+            return answers, redrawn_signals
 
-        def varies(some: Signals) -> Tensor:
-            return varying(self.objective.components(some), weights)
+        def varies(group_signals: Signals) -> Tensor:
+            return varying_groups(self.objective.components(group_signals), weights)
 
         drawn = redraw(draw, varies, prompts, rollouts, signals, self.redraws)
         self.task_metrics()  # of redrawn answers
@@ -307,7 +328,8 @@ class ConstrainedGRPO(RolloutModule):
     def _learn_values(self, critic_advantages: CriticAdvantages, update: int) -> None:
         optimizer = self.trainer.optimizers[1]  # not Lightning's wrapper, whose steps are counted as updates
         critic_advantages.learn(optimizer, self.group_size, self.seed, update)
-        if (schedule := self.manual_optimization.schedule(optimizer)) is not None:
+        schedule = self.manual_optimization.schedule(optimizer)
+        if schedule is not None:
             schedule.step()
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
@@ -349,8 +371,10 @@ class ConstrainedGRPO(RolloutModule):
         if report.totals["task metrics"]:  # of any process
             metrics |= {f"functions/{name}": value for name, value in means(task_metrics).items()}
         metrics["policy/learning_rate"] = learning_rate
+
         self.latest_metrics = metrics
-        self.latest_answers = round(report.totals["answers"] + report.totals.get("redrawn", 0) * self.group_size)
+        redrawn_answers = report.totals.get("redrawn", 0) * self.group_size
+        self.latest_answers = round(report.totals["answers"] + redrawn_answers)
         self.latest_rates = report.rates
         # One call, because `log` per metric is slow.
         values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -34,8 +34,8 @@ def check_trained_dtypes(policy: nn.Module) -> None:
     Raises:
         UserError: a trained weight is bfloat16 or float16.
     """
-    half = [(name, weight) for name, weight in policy.named_parameters() if weight.requires_grad]
-    half = [(name, weight) for name, weight in half if weight.dtype in HALF]
+    trained = [(name, weight) for name, weight in policy.named_parameters() if weight.requires_grad]
+    half = [(name, weight) for name, weight in trained if weight.dtype in HALF]
     if half:
         name, weight = half[0]
         dtype = str(weight.dtype).removeprefix("torch.")
@@ -71,78 +71,98 @@ class FirstSteps:
 
     def before(self, optimizer: Optimizer) -> _Before | None:
         """Keep the numbers with the largest gradients; None if this step is not looked at. Collective."""
-        if not self.steps_left or not any(_at_full_rate(group) for group in optimizer.param_groups if "lr" in group):
+        if not self.steps_left or not _has_full_rate(optimizer):
             return None
+
+        # Which tensors have a gradient that is not 0 on any process?
         trained = {name: weight for name, weight in self.policy.named_parameters() if weight.requires_grad}
-        gradients = {name: _local(weight.grad) for name, weight in trained.items() if weight.grad is not None}
+        gradients = {name: _flat_local(weight.grad) for name, weight in trained.items() if weight.grad is not None}
         if not gradients:  # no answer had an advantage, or a critic warms up
             return None
-        counts = all_sum(torch.stack([gradient.count_nonzero() for gradient in gradients.values()])).tolist()
+        nonzero = torch.stack([gradient.count_nonzero() for gradient in gradients.values()])
+        counts = all_sum(nonzero).tolist()
         with_gradient = {name for name, count in zip(gradients, counts, strict=True) if count}
         if not with_gradient:
             return None
         self.steps_left -= 1
-        without = set(trained) - with_gradient
-        self._without_gradient = without if self._without_gradient is None else self._without_gradient & without
-        places = {name: _largest(gradients[name]) for name in trained if name in with_gradient}
-        return _Before(places, {name: _numbers(trained[name], where) for name, where in places.items()})
+
+        # A tensor learns nothing only if it had no gradient in all of these steps.
+        without_gradient = set(trained) - with_gradient
+        if self._without_gradient is not None:
+            without_gradient &= self._without_gradient
+        self._without_gradient = without_gradient
+
+        # Keep the numbers with the largest gradients, which the step should move most.
+        places = {name: _largest_places(gradients[name]) for name in trained if name in with_gradient}
+        numbers = {name: _numbers_at(trained[name], tensor_places) for name, tensor_places in places.items()}
+        return _Before(places, numbers)
 
     def after(self, before: _Before | None) -> None:
         """Compare with the numbers after the step; the last step that is looked at warns. Collective."""
         if before is None:
             return
-        trained = dict(self.policy.named_parameters())
-        moved = [
-            torch.stack([(_numbers(trained[name], where) != before.numbers[name]).sum(), _count(where)])
-            for name, where in before.places.items()
-        ]
-        for name, (changed, compared) in zip(before.places, all_sum(torch.stack(moved)).tolist(), strict=True):
+        # Count changed and compared numbers of each tensor, over all processes.
+        weights = dict(self.policy.named_parameters())
+        counts = []
+        for name, places in before.places.items():
+            changed = (_numbers_at(weights[name], places) != before.numbers[name]).sum()
+            compared = torch.full((), len(places), device=places.device)
+            counts.append(torch.stack([changed, compared]))
+        total_counts = all_sum(torch.stack(counts)).tolist()  # [tensors, 2]
+
+        for name, (changed, compared) in zip(before.places, total_counts, strict=True):
             if compared and changed < LEAST * compared:
                 self._at_rest[name] = changed / compared
             else:
                 self._at_rest.pop(name, None)
         if not self.steps_left:
-            self._tell(len([weight for weight in trained.values() if weight.requires_grad]))
+            self._warn(len([weight for weight in weights.values() if weight.requires_grad]))
 
-    def _tell(self, count: int) -> None:
+    def _warn(self, trained: int) -> None:
+        """Warn about tensors without a gradient and tensors at rest, of `trained` tensors."""
         if self._without_gradient:
+            tensors = _tensors_in_words(sorted(self._without_gradient), trained)
             rank_zero_warn(
-                f"{_some(sorted(self._without_gradient), count)} had no gradient in the first {STEPS} steps and will "
-                "not learn, unless later prompts use them."
+                f"{tensors} had no gradient in the first {STEPS} steps and will not learn, unless later prompts use "
+                "them."
             )
         if self._at_rest:
+            tensors = _tensors_in_words(sorted(self._at_rest), trained)
             least = min(self._at_rest.values())
             rank_zero_warn(
-                f"{_some(sorted(self._at_rest), count)} hardly moved: the first steps changed {least:.0%} of the "
-                "numbers with the largest gradients, and rounding swallowed the other steps, try a larger learning "
-                "rate."
+                f"{tensors} hardly moved: the first steps changed {least:.0%} of the numbers with the largest "
+                "gradients, and rounding swallowed the other steps, try a larger learning rate."
             )
 
 
-def _at_full_rate(group: dict[str, Any]) -> bool:
+def _has_full_rate(optimizer: Optimizer) -> bool:
     """True once a schedule has reached half of the learning rate: the first steps of a warm-up may move nothing."""
-    rate = float(group["lr"])
-    return 0 < rate >= FULL * float(group.get("initial_lr", rate))
+    for group in optimizer.param_groups:
+        if "lr" not in group:
+            continue
+        rate = float(group["lr"])
+        full_rate = float(group.get("initial_lr", rate))
+        if 0 < rate >= FULL * full_rate:
+            return True
+    return False
 
 
-def _some(names: Sequence[str], count: int) -> str:
-    return f"{len(names)} of {count} trained tensors, such as {names[0]},"
+def _tensors_in_words(names: Sequence[str], trained: int) -> str:
+    return f"{len(names)} of {trained} trained tensors, such as {names[0]},"
 
 
-def _local(tensor: Tensor) -> Tensor:
+def _flat_local(tensor: Tensor) -> Tensor:
     """This process's part of a tensor, flat."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().flatten()
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
+    return tensor.detach().flatten()
 
 
-def _largest(gradient: Tensor) -> Tensor:
+def _largest_places(gradient: Tensor) -> Tensor:
     """Places of the largest entries that are not 0."""
     values, places = gradient.abs().topk(min(PLACES, len(gradient)))
     return places[values > 0]
 
 
-def _numbers(weight: Tensor, places: Tensor) -> Tensor:
-    return _local(weight)[places]
-
-
-def _count(places: Tensor) -> Tensor:
-    return torch.full((), len(places), device=places.device)
+def _numbers_at(weight: Tensor, places: Tensor) -> Tensor:
+    return _flat_local(weight)[places]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -113,14 +113,16 @@ class ManualOptimization:
     def configure(self) -> Any:
         """The optimizer and its schedule, as Lightning's `configure_optimizers` returns them."""
         check_trained_dtypes(self.policy)
-        with _named("optimizer"):
-            optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        with _errors_name_argument("optimizer"):
+            optimizer = self.make_optimizer([weight for weight in self.policy.parameters() if weight.requires_grad])
         _check_optimizer(optimizer)
         scheduler = None
         if self.make_scheduler is not None:
-            with _named("lr_scheduler"):
+            with _errors_name_argument("lr_scheduler"):
                 scheduler = self.make_scheduler(optimizer)
-        self._settings = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
+        self._settings = []
+        for group in optimizer.param_groups:
+            self._settings.append({key: value for key, value in group.items() if key != "params"})
         self._check_finite(optimizer)
         if scheduler is None:
             return optimizer
@@ -165,12 +167,16 @@ class ManualOptimization:
             return
         optimizer = self.optimizer.optimizer
         schedule = self.schedule(optimizer)
-        kept_from_checkpoint = {"initial_lr"} if schedule is None else RATES
-        if schedule is not None and not isinstance(schedule, OF_THE_RATE_ALONE):
+        if schedule is None:
+            kept_from_checkpoint = {"initial_lr"}
+        elif isinstance(schedule, OF_THE_RATE_ALONE):
+            kept_from_checkpoint = RATES
+        else:
             kept_from_checkpoint = RATES | CYCLED
         for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
             for key in settings.keys() - kept_from_checkpoint:
-                value, saved = settings.get(key), group.get(key)
+                value = settings.get(key)
+                saved = group.get(key)
                 if value == saved:
                     continue
                 if key == "initial_lr":
@@ -188,8 +194,8 @@ class ManualOptimization:
     @property
     def optimizer(self) -> LightningOptimizer:
         """The policy's optimizer, the first; a critic has the second."""
-        made: Any = self.module.optimizers()
-        return made[0] if isinstance(made, list) else made
+        optimizers: Any = self.module.optimizers()
+        return optimizers[0] if isinstance(optimizers, list) else optimizers
 
     def schedule(self, optimizer: Optimizer) -> LRScheduler | None:
         """The schedule of an optimizer, if any."""
@@ -218,12 +224,14 @@ class ManualOptimization:
                     "twice, try policy.gradient_checkpointing=false in a new run."
                 )
 
-    def pieces(self, examples: Examples, rows: Tensor, size: int | None, tokens: int | None = None) -> list[Tensor]:
+    def split_rows(self, examples: Examples, rows: Tensor, size: int | None, tokens: int | None = None) -> list[Tensor]:
         """Rows of each pass: at most `size`, or of at most `tokens`, or of as many tokens as `choose_tokens` chose."""
         if size is not None:
             return micro_batches(rows, size)
         tokens = tokens or self.fitting_tokens
-        return [rows] if tokens is None else token_batches(examples, rows, tokens, self.policy.shares_prompts)
+        if tokens is None:
+            return [rows]
+        return token_batches(examples, rows, tokens, self.policy.shares_prompts)
 
     # ------------------------------------------------------------------ steps
 
@@ -237,17 +245,18 @@ class ManualOptimization:
             loss: computes the loss of a piece that isn't empty.
             beside: a reference that `loss` calls before the policy.
         """
-        pieces = self.passes(pieces)
+        pieces = equal_passes(self.policy, pieces, self.device)
         wrapped = self.trainer.strategy.model
         for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext():
+            is_last = number == len(pieces) - 1
+            if isinstance(wrapped, DistributedDataParallel) and not is_last:
+                synchronization: AbstractContextManager[None] = wrapped.no_sync()
+            else:
+                synchronization = nullcontext()
+            with synchronization:
                 # Other processes wait for this process's gradients, also if the piece is empty.
+                # No variable holds the loss, because its graph would stay in memory during the next pass.
                 self.module.manual_backward(loss(piece) if len(piece) else self._no_loss(beside))
-
-    def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
-        """`equal_passes` of the policy."""
-        return equal_passes(self.policy, pieces, self.device)
 
     def clipped_norm(self, max_norm: float | None) -> Tensor | None:
         """The gradients' norm, then scaled down to `max_norm`; None if a gradient isn't finite."""
@@ -262,9 +271,10 @@ class ManualOptimization:
         """Step the optimizer; the last step of an update counts as Lightning's, and steps the schedule."""
         optimizer = self.optimizer
         before = self.first_steps.before(optimizer.optimizer)
+        # Lightning counts steps of its wrapper as global_step, which counts updates here.
+        stepped = optimizer if last else optimizer.optimizer
         try:
-            # Lightning counts steps of its wrapper as global_step, which counts updates here.
-            (optimizer if last else optimizer.optimizer).step()
+            stepped.step()
         except KeyError as error:
             if self.trainer.ckpt_path is None:
                 raise
@@ -274,13 +284,19 @@ class ManualOptimization:
             ) from error
         self.first_steps.after(before)
         optimizer.zero_grad()
-        if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
+        if not last:
+            return
+        schedule = self.schedule(optimizer.optimizer)
+        if schedule is not None:
             schedule.step()
             self._check_finite(optimizer.optimizer)
 
     def _no_loss(self, beside: Reference | None) -> Tensor:
+        """A loss of 0 that gives every trained weight a gradient of 0."""
         if not is_sharded(self.policy):
-            return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+            trained = [weight for weight in self.policy.parameters() if weight.requires_grad]
+            return torch.stack([weight.sum() * 0 for weight in trained]).sum()
+        # A pass gathers sharded weights from all processes, which run the same passes.
         if beside is not None:
             with torch.no_grad():
                 beside(self.policy.placeholder())
@@ -291,7 +307,8 @@ class ManualOptimization:
 def _check_optimizer(optimizer: Optimizer) -> None:
     """Refuse optimizers that compute the loss themselves, or take sparse gradients alone."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if isinstance(optimizer, LBFGS) or (closure is not None and closure.default is closure.empty):
+    needs_closure = closure is not None and closure.default is closure.empty
+    if isinstance(optimizer, LBFGS) or needs_closure:
         raise UserError(
             f"Expected model.optimizer to take steps by gradients alone, but got {type(optimizer).__name__}, which "
             "computes the loss again in each step, try torch.optim.AdamW."
@@ -304,7 +321,7 @@ def _check_optimizer(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def _named(argument: str) -> Iterator[None]:
+def _errors_name_argument(argument: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:

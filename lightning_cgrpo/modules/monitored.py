@@ -26,14 +26,15 @@ def check_monitors(trainer: Trainer, module: LightningModule, objective: Objecti
         UserError: names the callback, the metric, and the most similar metric of the run.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    all_ours = all(type(part).__module__.startswith(OURS) for part in (module, *callbacks))
-    of_validation = [f"val/{tag}" for tag in (*evaluation_tags(objective), MERIT)]
-    # A constraint without an opportunity so far has no rate yet.
-    known = {*trainer.callback_metrics, *of_validation, *evaluation_tags(objective)}
-    for callback, monitor in _monitors(callbacks):
+    only_known_classes = all(type(part).__module__.startswith(OURS) for part in (module, *callbacks))
+    # A constraint without an opportunity so far has no rate yet, so the tags of evaluations are added.
+    tags = evaluation_tags(objective)
+    validation_tags = [f"val/{tag}" for tag in (*tags, MERIT)]
+    known = {*trainer.callback_metrics, *validation_tags, *tags}
+    for callback, monitor in _monitored_metrics(callbacks):
         if monitor in known or monitor.removeprefix("val/").startswith(LATER):
             continue
-        if all_ours:
+        if only_known_classes:
             raise unknown_monitor(callback, monitor, known)
         if did_you_mean(monitor, sorted(known)):
             rank_zero_warn(
@@ -47,7 +48,7 @@ def unknown_monitor(callback: Callback, monitor: str, known: Iterable[str]) -> U
     return UserError(f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{monitor}'.{hint}")
 
 
-def _monitors(callbacks: list[Callback]) -> Iterator[tuple[Callback, str]]:
+def _monitored_metrics(callbacks: list[Callback]) -> Iterator[tuple[Callback, str]]:
     for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
         # `EarlyStopping(strict=False)` asks for a metric that may be missing.

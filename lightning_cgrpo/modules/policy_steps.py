@@ -30,7 +30,7 @@ from lightning_cgrpo.grpo.sampling_correction import sampling_sums
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.policies.policy import Reference
 from lightning_cgrpo.policies.precision import keep_cast
-from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.policies.sharding import equal_passes, is_sharded
 
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
 """Terms of the loss that are logged."""
@@ -46,8 +46,9 @@ def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) ->
         return
     gap = float(torch.where(mask, sampled - trained, 0).abs().max())
     # Autocast rounds both passes to half precision, and TF32 of GPUs to its digits, by kernels that follow the shapes.
-    exact = sampled.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    if not gap <= (1e-3 if exact else 0.2):
+    is_exact = sampled.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    largest_gap = 1e-3 if is_exact else 0.2
+    if not gap <= largest_gap:  # also if the gap is NaN
         raise UserError(
             f"Expected the {name} to give an action the same log-probability in training as in sampling, but got a "
             f"difference of {gap:.2g}, because dropout or batch normalization acts in training, try a network without."
@@ -178,7 +179,7 @@ class PolicySteps:
             for rows, scale in minibatches_of_epoch:
                 terms = self._no_terms()
                 loss = partial(self._loss, examples, scale, beside, penalties, recorded, terms)
-                self.manual_optimization.accumulate(self._pieces(examples, rows), loss, beside)
+                self.manual_optimization.accumulate(self._split_rows(examples, rows), loss, beside)
                 norm = self.manual_optimization.clipped_norm(options.max_grad_norm)
                 if norm is None:
                     self._drop_gradients(update)
@@ -204,14 +205,16 @@ class PolicySteps:
             advantages_BGT = advantages[..., None].expand(rollouts.mask.shape)
         units = self.policy.examples(rollouts)
         counts, totals = counted(units, mask_BGT)
-        reported = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
-        examples = with_targets(
-            units,
-            rollouts,
-            advantages=advantages_BGT,
-            weights=aggregation_weights(mask_BGT, options.aggregation, options.max_length, totals),
-            **{name: values for name, values in reported.items() if values is not None},
-        )
+
+        targets = {
+            "advantages": advantages_BGT,
+            "weights": aggregation_weights(mask_BGT, options.aggregation, options.max_length, totals),
+        }
+        if rollouts.log_probs is not None:
+            targets["old_log_probs"] = rollouts.log_probs
+        if rollouts.sampling_log_probs is not None:
+            targets["sampling_log_probs"] = rollouts.sampling_log_probs
+        examples = with_targets(units, rollouts, **targets)
         if options.sequence_ratio and examples.mask.dim() == 1:
             raise UserError(
                 "Expected a policy that trains on whole answers for sequence_ratio, but got "
@@ -232,12 +235,16 @@ class PolicySteps:
         zeros = torch.zeros_like(targets["weights"])
         recording = {name: zeros.clone() for name in RECORDED if name in self.own_signals}
         if reference is not None:
-            beside_policy = self.options.exact_kl or "kl" in recording
-            targets["reference_log_probs"] = zeros.clone() if beside_policy else self.values(reference, examples)
-        if "old_log_probs" not in targets and single_minibatch:
-            targets["old_log_probs"] = recording["log_probs"] = zeros.clone()
-        elif "old_log_probs" not in targets:
-            targets["old_log_probs"] = self.values(self.policy, examples)
+            if self.options.exact_kl or "kl" in recording:  # the passes of training fill the zeros
+                targets["reference_log_probs"] = zeros.clone()
+            else:
+                targets["reference_log_probs"] = self.values(reference, examples)
+        if "old_log_probs" not in targets:
+            if single_minibatch:  # both names share the tensor that its pass fills
+                recording["log_probs"] = zeros.clone()
+                targets["old_log_probs"] = recording["log_probs"]
+            else:
+                targets["old_log_probs"] = self.values(self.policy, examples)
         return recording
 
     def _check_sampling(self, rollouts: Rollouts, examples: Examples) -> None:
@@ -308,7 +315,8 @@ class PolicySteps:
         correction = self.options.sampling
         sampling_ratios = None
         if sampling_log_probs is not None and correction is not None:
-            sampling_ratios = correction.bounded(correction.ratios(old_log_probs, sampling_log_probs, part.mask))
+            ratios = correction.ratios(old_log_probs, sampling_log_probs, part.mask)
+            sampling_ratios = correction.bounded(ratios)
 
         return grpo_loss(
             output.log_probs,
@@ -344,7 +352,7 @@ class PolicySteps:
         examples, _ = self.examples(rollouts, no_advantages_BG)
         for name in RECORDED:
             if name in self.own_signals:
-                beside = reference if name == "kl" else None
+                beside = reference if name == "kl" else None  # the exact KL compares both passes
                 examples.targets[name] = self.values(self.policy, examples, name, beside)
         return own_signals(self.own_signals, examples, rollouts)
 
@@ -352,18 +360,20 @@ class PolicySteps:
         self, model: Reference, examples: Examples, name: str = "log_probs", beside: Reference | None = None
     ) -> Tensor:
         """Log-probabilities (or another output) of all examples, without gradients, 0 in the padding."""
-        out = torch.zeros_like(examples.targets["weights"])
-        rows = torch.arange(len(examples), device=out.device)
+        values = torch.zeros_like(examples.targets["weights"])
+        rows = torch.arange(len(examples), device=values.device)
         with torch.no_grad():
-            for piece in self.manual_optimization.passes(self._pieces(examples, rows)):
-                if len(piece) or is_sharded(self.policy):
-                    part = examples[piece] if len(piece) else self.policy.placeholder()
-                    output = model(part) if beside is None else model(part, beside(part))
-                    if len(piece):
-                        put_rows(out, piece, torch.where(part.mask, getattr(output, name), 0))
-        return out
+            for piece in equal_passes(self.policy, self._split_rows(examples, rows), self.manual_optimization.device):
+                if not len(piece) and not is_sharded(self.policy):
+                    continue
+                # Every process makes as many passes, because a sharded policy needs all processes in each.
+                part = examples[piece] if len(piece) else self.policy.placeholder()
+                output = model(part) if beside is None else model(part, beside(part))
+                if len(piece):
+                    put_rows(values, piece, torch.where(part.mask, getattr(output, name), 0))
+        return values
 
-    def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
+    def _split_rows(self, examples: Examples, rows: Tensor) -> list[Tensor]:
         """Rows of each pass."""
         options = self.options
-        return self.manual_optimization.pieces(examples, rows, options.micro_batch_size, options.micro_batch_tokens)
+        return self.manual_optimization.split_rows(examples, rows, options.micro_batch_size, options.micro_batch_tokens)

@@ -83,16 +83,19 @@ class RolloutModule(Stated, LightningModule):
         expect_kinds(sampler=(sampler, Sampler), task=(task, Task), objective=(objective, Objective))
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
-        if taken := sorted(task.signals.keys() & sampler.signals.keys()):
-            raise UserError(f"Expected other names of the task's signals than of the sampler's, but got {taken}.")
+        used_twice = sorted(task.signals.keys() & sampler.signals.keys())
+        if used_twice:
+            raise UserError(f"Expected other names of the task's signals than of the sampler's, but got {used_twice}.")
         objective.check_signals({**task.signals, **sampler.signals})
         sampler.check_policy(policy)
         _check_lengths(objective, sampler.longest, task)
         expect(eval_group_size >= 1, "eval_group_size", "at least 1", eval_group_size)
         expect(seed is None or seed >= 0, "seed", "at least 0", seed)
-        self.sampler, self.task, self.objective = sampler, task, objective
-        # `group_size` is for modules that sample nothing in training.
-        self.group_size = self.eval_group_size = eval_group_size
+        self.sampler = sampler
+        self.task = task
+        self.objective = objective
+        self.eval_group_size = eval_group_size
+        self.group_size = eval_group_size  # for modules that sample nothing in training
         self._seed = seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
@@ -100,7 +103,7 @@ class RolloutModule(Stated, LightningModule):
         self.latest_answers = 0  # of all processes, with redrawn ones
         self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
-        self._measured = 0
+        self._measured_prompts = 0
         self._monitors_checked = False
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -111,9 +114,13 @@ class RolloutModule(Stated, LightningModule):
             checkpoint["micro_batch_tokens"] = self.manual_optimization.fitting_tokens
         if self.sampler.memory is not None:
             checkpoint["rollout_bytes"] = self.sampler.memory
-        state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
-        if bases:
-            checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
+        if "state_dict" not in checkpoint:
+            return
+        # A fingerprint stands for a base model's weights, which training leaves as they are.
+        state, fingerprints = without_bases(self, checkpoint["state_dict"])
+        if fingerprints:
+            checkpoint["state_dict"] = state
+            checkpoint["base_weights"] = fingerprints
             if LATEST in checkpoint:
                 checkpoint[LATEST] = {name: checkpoint[LATEST][name] for name in state}
 
@@ -178,14 +185,17 @@ class RolloutModule(Stated, LightningModule):
             if self.trainer.precision == "64-true":
                 # Lightning converts the module after loading, which would round the weights.
                 self.double()
-        parts = dict(self.named_modules())
-        for name, expected in checkpoint.get("base_weights", {}).items():
-            if (policy := parts.get(name)) is not None:  # no critic in a test
-                base = same_base(policy, expected, path)
-                tensors = {f"{name}.{weight}": tensor for weight, tensor in base.items()}
-                checkpoint["state_dict"] |= tensors
-                if LATEST in checkpoint:
-                    checkpoint[LATEST] |= tensors
+        # Add the weights of base models, for which the checkpoint has fingerprints.
+        modules: dict[str, Any] = dict(self.named_modules())
+        for name, fingerprint in checkpoint.get("base_weights", {}).items():
+            policy = modules.get(name)
+            if policy is None:  # no critic in a test
+                continue
+            base = same_base(policy, fingerprint, path)
+            tensors = {f"{name}.{weight}": tensor for weight, tensor in base.items()}
+            checkpoint["state_dict"] |= tensors
+            if LATEST in checkpoint:
+                checkpoint[LATEST] |= tensors
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
             check_weights(self.state_dict(), checkpoint["state_dict"], path)
@@ -224,21 +234,26 @@ class RolloutModule(Stated, LightningModule):
 
         self.policy.eval()
         name = f"{type(self.sampler).__name__}.rollout"
-        whole = unsharded(self.policy) if self.sampler.reads_weights else nullcontext()
-        with torch.no_grad(), whole, cast_once(prompts.index.device), UserCode(name):
+        whole_weights = unsharded(self.policy) if self.sampler.reads_weights else nullcontext()
+        with torch.no_grad(), whole_weights, cast_once(prompts.index.device), UserCode(name):
             rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
         """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
-        if (trainer := self._trainer) is not None:
+        trainer = self._trainer
+        if trainer is not None:
             self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
-        given = copied(rollouts)
+
+        # The task measures copies. It may add facts for callbacks, but changes none.
+        task_rollouts = copied(rollouts)
         with UserCode(f"{type(self.task).__name__}.score"):
-            scored = dict(self.task.score(copied(prompts), given))
-        # A task may add facts for callbacks, but changes none.
-        rollouts.info |= {name: fact for name, fact in given.info.items() if name not in rollouts.info}
+            scored = dict(self.task.score(copied(prompts), task_rollouts))
+        new_facts = {name: fact for name, fact in task_rollouts.info.items() if name not in rollouts.info}
+        rollouts.info |= new_facts
+
+        # The sampler measures, too.
         scored |= self.sampler.measured(rollouts)
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
@@ -246,12 +261,15 @@ class RolloutModule(Stated, LightningModule):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
+
+        # Signals of subsets are added, and entries that are not finite are left out.
         device = rollouts.mask.device  # a task may measure on the CPU
-        whole = {name: signal.to(device).within(rollouts.mask) for name, signal in scored.items()}
-        made = self.objective.made(whole, prompts)
-        signals, faults = isolate_faults(made)
-        if mended := [name for name, signal in signals.items() if signal is not made[name]]:
-            counts = {name: int(faults[name].sum()) for name in mended}
+        masked = {name: signal.to(device).within(rollouts.mask) for name, signal in scored.items()}
+        all_signals = self.objective.made(masked, prompts)
+        signals, faults = isolate_faults(all_signals)
+        faulty = [name for name, signal in signals.items() if signal is not all_signals[name]]
+        if faulty:
+            counts = {name: int(faults[name].sum()) for name in faulty}
             # On every process, because processes have different faults.
             warnings.warn(
                 f"Signal values were not finite and are left out: {counts}. The tags faults/* count them.", stacklevel=2
@@ -268,10 +286,11 @@ class RolloutModule(Stated, LightningModule):
     ) -> ScoredPrompts:
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
-        self._measured += len(prompts.index)
+        self._measured_prompts += len(prompts.index)
         if sums is not None:
             policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
-            signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
+            signals = {**signals, **policy_signals}
+            faults = {**faults, **policy_faults}
             rows = prompt_sums(self.objective, signals, rollouts, faults, longest=self.sampler.longest)
             sums.add(rows, prompts, rollouts)
         return handed(ScoredPrompts(prompts=prompts, rollouts=rollouts, signals=signals))
@@ -285,14 +304,14 @@ class RolloutModule(Stated, LightningModule):
         return self._sums[split]
 
     def on_validation_epoch_start(self) -> None:
-        self._measured = 0
+        self._measured_prompts = 0
         self._sums["val"].clear()
 
     def on_predict_epoch_start(self) -> None:
-        self._measured = 0
+        self._measured_prompts = 0
 
     def on_test_epoch_start(self) -> None:
-        self._measured = 0
+        self._measured_prompts = 0
         self._splits_of_test()
         for split in TEST_SPLITS:
             self._sums[split].clear()
@@ -308,7 +327,7 @@ class RolloutModule(Stated, LightningModule):
         return self.measure(prompts, self.eval_group_size, Stream.TEST, TEST_SPLITS.index(split), sums)
 
     def _splits_of_test(self) -> Sequence[str]:
-        loaders, count = self.trainer.test_dataloaders, len(self.trainer.num_test_batches)
+        loaders = self.trainer.test_dataloaders
         if isinstance(loaders, Mapping):
             unknown = [name for name in loaders if name not in TEST_SPLITS]
             if unknown:
@@ -316,6 +335,7 @@ class RolloutModule(Stated, LightningModule):
                     f"Expected test dataloaders to be called {', '.join(TEST_SPLITS)}, but got '{unknown[0]}'."
                 )
             return list(loaders)
+        count = len(self.trainer.num_test_batches)
         if count > 2:
             raise UserError(
                 "Expected one or two test dataloaders, of test prompts and of training prompts, but got "
@@ -347,13 +367,15 @@ class RolloutModule(Stated, LightningModule):
 
     def _check_measured(self, progress: Progress, loaders: Any, limits: Sequence[float]) -> None:
         """Raise a `UserError` unless all prompts were measured: a StopIteration ends Lightning's loop silently."""
-        loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
-        loaders = loaders if isinstance(loaders, list) else [loaders]
+        if isinstance(loaders, Mapping):
+            loaders = list(loaders.values())
+        elif not isinstance(loaders, list):
+            loaders = [loaders]
         if all(isinstance(loader, PromptLoader) for loader in loaders):
-            promised = sum(loader.prompts(limit) for loader, limit in zip(loaders, limits, strict=False))
-            if self._measured != promised:
+            expected = sum(loader.prompts(limit) for loader, limit in zip(loaders, limits, strict=False))
+            if self._measured_prompts != expected:
                 raise UserError(
-                    f"Expected to measure {promised} prompts, but got {self._measured}, because code raised "
+                    f"Expected to measure {expected} prompts, but got {self._measured_prompts}, because code raised "
                     "StopIteration, which ends Lightning's loop, try without callbacks or modules of your own."
                 )
         check_finished(progress)
@@ -364,13 +386,15 @@ class RolloutModule(Stated, LightningModule):
         metrics = dict(evaluation.metrics)
         if split == "val":
             metrics |= {f"functions/{name}": value for name, value in means(self.task_metrics()).items()}
-            if (standing := Standing.of(self.objective, evaluation)) is not None:
+            standing = Standing.of(self.objective, evaluation)
+            if standing is not None:
                 metrics[MERIT] = standing.merit
         else:
             for name, rate in evaluation.rates.items():
                 bound = self.objective.constraints[name].bound
                 low, high = bound.interval(rate)
-                metrics |= {f"{bound.kind}_low/{name}": low, f"{bound.kind}_high/{name}": high}
+                metrics[f"{bound.kind}_low/{name}"] = low
+                metrics[f"{bound.kind}_high/{name}"] = high
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 
@@ -383,15 +407,17 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
             f"got {task.max_completion_tokens}, try the same for both."
         )
     for name, constraint in objective.constrained.items():
+        if (constraint.signal or name) != "tokens":
+            continue
         limit = constraint.violated_above
-        if (constraint.signal or name) == "tokens" and isinstance(limit, (int, float)) and limit >= longest:
+        if isinstance(limit, (int, float)) and limit >= longest:
             raise UserError(
                 f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
                 f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
             )
-        most = constraint.mean_at_most
-        if (constraint.signal or name) == "tokens" and most is not None and most >= longest:
+        largest_mean = constraint.mean_at_most
+        if largest_mean is not None and largest_mean >= longest:
             raise UserError(
-                f"Expected constraint '{name}' to be missed by some policies, but got mean_at_most: {most:g} and "
-                f"answers of at most {longest} tokens (max_new_tokens), try a smaller mean_at_most."
+                f"Expected constraint '{name}' to be missed by some policies, but got mean_at_most: {largest_mean:g} "
+                f"and answers of at most {longest} tokens (max_new_tokens), try a smaller mean_at_most."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -41,29 +41,37 @@ class StandstillDetector:
         Raises:
             UserError: a signal had faults and no finite value.
         """
-        causes = {UNSTABLE: not stepped, **dict(self._rewards(totals)), **dict(self._signals(totals))}
+        causes = {UNSTABLE: not stepped, **self._constant_rewards(totals), **self._faulty_signals(totals)}
         for cause, holds in causes.items():
             if not holds:
                 self._since.pop(cause, None)
                 continue
             since = self._since.setdefault(cause, update)
+            updates = update + 1 - since
             never_varied = cause.startswith("reward/") and since == 0 and update > 0
-            if never_varied or update + 1 - since >= UPDATES:
-                self._tell(cause)
+            if never_varied or updates >= UPDATES:
+                self._report_cause(cause)
 
-    def _rewards(self, totals: Mapping[str, float]) -> Iterator[tuple[str, bool]]:
+    def _constant_rewards(self, totals: Mapping[str, float]) -> dict[str, bool]:
+        """For each reward: no group has differences in it, and not all answers have a reward of 1."""
+        causes = {}
         for component, name in zip(self.objective.component_names, self.objective.rewards, strict=False):
-            perfect = totals[f"sum/{name}"] == totals[f"count/{name}"]
-            yield f"reward/{name}", not totals[f"informative/{component}"] and not perfect
+            is_constant = not totals[f"informative/{component}"]
+            is_perfect = totals[f"sum/{name}"] == totals[f"count/{name}"]
+            causes[f"reward/{name}"] = is_constant and not is_perfect
+        return causes
 
-    def _signals(self, totals: Mapping[str, float]) -> Iterator[tuple[str, bool]]:
+    def _faulty_signals(self, totals: Mapping[str, float]) -> dict[str, bool]:
+        """For each signal that an answer needed: none of its values is finite."""
+        causes = {}
         for name in self.objective.signal_names:
             faults = totals.get(faults_of(name), 0.0)
             finite = totals["answers"] - faults - totals.get(f"inapplicable/{name}", 0.0)
             if finite or faults:  # otherwise no answer needed the signal
-                yield f"faults/{name}", not finite
+                causes[f"faults/{name}"] = not finite
+        return causes
 
-    def _tell(self, cause: str) -> None:
+    def _report_cause(self, cause: str) -> None:
         kind, _, name = cause.partition("/")
         if kind == "faults":
             raise UserError(

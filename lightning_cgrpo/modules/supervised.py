@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,9 +72,10 @@ class SupervisedFineTuning(RolloutModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
-        least = micro_batch_size is None or micro_batch_size >= 1
-        expect(least, "micro_batch_size", "at least 1", micro_batch_size)
-        self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
+        valid = micro_batch_size is None or micro_batch_size >= 1
+        expect(valid, "micro_batch_size", "at least 1", micro_batch_size)
+        self.micro_batch_size = micro_batch_size
+        self.max_grad_norm = max_grad_norm
 
     def configure_model(self) -> None:
         with in_turn(self):
@@ -85,31 +87,31 @@ class SupervisedFineTuning(RolloutModule):
         super().on_train_start()
         loader = self.trainer.train_dataloader
         if isinstance(loader, PromptLoader) and loader.source.rows is not None:
-            first = torch.arange(min(LOOKED_AT, len(loader.source)))
-            demonstrated(self.policy, loader.source.groups(first), self._tools())
+            first_rows = torch.arange(min(LOOKED_AT, len(loader.source)))
+            demonstration_rollouts(self.policy, loader.source.groups(first_rows), self._sampler_tools())
 
-    def _tools(self) -> Tools:
+    def _sampler_tools(self) -> Tools:
         return self.sampler.tools if isinstance(self.sampler, GenerationSampler) else ()
 
     @UserCode("training_step")
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
-        examples = self.policy.examples(demonstrated(self.policy, prompts, self._tools()))
+        examples = self.policy.examples(demonstration_rollouts(self.policy, prompts, self._sampler_tools()))
         counts = torch.tensor([len(examples), int(examples.mask.sum())], dtype=torch.float64, device=self.device)
         answers, tokens = all_sum(counts).tolist()
         # DDP averages gradients over the processes, where the loss needs their sum.
         scale = world()[1] / answers
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        summed_loss = torch.zeros((), dtype=torch.float64, device=self.device)
 
         def loss(rows: Tensor) -> Tensor:
             part = examples[rows]
-            value = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
-            total.add_(value.detach())
-            return value * scale
+            negative_log_likelihood = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
+            summed_loss.add_(negative_log_likelihood.detach())
+            return negative_log_likelihood * scale
 
         if self.micro_batch_size is None:
             self.manual_optimization.choose_tokens()
         rows = torch.arange(len(examples), device=self.device)
-        pieces = self.manual_optimization.pieces(examples, rows, self.micro_batch_size)
+        pieces = self.manual_optimization.split_rows(examples, rows, self.micro_batch_size)
         with faster_products(self.policy):
             self.manual_optimization.accumulate(pieces, loss)
         if self.manual_optimization.clipped_norm(self.max_grad_norm) is None:
@@ -118,11 +120,11 @@ class SupervisedFineTuning(RolloutModule):
                 "learning rate, or max_grad_norm."
             )
         self.manual_optimization.take_step()
-        summed = float(all_sum(total))
-        self.log_dict({"sft/loss": summed / answers, "sft/token_loss": summed / tokens}, prog_bar=True)
+        total_loss = float(all_sum(summed_loss))
+        self.log_dict({"sft/loss": total_loss / answers, "sft/token_loss": total_loss / tokens}, prog_bar=True)
 
 
-def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = ()) -> Rollouts:
+def demonstration_rollouts(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = ()) -> Rollouts:
     """The column ``completion`` as rollouts: one answer ``[B, 1, T]`` per prompt, with its end token.
 
     Replies in completions of several messages are context, as in sampled conversations.
@@ -134,44 +136,64 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
         UserError: the column is missing, a completion exceeds the model's context, or the chat template cannot write
             the turns one by one; see `ChatTemplate`.
     """
-    asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
+    prompt_column = prompts.column("prompt", "SupervisedFineTuning")
+    completions = prompts.column("completion", "SupervisedFineTuning")
     variables = variables_of(prompts.columns, len(prompts))
-    inputs = policy.read_prompts(asked, prompts.index, tools, variables)
-    end = policy.tokenizer.eos_token_id
-    end = end if end in policy.stop_tokens else policy.stop_tokens[0]
-    chats = [answer for answer in answered if not isinstance(answer, str)]
-    users = any(message["role"] == "user" for chat in chats for message in chat)
-    calls = any(message.get("tool_calls") for chat in chats for message in chat)
+    inputs = policy.read_prompts(prompt_column, prompts.index, tools, variables)
+
+    # A chat template is tested for the roles and calls that it has to write.
+    messages: list[Mapping[str, Any]] = []
+    for completion in completions:
+        if not isinstance(completion, str):
+            messages.extend(completion)
+    user_replies = any(message["role"] == "user" for message in messages)
+    calls_tools = any(message.get("tool_calls") for message in messages)
+
+    # Encode each completion: tokens, and which of them the policy would sample itself.
     templates: dict[str, ChatTemplate] = {}
-    rows, masks = [], []
-    for prompt, answer, own in zip(asked, answered, variables, strict=True):
-        if not isinstance(answer, str):
-            options = {name: value for name, value in own.items() if name != "tools"}
+    token_rows: list[list[int]] = []
+    sampled_rows: list[list[bool]] = []
+    for prompt, completion, row_variables in zip(prompt_column, completions, variables, strict=True):
+        if isinstance(completion, str):
+            tokens = _encode_text(policy, completion, after_chat=not isinstance(prompt, str))
+            sampled = [True] * len(tokens)
+        else:
+            # One template for all rows with the same variables, because its tests take time.
+            options = {name: value for name, value in row_variables.items() if name != "tools"}
             key = repr(sorted(options.items()))
             if key not in templates:
-                templates[key] = ChatTemplate(policy, tools, users, options, calls)
-            row, by_policy = templates[key].answer(answer)
-        else:
-            # After a chat, as its template ends a turn.
-            ending = end if isinstance(prompt, str) or policy.turn_end is None else policy.turn_end
-            row = [*policy.tokenizer(answer, add_special_tokens=False).input_ids, ending]
-            by_policy = [True] * len(row)
-        rows.append(row)
-        masks.append(by_policy)
-    lengths = inputs["prompt_mask"].sum(-1).tolist()
-    for number, length, row in zip(prompts.index.tolist(), lengths, rows, strict=True):
-        policy.check_tokens(row, f"the completion of prompt {number}")
-        if length > policy.room(len(row)):
+                templates[key] = ChatTemplate(policy, tools, user_replies, options, calls_tools)
+            tokens, sampled = templates[key].answer(completion)
+        token_rows.append(tokens)
+        sampled_rows.append(sampled)
+
+    # Refuse completions that the model can't read.
+    prompt_lengths = inputs["prompt_mask"].sum(-1).tolist()
+    for number, prompt_length, tokens in zip(prompts.index.tolist(), prompt_lengths, token_rows, strict=True):
+        policy.check_tokens(tokens, f"the completion of prompt {number}")
+        if prompt_length > policy.room(len(tokens)):
             raise UserError(
                 f"Expected prompt and completion to fit into the {policy.context_length} positions of '{policy.name}', "
-                f"and the prompt into max_prompt_tokens, but got {length} and {len(row)} tokens in prompt {number}, "
-                "try leaving it out of the data."
+                f"and the prompt into max_prompt_tokens, but got {prompt_length} and {len(tokens)} tokens in prompt "
+                f"{number}, try leaving it out of the data."
             )
-    actions, mask = _padded(rows, torch.int64, policy.pad_token), _padded(masks, torch.bool, False)
+
+    actions = _pad_rows(token_rows, torch.int64, policy.pad_token)
+    mask = _pad_rows(sampled_rows, torch.bool, False)
     return Rollouts(actions[:, None], mask[:, None], inputs).to(policy.device)
 
 
-def _padded(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:
+def _encode_text(policy: CausalLMPolicy, text: str, after_chat: bool) -> list[int]:
+    """Tokens of a completion that is a text, with its end token; after a chat, the token with which turns end."""
+    end = policy.tokenizer.eos_token_id
+    if after_chat and policy.turn_end is not None:
+        end = policy.turn_end
+    elif end not in policy.stop_tokens:
+        end = policy.stop_tokens[0]
+    return [*policy.tokenizer(text, add_special_tokens=False).input_ids, end]
+
+
+def _pad_rows(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:
     """Rows as a tensor ``[B, T]``; ``[0, 0]`` for a process without prompts."""
     if not rows:
         return torch.zeros(0, 0, dtype=dtype)

@@ -78,8 +78,9 @@ def update_report(
     informative_JB = statistics.informative
     zero = torch.zeros((), device=informative_JB.device)
     sums = dict(sums)
-    learned = POLICY_TERMS if taken.terms else ()  # none while a critic warms up
-    sums |= {f"policy/{name}": torch.stack([terms[name] for terms in taken.terms]).mean() for name in learned}
+    policy_terms = POLICY_TERMS if taken.terms else ()  # none while a critic warms up
+    for name in policy_terms:
+        sums[f"policy/{name}"] = torch.stack([terms[name] for terms in taken.terms]).mean()
     sums["groups"] = zero + informative_JB.shape[1]
     for row, name in enumerate(objective.component_names):
         sums[f"informative/{name}"] = informative_JB[row].sum()
@@ -88,14 +89,18 @@ def update_report(
     sums |= {f"sampling/{name}": taken.sampling.get(name, zero) for name in ("steps", "faults", *SAMPLING_TERMS)}
     total = all_sum_named(sums)
 
+    # The objective: behaviors, weights, and how many groups teach each component.
     metrics = behavior_metrics(objective, total)
-    named_weights = zip(objective.weight_names, weights.tolist(), strict=True)
-    metrics |= {f"multiplier/{name}": value for name, value in named_weights}
+    for name, weight in zip(objective.weight_names, weights.tolist(), strict=True):
+        metrics[f"multiplier/{name}"] = weight
     for name in objective.component_names:
-        metrics[f"groups/informative/{name}"] = total[f"informative/{name}"] / total["groups"]
-        if total[f"informative/{name}"]:
-            metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / total[f"informative/{name}"]
-    metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in learned}
+        informative = total[f"informative/{name}"]
+        metrics[f"groups/informative/{name}"] = informative / total["groups"]
+        if informative:
+            metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / informative
+    # The policy's steps, and the engine that sampled.
+    processes = world()[1]
+    metrics |= {f"policy/{name}": total[f"policy/{name}"] / processes for name in policy_terms}
     if taken.grad_norms:
         metrics["policy/grad_norm"] = torch.stack(taken.grad_norms).mean().item()
     if "redrawn" in total:
@@ -108,6 +113,7 @@ def update_report(
         metrics["faults/sampling_log_probs"] = total["sampling/faults"]
     if taken.skipped_steps:
         metrics["faults/skipped_steps"] = taken.skipped_steps
+    # Seconds of the parts of the update, and throughput over their sum.
     metrics |= {f"time/{name}": value for name, value in seconds.items()}
     all_seconds = sum(seconds.values())
     metrics["throughput/answers_per_second"] = total["answers"] / all_seconds

@@ -49,7 +49,7 @@ class RateTables:
         if find_spec("lightning") is None:
             return
         from lightning_cgrpo.callbacks.evaluation_tables import objective_table
-        from lightning_cgrpo.callbacks.initial_rates import lines_of
+        from lightning_cgrpo.callbacks.initial_rates import threshold_notes
         from lightning_cgrpo.core.output import print_table
         from lightning_cgrpo.objective.chance import shown_targets
 
@@ -62,7 +62,7 @@ class RateTables:
         shown = {"train": measured, **({f"best of {group}": chosen} if group > 1 else {})}
         targets = shown_targets(self.objective, measured)
         print_table(objective_table(self.objective, shown, "Before training", targets))
-        for line in lines_of(self.objective, measured, reached, group, targets):
+        for line in threshold_notes(self.objective, measured, reached, group, targets):
             print(line, flush=True)
 
     def end(self) -> None:

@@ -173,5 +173,5 @@ def test_a_target_out_of_reach_is_told_once(monkeypatch):
     objective = Objective("goal", {"long": Constraint(at_most=0.1)})
     best = {"long": ClusteredRate(0.05, 0.002, 10_000, 10_000, 500, 9_500)}
     for targets in ({}, {"long": 0.01}, {"long": 0.06}):
-        list(initial_rates.lines_of(objective, Evaluation(), best, 4, targets))
+        list(initial_rates.threshold_notes(objective, Evaluation(), best, 4, targets))
     assert len(told) == 1 and told[0].startswith("The target of long for the declared look, <= 0.01, is out of reach")

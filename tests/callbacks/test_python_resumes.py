@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_cgrpo import Constraint, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, RunManifest
-from lightning_cgrpo.callbacks.run_manifest import _numbered
+from lightning_cgrpo.callbacks.run_manifest import _described_callbacks
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import PID, DampedAscent
@@ -130,6 +130,6 @@ def test_a_callback_of_two_fits_tells_each():
 
 def test_two_callbacks_of_a_class_are_two_settings():
     first, second = (LagrangianCallback(PID(kp=weight)) for weight in (1.0, 2.0))
-    found = settings_of({"callbacks": _numbered([first, Checkpoints(), second])})
+    found = settings_of({"callbacks": _described_callbacks([first, Checkpoints(), second])})
     weights = [value for key, value in found.items() if key.endswith(".kp")]
     assert weights == [1.0, 2.0] and "callbacks.LagrangianCallback_2" in found

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.callbacks.run_summary import _resumed
+from lightning_cgrpo.callbacks.run_summary import _read_resumed
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.identity import identity_of
@@ -141,8 +141,8 @@ def test_a_foreign_summary_beside_a_checkpoint_is_not_added_to(tmp_path):
     trainer, form = SimpleNamespace(ckpt_path=str(tmp_path / "checkpoints/last.ckpt")), "lightning_cgrpo run 2"
     for content in ([1], 5, {"answers": "many"}, {"format": "another"}, None, {"format": form, "faults": 5}):
         (tmp_path / "summary.json").write_text("{" if content is None else json.dumps(content))
-        assert _resumed(trainer) == (None, tmp_path), content
+        assert _read_resumed(trainer) == (None, tmp_path), content
     own = {"format": form, "faults": {}, "answers": 5, "seconds": 1.5, "cpu_seconds": 1, "peak_mb": 9}
     (tmp_path / "summary.json").write_text(json.dumps(own))
-    found, _ = _resumed(trainer)
+    found, _ = _read_resumed(trainer)
     assert found is not None and own.items() <= found.as_json().items()

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lightning_cgrpo import GaussianMLP, Objective
 from lightning_cgrpo.callbacks import SampleAnswers, WritePredictions
 from lightning_cgrpo.callbacks.answers import answer_records
-from lightning_cgrpo.callbacks.sample_answers import _table, best_and_worst
+from lightning_cgrpo.callbacks.sample_answers import _answers_table, best_and_worst
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 
 HOSTILE = [
@@ -131,7 +131,9 @@ def on_screen(of, width=80, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, color_system=None)
     console.print(
-        _table(best_and_worst(records(of)[0]), {name: name for name in of["signals"]}, "Answers", console.encoding)
+        _answers_table(
+            best_and_worst(records(of)[0]), {name: name for name in of["signals"]}, "Answers", console.encoding
+        )
     )
     file.flush()
     return file.buffer.getvalue().decode(encoding)

@@ -8,7 +8,7 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, everywhere, redraw, varying, with_groups
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, varying_groups, with_full_mask, with_groups
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.group_statistics import group_statistics
 from lightning_cgrpo.tasks.gridworld import GridworldTask
@@ -66,7 +66,7 @@ def test_signals_of_which_one_draw_says_where_they_apply():
     where = torch.tensor([[True, False]])
     others = {"x": Signal(torch.ones(1, 2), applicable=where), "y": Signal(torch.ones(1, 2), count=torch.zeros(1, 2))}
     rows, of = torch.tensor([1]), torch.tensor([0])
-    got = {name: with_groups(everywhere(first[name]), rows, everywhere(others[name]), of) for name in first}
+    got = {name: with_groups(with_full_mask(first[name]), rows, with_full_mask(others[name]), of) for name in first}
     assert got["x"].value.tolist() == [[0, 0], [1, 1], [0, 0]] and got["y"].count.tolist() == [[1, 1], [0, 0], [1, 1]]
     assert got["x"].applicable.tolist() == [[True, True], [True, False], [True, True]]
     assert got["y"].applicable.all() and got["x"].count is None
@@ -77,7 +77,9 @@ def varies(objective, weights=None):
 
     def of(signals):
         components = objective.components(signals)
-        return varying(components, torch.ones(len(components.values)) if weights is None else torch.tensor(weights))
+        return varying_groups(
+            components, torch.ones(len(components.values)) if weights is None else torch.tensor(weights)
+        )
 
     return of
 

@@ -24,7 +24,7 @@ from lightning_cgrpo.callbacks import SavePretrained
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule, WordProblemsDataModule
-from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.modules.supervised import demonstration_rollouts
 from tests.memory import flat
 from tests.policies.small_policies import with_lora
 from tests.quiet import QUIET, quiet_trainer
@@ -120,7 +120,7 @@ def test_the_loss_of_a_conversation_is_of_the_assistants_tokens(tiny_model):
     policy = policy_of(tiny_model)
     asked = [{"role": "user", "content": "Three and four?"}]
     groups = PromptGroups(torch.arange(2), {"prompt": [asked, asked], "completion": [CHAT, CHAT[2:]]})
-    rollouts = demonstrated(policy, groups, SCHEMAS)
+    rollouts = demonstration_rollouts(policy, groups, SCHEMAS)
     whole = policy.tokenizer.apply_chat_template([*asked, *CHAT], tools=SCHEMAS, tokenize=False)
     prompt = rollouts.inputs["prompt_ids"][0][rollouts.inputs["prompt_mask"][0]].tolist()
     assert policy.tokenizer.decode([*prompt, *rollouts.actions[0, 0].tolist()]) + "\n" == whole
@@ -136,7 +136,7 @@ def test_the_loss_of_a_conversation_is_of_the_assistants_tokens(tiny_model):
     expected = torch.tensor([prompt + rollouts.actions[0, 0].tolist()])
     logits = policy.model(expected).logits[0, len(prompt) - 1 : -1].double()
     by_hand = torch.nn.functional.cross_entropy(logits, expected[0, len(prompt) :], reduction="none")
-    examples = policy.examples(demonstrated(policy, groups, SCHEMAS))
+    examples = policy.examples(demonstration_rollouts(policy, groups, SCHEMAS))
     found = -torch.where(examples.mask, policy(examples).log_probs, 0)[0].sum()
     assert float(found) == pytest.approx(float(by_hand[own].sum()), rel=1e-6)
 
@@ -145,7 +145,7 @@ def test_the_loss_of_a_conversation_is_of_the_assistants_tokens(tiny_model):
 def test_conversations_that_do_not_alternate_are_named(tiny_model, wrong):
     groups = PromptGroups(torch.arange(1), {"prompt": [[{"role": "user", "content": "?"}]], "completion": [wrong]})
     with pytest.raises(UserError, match="roles"):
-        demonstrated(policy_of(tiny_model), groups, SCHEMAS)
+        demonstration_rollouts(policy_of(tiny_model), groups, SCHEMAS)
 
 
 def test_a_users_reply_is_context(tiny_model):
@@ -153,37 +153,39 @@ def test_a_users_reply_is_context(tiny_model):
     asked = [{"role": "user", "content": "Three and four?"}]
     talk = [CHAT[2], {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
     groups = PromptGroups(torch.arange(1), {"prompt": [asked], "completion": [talk]})
-    rollouts = demonstrated(policy, groups)
+    rollouts = demonstration_rollouts(policy, groups)
     assert policy.tokenizer.decode(rollouts.actions[0, 0][rollouts.mask[0, 0]]) == "It is 7.<|im_end|>Yes.<|im_end|>"
     # A template that forgets earlier turns once the user replies cannot write the conversation turn by turn.
     written = "message['content'] }}"
     forgets = "(message['content'] if loop.last or message['role'] != 'assistant' else '') }}"
     policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace(written, forgets)
     with pytest.raises(UserError, match="earlier turns"):
-        demonstrated(policy, groups)
+        demonstration_rollouts(policy, groups)
 
 
 def test_a_process_may_get_no_prompts(tiny_model):
-    rollouts = demonstrated(policy_of(tiny_model), PromptGroups(torch.arange(0), {"prompt": [], "completion": []}))
+    rollouts = demonstration_rollouts(
+        policy_of(tiny_model), PromptGroups(torch.arange(0), {"prompt": [], "completion": []})
+    )
     assert rollouts.actions.shape == rollouts.mask.shape == (0, 1, 0)
 
 
 def test_a_prompt_may_be_as_long_as_there_is_room(tiny_model):
     policy = policy_of(tiny_model)
     groups = PromptGroups(torch.arange(1), {"prompt": ["Three and four?"], "completion": ["It is 7."]})
-    policy.max_prompt_tokens = demonstrated(policy, groups).inputs["prompt_mask"].sum().item()
-    demonstrated(policy, groups)
+    policy.max_prompt_tokens = demonstration_rollouts(policy, groups).inputs["prompt_mask"].sum().item()
+    demonstration_rollouts(policy, groups)
     policy.max_prompt_tokens -= 1
     with pytest.raises(UserError, match="prompt 0"):
-        demonstrated(policy, groups)
+        demonstration_rollouts(policy, groups)
 
 
 def test_what_cannot_be_learned_from_is_named(tiny_model):
     with pytest.raises(UserError, match="'completion'"):
-        demonstrated(policy_of(tiny_model), WordProblemsDataModule().source("val").groups(torch.arange(2)))
+        demonstration_rollouts(policy_of(tiny_model), WordProblemsDataModule().source("val").groups(torch.arange(2)))
     long = {"prompt": ["ok", "long"], "completion": ["yes", "no " * 3000]}
     with pytest.raises(UserError, match="prompt 11"):
-        demonstrated(policy_of(tiny_model), PromptGroups(torch.tensor([3, 11]), long))
+        demonstration_rollouts(policy_of(tiny_model), PromptGroups(torch.tensor([3, 11]), long))
 
 
 SHORT = (

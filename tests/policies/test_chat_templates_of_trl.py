@@ -10,7 +10,7 @@ import torch
 
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.rollout import PromptGroups
-from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.modules.supervised import demonstration_rollouts
 from lightning_cgrpo.policies import causal_lm
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
@@ -56,7 +56,7 @@ def outcome(policy, completion):
     """ "right", or the line with which it is refused."""
     rows = {"prompt": [[QUESTION]], "completion": [completion]}
     try:
-        made = demonstrated(policy, PromptGroups(torch.arange(1), rows))
+        made = demonstration_rollouts(policy, PromptGroups(torch.arange(1), rows))
     except UserError as error:
         return str(error)
     tokens, own = made.actions[0, 0].tolist(), made.mask[0, 0].tolist()

@@ -13,12 +13,12 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_cgrpo import CausalLMPolicy, GenerationSampler, VisionLanguagePolicy
-from lightning_cgrpo.callbacks.run_manifest import _rendered
+from lightning_cgrpo.callbacks.run_manifest import _chat_fingerprints
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.records import RecordError
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.modules.supervised import demonstration_rollouts
 from lightning_cgrpo.policies.rendering import end_of_turn
 from lightning_cgrpo.policies.tiny.text import CHAT_TEMPLATE, make_tiny_model
 from lightning_cgrpo.run.manifest import Manifest, differences
@@ -132,7 +132,7 @@ def test_columns_that_fit_no_prompt_are_refused(columns, problem):
         {"prompt": [parts(WHITE), CHAT], "image": [WHITE, BLACK]},
     ],
 )
-@pytest.mark.parametrize("made", [demonstrated, inputs_of])
+@pytest.mark.parametrize("made", [demonstration_rollouts, inputs_of])
 def test_images_beside_finished_prompts_are_refused(vision, columns, made):
     count = len(columns["prompt"])
     with pytest.raises(UserError, match=r"column 'images?' beside a prompt of text alone"):
@@ -242,7 +242,7 @@ def test_calls_are_those_of_json_lines_with_objects(policy, tmp_path, form, as_t
 
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows(dict)))
     given = FORMS[form](rows(json.dumps if as_text else dict), tmp_path / "a.parquet")
-    expected, ours = (demonstrated(policy, groups_of(each)) for each in (str(tmp_path / "a.jsonl"), given))
+    expected, ours = (demonstration_rollouts(policy, groups_of(each)) for each in (str(tmp_path / "a.jsonl"), given))
     assert torch.equal(expected.actions, ours.actions) and torch.equal(expected.mask, ours.mask)
     assert torch.equal(expected.inputs["prompt_ids"], ours.inputs["prompt_ids"])
     text = policy.tokenizer.decode((expected.inputs["prompt_ids"] if place == "prompt" else expected.actions[:, 0])[1])
@@ -253,7 +253,7 @@ def test_a_null_that_was_written_stays(policy, tmp_path):
     """In lines of JSON, and in arguments as text, null is a value."""
     for arguments in ({"a": None}, '{"a": null}'):
         (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": CHAT, "completion": talk("add", arguments)}))
-        made = demonstrated(policy, groups_of(str(tmp_path / "a.jsonl")))
+        made = demonstration_rollouts(policy, groups_of(str(tmp_path / "a.jsonl")))
         assert '"arguments": {"a": null}' in policy.tokenizer.decode(made.actions[0, 0])
 
 
@@ -314,7 +314,7 @@ def test_a_base_models_demonstrations_end_as_its_template_ends_turns(based, dire
     """They are those of the chat model, whose files name the end."""
     policy, tuned = CausalLMPolicy.from_model(*based), loaded(directory)
     groups = groups_of([{"prompt": CHAT, "completion": completion}])
-    ours, theirs = demonstrated(policy, groups), demonstrated(tuned, groups)
+    ours, theirs = demonstration_rollouts(policy, groups), demonstration_rollouts(tuned, groups)
     assert torch.equal(ours.actions, theirs.actions) and torch.equal(ours.mask, theirs.mask)
     assert int(ours.actions[0, 0, -1]) == policy.turn_end and policy.turn_end in policy.stop_tokens
 
@@ -349,7 +349,7 @@ def test_an_exported_base_model_ends_as_it_was_trained_to(based, tmp_path):
 def test_demonstrations_that_a_template_leaves_open_or_drops_are_refused(policy, template, completion, problem):
     policy.tokenizer.chat_template = template
     with pytest.raises(UserError, match=problem):
-        demonstrated(policy, groups_of([{"prompt": CHAT, "completion": completion}]))
+        demonstration_rollouts(policy, groups_of([{"prompt": CHAT, "completion": completion}]))
 
 
 # --- what a template drops
@@ -431,7 +431,7 @@ def test_a_template_that_writes_the_date_is_told(policy, monkeypatch, recwarn, t
     manifests = []
     for day in (27, 28):
         on(monkeypatch, day)
-        manifests.append(Manifest({}, rendered=_rendered(module)))
+        manifests.append(Manifest({}, rendered=_chat_fingerprints(module)))
     lines = differences(*manifests)
     moved = dated and template is not COMPUTED  # whose text is the month's
     assert lines == ["a chat reads otherwise: its chat template writes the date, or differs"] * moved

@@ -9,7 +9,7 @@ import torch
 from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Observations, VisionLanguagePolicy
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
-from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.modules.supervised import demonstration_rollouts
 from lightning_cgrpo.policies.model_files import PACKAGED
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
@@ -67,7 +67,7 @@ def test_a_saved_directory_answers_as_before(fresh, tmp_path):
     again = VisionLanguagePolicy(str(tmp_path))
     again.load()
     prompts = next(iter(NavsimDemonstrationsDataModule(2, form=FORM, human=True, train_prompts=2).train_dataloader()))
-    values = [policy(policy.examples(demonstrated(policy, prompts))).log_probs for policy in (fresh, again)]
+    values = [policy(policy.examples(demonstration_rollouts(policy, prompts))).log_probs for policy in (fresh, again)]
     assert torch.equal(*values)
 
 
@@ -90,7 +90,7 @@ def test_the_shipped_model_looks_at_its_images(shipped):
     likelihood = []
     for asked in (chats, others):
         columns = {"prompt": asked, "completion": prompts.columns["completion"]}
-        examples = shipped.examples(demonstrated(shipped, PromptGroups(prompts.index, columns)))
+        examples = shipped.examples(demonstration_rollouts(shipped, PromptGroups(prompts.index, columns)))
         with torch.no_grad():
             likelihood.append(torch.where(examples.mask, shipped(examples).log_probs, 0).sum(-1).mean())
     own, other = likelihood
