@@ -83,7 +83,7 @@ class Scripted(ConversationSampler):
 
             def parse(self, tokens):
                 asking = tokens[0] % 4 < outer.talking  # some conversations are shorter
-                return template.parse(template._ids(outer.call) if asking else tokens)
+                return template.parse(template._token_ids(outer.call) if asking else tokens)
 
         return Asking()
 
