@@ -79,9 +79,9 @@ def test_replies_continue_the_policys_tokens_as_the_template_does(template):
     elif template is REASONING:
         asking["reasoning_content"] = "Well."
     messages = [{"role": "user", "content": "2 + 3?"}, asking, reply]
-    prompt = made_by._token_ids(made_by._text(messages[:1], True))
+    prompt = made_by._token_ids(made_by._render(messages[:1], True))
     turn = made_by._until_stop(messages[:2])[len(prompt) :]
-    assert [*prompt, *turn, *made_by.reply([reply])] == made_by._token_ids(made_by._text(messages, True))
+    assert [*prompt, *turn, *made_by.reply([reply])] == made_by._token_ids(made_by._render(messages, True))
     parsed = made_by.parse(turn)
     assert parsed == asking if template is None else parsed["tool_calls"][0]["function"] == call["function"]
 

@@ -162,7 +162,9 @@ def long(completions, **_):
 def test_training(directory, serve, sleeps, monkeypatch):
     """Two updates: each one's answers come from the weights that the one before made."""
     served = serve(directory, sleep_mode=sleeps)
-    monkeypatch.setattr("lightning_cgrpo.samplers.vllm.server._meet", lambda policy: served.engine.log.append("meet"))
+    monkeypatch.setattr(
+        "lightning_cgrpo.samplers.vllm.server._wait_for_all", lambda policy: served.engine.log.append("meet")
+    )
     monkeypatch.setattr("lightning_cgrpo.modules.rollout_module.unsharded", None)  # the push gathers, if anything
     module = grid_module(
         policy=make_policy(directory),

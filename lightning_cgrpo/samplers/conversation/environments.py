@@ -19,12 +19,12 @@ class Environments:
 
     def __init__(self, factory: Callable[[], Any] | None) -> None:
         self._factory = factory
-        self._environments: list[Any] = []
+        self._instances: list[Any] = []
         self.has_user = False
         self.reward: str | None = None
         if factory is not None:
             first = self._make_environment()
-            self._environments.append(first)
+            self._instances.append(first)
             self.has_user = hasattr(first, "user_message")
             if hasattr(first, "get_reward"):
                 self.reward = type(first).__name__
@@ -32,22 +32,22 @@ class Environments:
     @property
     def example(self) -> list[Any]:
         """An environment that shows the tools; none without a factory."""
-        return self._environments[:1]
+        return self._instances[:1]
 
     def take(self, count: int) -> list[Any]:
         """`count` environments, made where there are too few; none without a factory."""
         if self._factory is None:
             return []
-        while len(self._environments) < count:
-            self._environments.append(self._make_environment())
-        return self._environments[:count]
+        while len(self._instances) < count:
+            self._instances.append(self._make_environment())
+        return self._instances[:count]
 
     def drop(self, hung: Sequence[bool]) -> None:
         """Forget the first environments that are hung, because a call in a thread may still change them."""
-        used = self._environments[: len(hung)]
-        unused = self._environments[len(hung) :]
+        used = self._instances[: len(hung)]
+        unused = self._instances[len(hung) :]
         kept = [environment for environment, is_hung in zip(used, hung, strict=False) if not is_hung]
-        self._environments = kept + unused
+        self._instances = kept + unused
 
     def _make_environment(self) -> Any:
         assert self._factory is not None

@@ -37,8 +37,12 @@ class IPCPush(WeightPush):
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
         gpu = self._gpu(policy.device)
         weights = {name: weight.to(policy.device).contiguous() for name, weight in named_weights(policy).items()}
-        every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
-        handles = [{gpu: of_gpu[number] for gpu, of_gpu in every} for number in range(len(weights))]
+        # The handles of each weight, by GPU: a worker takes those of its own GPU.
+        own_handles = [self._handle(weight) for weight in weights.values()]
+        handles: list[dict[str, tuple[Any, ...]]] = [{} for _ in weights]
+        for process_gpu, process_handles in gathered((gpu, own_handles)):
+            for of_weight, handle in zip(handles, process_handles, strict=True):
+                of_weight[process_gpu] = handle
 
         def send(client: JSONClient) -> None:
             client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})

@@ -55,7 +55,7 @@ class NCCLPush(WeightPush):
 
         def send(client: JSONClient) -> None:
             if self._group is None:
-                self._group = self._opened(client, policy.device)
+                self._group = self._open_group(client, policy.device)
             client.post("/start_weight_update", {})
             # In a thread that may be left behind, because a broadcast never ends if the server refuses the update.
             sent = started(
@@ -65,23 +65,24 @@ class NCCLPush(WeightPush):
                 client.post("/update_weights", {"update_info": described(weights)})
                 sent.result(self.timeout.total_seconds())
             except BaseException:
-                group, self._group = self._group, None
+                group = self._group
+                self._group = None
                 group.abort()
                 raise
             client.post("/finish_weight_update", {})
 
         yield send
 
-    def _opened(self, client: JSONClient, device: torch.device) -> Any:
+    def _open_group(self, client: JSONClient, device: torch.device) -> Any:
         size = 1 + int(client.get("/get_world_size")["world_size"])
         store = TCPStore("127.0.0.1", 0, None, True, self.timeout, wait_for_workers=False)
         # In a thread that may be left behind, because NCCL waits without end for workers that don't join.
-        opened = started(self._joined, {"store": store, "size": size, "device": device}, "group with vLLM")
+        opened = started(self._join_group, {"store": store, "size": size, "device": device}, "group with vLLM")
         info = {**self._rendezvous(store, opened), "rank_offset": 1, "world_size": size, "packed": False}
         client.post("/init_weight_transfer_engine", {"init_info": info})
         return opened.result(self.timeout.total_seconds())
 
-    def _joined(self, store: TCPStore, size: int, device: torch.device) -> Any:
+    def _join_group(self, store: TCPStore, size: int, device: torch.device) -> Any:
         group = self._backend(store, size)
         group.allreduce([torch.zeros(1, device=device)]).wait()
         return group
@@ -107,6 +108,6 @@ class NCCLPush(WeightPush):
 
 
 def broadcast(group: Any, weights: Mapping[str, Tensor], device: torch.device) -> None:
-    """Send tensors from rank 0 in their order; the device holds one of those on the CPU at a time."""
+    """Send tensors from rank 0 in their order; the device holds a single tensor of those on the CPU at a time."""
     for weight in weights.values():
         group.broadcast([weight.to(device).contiguous()]).wait()
