@@ -21,10 +21,12 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
     Args:
         numbers: ``[..., 2 * SECONDS]``: accelerations, then curvatures, one for each second, in their units.
     """
-    each = round(1 / POSE_INTERVAL)
+    each = round(1 / POSE_INTERVAL)  # steps of a second
+    # 1. An acceleration and a curvature of each step, [..., 16].
     accelerations, curvatures = numbers.double().chunk(2, -1)
     accelerations = (accelerations * ACCELERATION).repeat_interleave(each, -1)
     curvatures = (curvatures * CURVATURE).repeat_interleave(each, -1)
+    # 2. Step by step: the speed changes evenly, and the step leads along the heading in its middle.
     speed = speed.double().expand(numbers.shape[:-1])
     x = y = yaw = torch.zeros_like(speed)
     poses = []
@@ -32,7 +34,8 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
         reached = (speed + accelerations[..., step] * POSE_INTERVAL).clamp(0, TOP_SPEED)
         moved = (speed + reached) / 2 * POSE_INTERVAL
         middle = yaw + curvatures[..., step] * moved / 2
-        x, y = x + moved * middle.cos(), y + moved * middle.sin()
+        x = x + moved * middle.cos()
+        y = y + moved * middle.sin()
         yaw = yaw + curvatures[..., step] * moved
         speed = reached
         poses.append(torch.stack([x, y, yaw], -1))
