@@ -90,7 +90,7 @@ def nccl_id() -> int:
     push = NCCLPush()
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # type: ignore[attr-defined]
     push._join_group(store, 1, torch.device("cuda", 0))
-    return len(base64.b64decode(push._rendezvous(store, Future())["nccl_unique_id_b64"]))
+    return len(base64.b64decode(push._group_address(store, Future())["nccl_unique_id_b64"]))
 
 
 def processes(where: Place) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
-from lightning_cgrpo.samplers.token_choice import occurring
+from lightning_cgrpo.samplers.token_choice import prompt_tokens_seen
 
 FEWEST_PROMPTS = 0.25
 """Fewest prompts that join, as a share of `at_once`, because a join copies all keys and values."""
@@ -75,7 +75,7 @@ class WaitingPrompts:
         place = row * self.sampling.max_new_tokens
         seen = None
         if self.sampling.repetition_penalty != 1:
-            seen = occurring(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
+            seen = prompt_tokens_seen(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
         self._first += len(prompts)
         running = Running(
             prompt=prompt,

@@ -224,4 +224,4 @@ def _equal_bounds(world: tuple[float, ...] | None, policy: tuple[float, ...] | N
     """Equality of bounds up to the rounding of float32, in which environments state them."""
     if world is None or policy is None:
         return world is policy
-    return all(math.isclose(here, there, rel_tol=1e-6) for here, there in zip(world, policy, strict=True))
+    return all(math.isclose(bound, other, rel_tol=1e-6) for bound, other in zip(world, policy, strict=True))

@@ -187,9 +187,9 @@ class GenerationSampler(Sampler):
         return self._read_prompts(policy, source.groups(torch.tensor([first])))
 
     def _read_prompts(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
-        asked = prompts.column("prompt", "GenerationSampler")
+        texts_or_chats = prompts.column("prompt", "GenerationSampler")
         variables = variables_of(prompts.columns, len(prompts))
-        return policy.read_prompts(asked, prompts.index, self.tools, variables)
+        return policy.read_prompts(texts_or_chats, prompts.index, self.tools, variables)
 
     def _with_texts(self, policy: CausalLMPolicy, rollouts: Rollouts) -> Rollouts:
         """Add the answers' texts to `info`, and warn of answers that never end."""

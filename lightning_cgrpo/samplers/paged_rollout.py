@@ -16,7 +16,7 @@ from lightning_cgrpo.policies.shared_prefix.layout import numbers
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
 from lightning_cgrpo.samplers.answers import Answers
 from lightning_cgrpo.samplers.paged_step import PagedStep
-from lightning_cgrpo.samplers.token_choice import occurring
+from lightning_cgrpo.samplers.token_choice import prompt_tokens_seen
 
 FEWEST = 0.25
 """Fewest answers that begin, as a share of all that run then, because a GPU's host reads prompts kernel by kernel."""
@@ -87,7 +87,7 @@ class PagedRollout:
 
     def _look_for_ended(self) -> None:
         """Take the pages of ended answers; the host waits for the device."""
-        going_on = set(self.step.choose.running(self.step.going_on).tolist())
+        going_on = set(self.step.choose.running_rows(self.step.going_on).tolist())
         ended_now = [slot for slot in self.running if slot not in going_on]
         for slot in ended_now:
             self.ended[slot] = self.running.pop(slot)
@@ -126,7 +126,7 @@ class PagedRollout:
         portion_of = to_device(numbers(len(portions)).repeat_interleave(counts))  # [r]
         seen = None
         if self.step.seen is not None:
-            seen = occurring(policy, prompts.inputs).index_select(0, portion_of)
+            seen = prompt_tokens_seen(policy, prompts.inputs).index_select(0, portion_of)
         self.step.begin(
             slots=to_device(torch.tensor(slots, device="cpu")),
             logits=logits.index_select(0, portion_of),

@@ -42,7 +42,7 @@ class TokenChoice:
         # 1. Logits in float32 at least, with the penalty, at the policy's temperature.
         scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if seen is not None:
-            scaled = penalized(scaled, seen, self.sampling.repetition_penalty)
+            scaled = penalize_seen(scaled, seen, self.sampling.repetition_penalty)
         if self.policy.temperature != 1:
             scaled = scaled / self.policy.temperature
         # 2. Tokens that cannot come here get no probability.
@@ -62,7 +62,7 @@ class TokenChoice:
             self.log_probs = probabilities.gather(-1, chosen[:, None])[:, 0].log().float()
         return chosen
 
-    def running(self, going_on: Tensor) -> Tensor:
+    def running_rows(self, going_on: Tensor) -> Tensor:
         """Indices of the rows that go on, on the CPU. The host waits for the device.
 
         Raises:
@@ -77,7 +77,7 @@ class TokenChoice:
         return goes_on.nonzero()[:, 0]
 
 
-def occurring(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
+def prompt_tokens_seen(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
     """``[B, V]`` bool, the tokens of each prompt."""
     ids, mask = inputs["prompt_ids"], inputs["prompt_mask"].to(torch.uint8)
     seen = mask.new_zeros(len(ids), len(policy.output_weight))
@@ -98,11 +98,11 @@ def _logits_filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]
     return filters
 
 
-def penalized(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+def penalize_seen(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide positive logits ``[R, V]`` of seen tokens by `penalty`, and multiply negative ones (Keskar et al., 2019).
 
     Example:
-        >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
+        >>> penalize_seen(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
         tensor([[ 1., -4.,  2.]])
     """
     less_likely = torch.where(logits > 0, logits / penalty, logits * penalty)

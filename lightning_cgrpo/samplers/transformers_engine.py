@@ -92,7 +92,7 @@ class TransformersEngine(RolloutEngine):
         if self._uses_pages(policy) and len(lengths) and not own_limits:
             # A step is used again outside of validation, whose inference tensors nothing could write.
             with torch.inference_mode(False):
-                return self._in_pages(policy, prompts, sampling, draws)
+                return self._generate_in_pages(policy, prompts, sampling, draws)
         waiting = WaitingPrompts(policy, prompts, sampling)
         answers = Answers(policy, prompts.answers, sampling)
         while len(waiting):
@@ -114,7 +114,9 @@ class TransformersEngine(RolloutEngine):
             dtype = torch.get_autocast_dtype(kind)
         return kernel_reads(policy.device, dtype)
 
-    def _in_pages(self, policy: CausalLMPolicy, prompts: PromptBatch, sampling: Sampling, draws: Tensor) -> Rollouts:
+    def _generate_in_pages(
+        self, policy: CausalLMPolicy, prompts: PromptBatch, sampling: Sampling, draws: Tensor
+    ) -> Rollouts:
         """Generate by the step of the last rollout, if its sizes and weights are the same."""
         group_size = prompts.group_size
         # 1. The sizes of a step that suits these prompts.
@@ -172,7 +174,7 @@ def _answer_prompts(waiting: WaitingPrompts, draws: Tensor, answers: Answers) ->
         # 3. At a look, ended answers leave. No answer is read beyond its limit: the model may have no position.
         kept = None
         if step % look_every == 0 or not running.left.all():
-            going_on = choose.running(running.going_on)
+            going_on = choose.running_rows(running.going_on)
             if not len(going_on):
                 return
             if len(going_on) < len(running.prompt):

@@ -47,7 +47,7 @@ def answered(policy, sampling, engine=None, limits=LIMITS):
         # Pages serve limits of each prompt too, though later turns of conversations take the other way.
         with torch.no_grad():
             asked = PromptBatch(inputs, inputs["prompt_mask"].sum(-1), limits, GROUP_SIZE)
-            return engine._in_pages(policy, asked, sampling, draws.flatten())
+            return engine._generate_in_pages(policy, asked, sampling, draws.flatten())
     return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
 
 

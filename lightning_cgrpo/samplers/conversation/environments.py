@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.samplers.conversation.tools import Tool, methods
+from lightning_cgrpo.samplers.conversation.tools import Tool, environment_tools
 
 
 class Environments:
@@ -59,5 +59,5 @@ def tools_by_name(functions: Sequence[Tool], environments: Sequence[Any]) -> dic
     """Functions, and methods of an environment."""
     tools = list(functions)
     for environment in environments:
-        tools += methods(environment)
+        tools += environment_tools(environment)
     return {tool.__name__: tool for tool in tools}

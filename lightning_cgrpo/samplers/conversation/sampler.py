@@ -21,7 +21,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import VARIABLES
 from lightning_cgrpo.samplers.conversation.environments import Environments, tools_by_name
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
+from lightning_cgrpo.samplers.conversation.tools import Tool, environment_tools, own_reward, tool_schema
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
@@ -92,7 +92,7 @@ class ConversationSampler(GenerationSampler):
         """
         tools = list(self._functions)
         for environment in self._environments.example:
-            tools += methods(environment)
+            tools += environment_tools(environment)
         names = [tool.__name__ for tool in tools]
         if not names and not self._environments.has_user:
             raise UserError(
@@ -106,7 +106,7 @@ class ConversationSampler(GenerationSampler):
     @cached_property
     def tools(self) -> Sequence[dict[str, Any]]:  # type: ignore[override]
         tools = tools_by_name(self._functions, self._environments.example)
-        return [schema(tool) for tool in tools.values()]
+        return [tool_schema(tool) for tool in tools.values()]
 
     def _begin_conversation(self, environments: Sequence[Any]) -> Conversation:
         """A conversation with the tools and the user of its environment; `environments` has at most this one."""
@@ -180,7 +180,7 @@ class ConversationSampler(GenerationSampler):
         """
         if not environments:
             return prompts
-        asked = list(prompts.column("prompt", "ConversationSampler"))
+        texts_or_chats = list(prompts.column("prompt", "ConversationSampler"))
         for number, group in enumerate(_split_groups(environments, group_size)):
             # 1. Reset the group's environments with the columns of their prompt.
             row = {}
@@ -197,12 +197,12 @@ class ConversationSampler(GenerationSampler):
             if first is None:
                 continue
             start = template.harmless(first)
-            if isinstance(asked[number], str):
-                asked[number] += start
+            if isinstance(texts_or_chats[number], str):
+                texts_or_chats[number] += start
             else:
-                *before, last = asked[number]
-                asked[number] = [*before, {**last, "content": _add_text(last["content"], start)}]
-        return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
+                *before, last = texts_or_chats[number]
+                texts_or_chats[number] = [*before, {**last, "content": _add_text(last["content"], start)}]
+        return PromptGroups(prompts.index, {**prompts.columns, "prompt": texts_or_chats})
 
     def _record_cut_turns(self, world: Conversations, rollouts: Rollouts) -> None:
         """Record the turns that the limit of tokens ended."""

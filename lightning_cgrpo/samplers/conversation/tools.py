@@ -19,7 +19,7 @@ class InvalidCallError(ValueError):
     """A call that names no tool, or whose text or arguments cannot be read; the message is for the policy."""
 
 
-def methods(environment: Any) -> list[Tool]:
+def environment_tools(environment: Any) -> list[Tool]:
     """An environment's tools: its public methods except `NO_TOOLS`.
 
     Raises:
@@ -34,7 +34,7 @@ def methods(environment: Any) -> list[Tool]:
     return [getattr(environment, name) for name in names]
 
 
-def schema(tool: Tool) -> dict[str, Any]:
+def tool_schema(tool: Tool) -> dict[str, Any]:
     """The JSON schema of a tool, from its type hints and docstring, for the chat template.
 
     Raises:

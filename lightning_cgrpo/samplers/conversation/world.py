@@ -76,13 +76,13 @@ class Conversations:
             results.append(_tool_message("unknown", {"error": valid(error)}))
         # 2. Make its calls.
         for call in message.get("tool_calls") or []:
-            asked = call["function"]
-            name = asked.get("name")
+            function = call["function"]
+            name = function.get("name")
             if last:
                 talk.cut = True
                 continue
             try:
-                result = call_tool(talk.tools, asked, self.time_limit)
+                result = call_tool(talk.tools, function, self.time_limit)
                 used.append(name)
             except InvalidCallError as error:
                 events["invalid"] += 1

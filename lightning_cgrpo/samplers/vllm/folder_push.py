@@ -38,13 +38,13 @@ class FolderPush(WeightPush):
         with folder as directory:
 
             def send(client: JSONClient) -> None:
-                write(policy, Path(directory), served_dtype(client))
+                write_weights(policy, Path(directory), served_dtype(client))
                 client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
 
             yield send
 
 
-def write(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> None:
+def write_weights(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> None:
     """Write the policy's weights, adapters merged in, and its configuration.
 
     Matrices are written in the server's dtype if it has fewer bytes, because the server would round them anyway.

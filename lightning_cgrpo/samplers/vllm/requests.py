@@ -36,12 +36,14 @@ class Turn:
     ended: bool = False  # by a stop token or a stop string
 
 
-def seeds(draws: Tensor) -> list[int]:
+def seeds_of(draws: Tensor) -> list[int]:
     """32-bit seeds from draws in [0, 1)."""
     return (draws.double() * 2**32).long().tolist()
 
 
-def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int | None = None) -> dict[str, Any]:
+def request_parameters(
+    policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int | None = None
+) -> dict[str, Any]:
     """All parameters of a request, because vLLM fills missing parameters from the model's generation config.
 
     Args:
@@ -72,7 +74,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int
     return request
 
 
-def rollouts(
+def turns_to_rollouts(
     policy: CausalLMPolicy, inputs: dict[str, Tensor], answers: Sequence[Turn], group_size: int, length: int
 ) -> Rollouts:
     """Answers in the order (b, g) to the prompts of `inputs`, as tensors of `length` T."""

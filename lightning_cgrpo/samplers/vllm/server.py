@@ -26,12 +26,12 @@ from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
     Turn,
     check_informative,
-    parameters,
     read_turn,
-    rollouts,
-    seeds,
+    request_parameters,
+    seeds_of,
+    turns_to_rollouts,
 )
-from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, version
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, weights_version
 
 API_KEY = "VLLM_API_KEY"
 REMEDIES = {
@@ -101,9 +101,9 @@ class VLLMServer(RolloutEngine):
         self._in_session = False
         self._first_gap: float | None = None  # of log-probabilities after the first push
         if address is not None:
-            self._reach(address, os.environ.get(API_KEY))
+            self._set_address(address, os.environ.get(API_KEY))
 
-    def _reach(self, address: str, key: str | None) -> None:
+    def _set_address(self, address: str, key: str | None) -> None:
         self.client = JSONClient(address, self.timeout, "a vLLM server", key, REMEDIES)
         self._where = f"the vLLM server at {self.client.address}"
         self._reached = True
@@ -154,14 +154,14 @@ class VLLMServer(RolloutEngine):
         most_tokens = [sampling.max_new_tokens] * len(prompts)
         if limits is not None:
             most_tokens = limits.tolist()
-        answer_seeds = seeds(draws[..., 0].flatten())
+        answer_seeds = seeds_of(draws[..., 0].flatten())
         requests = []
         for number, prompt in enumerate(prompts):
             for answer in range(group_size):
                 seed = answer_seeds[number * group_size + answer]
-                requests.append({"prompt": prompt, **parameters(policy, sampling, seed, most_tokens[number])})
+                requests.append({"prompt": prompt, **request_parameters(policy, sampling, seed, most_tokens[number])})
         turns = self._request_turns(policy, requests)
-        return rollouts(policy, inputs, turns, group_size, sampling.max_new_tokens)
+        return turns_to_rollouts(policy, inputs, turns, group_size, sampling.max_new_tokens)
 
     # --- a server of this run
 
@@ -185,7 +185,7 @@ class VLLMServer(RolloutEngine):
         address, key, fault = gathered((address, key, fault))[0]
         if fault:
             raise UserError(fault)
-        self._reach(address, key)
+        self._set_address(address, key)
 
     def _start_here(self, policy: CausalLMPolicy) -> tuple[str, str]:
         """Address and key of a server that answers."""
@@ -227,7 +227,7 @@ class VLLMServer(RolloutEngine):
     # --- weights
 
     def _synchronize(self, policy: CausalLMPolicy) -> None:
-        wanted = version(policy)
+        wanted = weights_version(policy)
         if wanted == self._version:
             return
         if self.sleeps:
@@ -291,7 +291,7 @@ class VLLMServer(RolloutEngine):
     def _check_weights(self, policy: CausalLMPolicy) -> float:
         """The gap between the server's log-probabilities and the policy's."""
         prompt = [policy.stop_tokens[0]]
-        free = {"prompt": prompt, **parameters(policy, Sampling(PROBE_TOKENS), seed=0), "stop_token_ids": []}
+        free = {"prompt": prompt, **request_parameters(policy, Sampling(PROBE_TOKENS), seed=0), "stop_token_ids": []}
         forced = {**free, "max_tokens": 1, "allowed_token_ids": prompt}
         forced_turn, free_turn = self._request_turns(policy, [forced, free])
         if forced_turn.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed

@@ -38,7 +38,7 @@ def served_dtype(client: JSONClient) -> torch.dtype | None:
     return None if match is None else getattr(torch, match[1], None)
 
 
-def version(policy: CausalLMPolicy) -> str:
+def weights_version(policy: CausalLMPolicy) -> str:
     """The weights' fingerprint, of weights in shards a digest of all shards' fingerprints. Collective.
 
     Version counters would miss averaged weights swapped in for evaluation.

@@ -132,18 +132,18 @@ class FunctionTask(Task):
 
 def _function_arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
     """The arguments of reward functions, with an element for each completion; see `FunctionTask`."""
-    asked = prompts.column("prompt", "FunctionTask")
+    texts_or_chats = prompts.column("prompt", "FunctionTask")
     columns = {name: column for name, column in prompts.columns.items() if name != "prompt"}
     taken = sorted(columns.keys() & RESERVED)
     if taken:
         raise UserError(f"Expected columns of the data to be called other than {RESERVED}, but got {taken}.")
     group_size = rollouts.mask.shape[1]
-    repeated = _repeat_elements(rollouts.info.get("prompts", asked), group_size)
+    repeated = _repeat_elements(rollouts.info.get("prompts", texts_or_chats), group_size)
     actions = rollouts.actions.flatten(0, 1).cpu()
     masks = rollouts.mask.flatten(0, 1).cpu()
     arguments: dict[str, Any] = {
         "prompts": repeated,
-        "completions": _completions(repeated, rollouts),
+        "completions": _list_completions(repeated, rollouts),
         "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
     }
     if "environments" in rollouts.info:
@@ -153,7 +153,7 @@ def _function_arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, 
     return arguments
 
 
-def _completions(prompts: list[Any], rollouts: Rollouts) -> list[Any]:
+def _list_completions(prompts: list[Any], rollouts: Rollouts) -> list[Any]:
     """Texts after text prompts, and messages after chats: a conversation's own, or a single message."""
     answers = _join_groups(texts(rollouts))
     conversations: list[Any] = [None] * len(answers)

@@ -84,7 +84,7 @@ class WorldsOneByOne(Worlds):
     def _call_all(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         """Call a function of a world and arguments for each of the `rows`; world m exists from its first call."""
 
-    def raised(self, error: str, row: int) -> UserError:
+    def raised_error(self, error: str, row: int) -> UserError:
         return self.fault(f"run, but it raised {error}", row)
 
 
@@ -125,7 +125,7 @@ class WorldsHere(WorldsOneByOne):
                 for row, values in zip(rows, arguments, strict=True):
                     moments.append(function(self._worlds[row], self.infos, *values))
         except Exception as error:
-            raise self.raised(described(error), rows[len(moments)]) from error
+            raise self.raised_error(described(error), rows[len(moments)]) from error
         return moments
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class WorldsApart(WorldsOneByOne):
         except (EOFError, ConnectionError) as error:
             raise self.fault(f"run, but its process ended with status {process.status()}", row) from error
         if isinstance(answer, str):
-            raise self.raised(answer, row)
+            raise self.raised_error(answer, row)
         return answer
 
     def close(self) -> None:
