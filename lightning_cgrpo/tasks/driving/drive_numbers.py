@@ -44,13 +44,15 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
 
 def numbers_of(poses: Tensor, speed: float) -> Tensor:
     """``[2 * SECONDS]`` numbers whose `drive` is near to poses ``[8, 3]`` every 0.5 s: an expert's, to imitate."""
-    path = torch.cat([poses.new_zeros(1, 3), poses])
+    path = torch.cat([poses.new_zeros(1, 3), poses])  # [9, 3]
+    # 1. Speeds at full seconds, whose differences are the accelerations.
     lengths = path[:, :2].diff(dim=0).norm(dim=1)  # [8] meters of half seconds
     halves = lengths.view(SECONDS, 2)
     # Displacements around a full second give its speed; the last is extrapolated.
     inner = (halves[:-1, 1] + halves[1:, 0]).tolist()
     last = float(3 * halves[-1, 1] - halves[-1, 0])
     speeds = torch.tensor([speed, *inner, max(0.0, last)], dtype=torch.float64)
+    # 2. Curvatures of seconds: turns by meters, 0 for a car that hardly moves.
     turns = unwrapped(path[:, 2])[::2].diff()
     meters = halves.sum(1)
     curvatures = torch.where(meters > 0.5, turns / meters.clamp(min=0.5), 0.0)

@@ -51,6 +51,7 @@ def lane_text(scene: Scene, ahead: LaneAhead, start: float) -> str:
     """The lane's points, ahead of `start` meters along it."""
     x, y, yaw = scene.ego.poses[-1].tolist()
     points = ahead.path.at(start + np.array(LANE_POINTS))[:, :2] - [x, y]
+    # Rotate into the ego's frame.
     points = points @ np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
     pairs = [f"{format_number(forward)} {format_number(left)}" for forward, left in points.tolist()]
     return f"Lane: {', '.join(pairs)}."
@@ -61,11 +62,13 @@ def nearest_agent(scene: Scene, ahead: LaneAhead, start: float) -> Near | None:
     agents = scene.agents
     if not len(agents.times):
         return None
+    # 1. The agents that are seen now.
     now = int(np.abs(agents.times.numpy()).argmin())
     rows = np.flatnonzero(agents.seen[:, now].numpy())
-    places = agents.states[rows, now, :2].numpy()
+    places = agents.states[rows, now, :2].numpy()  # [agents, 2]
     if not len(places):
         return None
+    # 2. Their distances along the lane; infinite beside the lane and behind the ego.
     along = ahead.path.project(places)
     offsets = ahead.path.at(along)[:, :2] - places
     beside = np.hypot(offsets[:, 0], offsets[:, 1])

@@ -147,16 +147,18 @@ def intent(scene: Scene) -> str:
     """
     if scene.intent in INTENTS:
         return scene.intent
+    # 1. The stretch of the route that the command describes.
     ahead = lane_ahead(scene)
     start = float(ahead.path.project(ahead.road.position))
     end = start + max(AHEAD * float(scene.ego.velocities[-1].norm()), SHORTEST_AHEAD)
-    # A turn that begins within this distance counts as a whole.
+    # 2. A turn that begins within this stretch counts as a whole.
     lane_start = 0.0
     for lane in ahead.lanes:
         lane_end = lane_start + ahead.road.length(lane)
         if bool(ahead.road.lanes.connector[lane]) and start < lane_end and lane_start < end:
             end = max(end, lane_end)
         lane_start = lane_end
+    # 3. How far the route turns there.
     first_yaw = ahead.path.at(np.array(start))[2]
     last_yaw = ahead.path.at(np.array(end))[2]
     turn = math.remainder(float(last_yaw - first_yaw), math.tau)

@@ -185,6 +185,7 @@ def whole_number(text: str, part: str) -> str:
     """
     taken = part.strip().rstrip(".")
     place = text.rfind(taken)
+    # The number whose text holds the part.
     for pattern in (_MIXED, _DECIMAL_OR_FRACTION):
         for match in pattern.finditer(text):
             if place < match.start() or match.end() < place + len(taken):

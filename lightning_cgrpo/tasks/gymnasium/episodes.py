@@ -91,24 +91,24 @@ class GymnasiumEpisodes:
         return torch.from_numpy(self._over[states.cpu().numpy()]).to(self._device)
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
-        here = states.cpu().numpy()
+        current = states.cpu().numpy()  # [M]
         chosen = actions.cpu()
         reached = states + 1
         # 1. Ended episodes keep their states.
-        over = self._over[here]
+        over = self._over[current]
         if over.all():
             return states
         if over.any():
             running = torch.from_numpy(~over)
-            here = here[~over]
+            current = current[~over]
             chosen = chosen[running]
             reached = states + running.to(states.device)
         # 2. Step the worlds of the others.
         if self._finished is not None:
-            self._actions[torch.from_numpy(here + 1)] = chosen.to(self._actions.dtype)
-        rows = (here // self._moments).tolist()
+            self._actions[torch.from_numpy(current + 1)] = chosen.to(self._actions.dtype)
+        rows = (current // self._moments).tolist()
         moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()).copy())
-        self._write_moments(rows, here + 1, moments)
+        self._write_moments(rows, current + 1, moments)
         if not self._running and self._finished is not None:
             self._finished(self)
         return reached
@@ -131,9 +131,9 @@ class GymnasiumEpisodes:
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
         """Facts about steps, with the world's own actions; the observation reached is a fact if it is a vector."""
-        here = reached.cpu()
+        after = reached.cpu()
         recorded = self._facts | self._flags
-        facts = {name: values[here].to(self._device) for name, values in recorded.items()}
+        facts = {name: values[after].to(self._device) for name, values in recorded.items()}
         if self._observations.dim() == 2:
             facts["observation"] = self.observe(reached)
         chosen = torch.from_numpy(self._recording.actions.of_world(actions.cpu().numpy()))
@@ -164,8 +164,8 @@ class GymnasiumEpisodes:
         written[states] = observations
         finite = np.isfinite(written[states])
         if not finite.all():
-            first = int(finite.reshape(len(rows), -1).all(1).argmin())  # the first row that is not
-            row = rows[first]
+            is_finite = finite.reshape(len(rows), -1).all(1)  # [rows]
+            row = rows[int(is_finite.argmin())]
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
 
     def _check_numbers(
@@ -180,6 +180,7 @@ class GymnasiumEpisodes:
             numbers = [math.nan]
         if all(map(math.isfinite, numbers)):
             return numbers
+        # Find the first of the values that is none.
         for row, value in zip(rows, values, strict=True):
             try:
                 number = float(value)
