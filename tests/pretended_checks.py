@@ -245,14 +245,14 @@ def test_one_graph_generates_all_rollouts_and_the_host_waits_at_looks_alone(pena
         return made, engine
 
     expected, _ = generated()
-    looks, launched, look, replayed = [], [], PagedRollout._look, ReplayedStep.__call__
+    looks, launched, look, replayed = [], [], PagedRollout._look_for_ended, ReplayedStep.__call__
 
     def noted(step):
         before = machine.operations
         replayed(step)
         launched.append(machine.operations - before)
 
-    monkeypatch.setattr(PagedRollout, "_look", lambda rollout: (looks.append(1), look(rollout)))
+    monkeypatch.setattr(PagedRollout, "_look_for_ended", lambda rollout: (looks.append(1), look(rollout)))
     monkeypatch.setattr(ReplayedStep, "__call__", noted)
     monkeypatch.setattr(transformers_engine, "IN_PAGES", {"pretended"})
     with pretending() as machine:

@@ -89,8 +89,8 @@ def nccl_id() -> int:
     """Bytes of the id that torch mints for a group of one process on the first GPU."""
     push = NCCLPush()
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # type: ignore[attr-defined]
-    push._joined(store, 1, torch.device("cuda", 0))
-    return len(base64.b64decode(push._rendezvous(store, Future())["nccl_unique_id_b64"]))
+    push._join_group(store, 1, torch.device("cuda", 0))
+    return len(base64.b64decode(push._group_address(store, Future())["nccl_unique_id_b64"]))
 
 
 def processes(where: Place) -> dict[str, Any]:

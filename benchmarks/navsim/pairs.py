@@ -9,7 +9,7 @@ from driving_scenes.generator.human_drive import Obstacles, onward
 from driving_scenes.generator.world import PARTS, World
 from driving_scenes.scene import Scene
 from driving_scenes.source import Scenes, Split
-from lightning_cgrpo.tasks.driving.moving_observations import noticed
+from lightning_cgrpo.tasks.driving.moving_observations import noticed_agents
 from navsim_score.route.lane_ahead import lane_ahead
 
 SHORTER = 2.0
@@ -75,5 +75,5 @@ def without_entering(world: World, scene: Scene) -> World | None:
 def _first_entering(scene: Scene) -> str | None:
     ahead = lane_ahead(scene)
     start = float(ahead.path.project(ahead.road.position))
-    entering = noticed(scene, ahead, start)[1]
+    entering = noticed_agents(scene, ahead, start)[1]
     return None if entering is None else entering.token

@@ -13,7 +13,7 @@ from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.continuation import Continuation, PromptBatch
 from lightning_cgrpo.samplers.ends import Ends
 from lightning_cgrpo.samplers.engine import Sampling
-from lightning_cgrpo.samplers.token_choice import occurring
+from lightning_cgrpo.samplers.token_choice import prompt_tokens_seen
 
 FEWEST_PROMPTS = 0.25
 """Fewest prompts that join, as a share of `at_once`, because a join copies all keys and values."""
@@ -36,7 +36,9 @@ class WaitingPrompts:
         self.group_size = prompts.group_size
         self.sampling = sampling
         self.ends = Ends(policy, sampling)
-        most = len(prompts) if sampling.batch_size is None else sampling.batch_size // self.group_size
+        most = len(prompts)
+        if sampling.batch_size is not None:
+            most = sampling.batch_size // self.group_size
         self.at_once = max(most, 1)
         self._joins = isinstance(policy.computation, PackedPrompts)
         self._first = 0
@@ -51,25 +53,29 @@ class WaitingPrompts:
         """
         if not self._joins:
             return 0
-        free = self.at_once * self.group_size - len(running.prompt)
-        prompts = len(running.prompt.unique())
-        count = min(free // self.group_size, MOST_PROMPTS_KEPT * self.at_once - prompts, len(self))
-        return count if count >= min(FEWEST_PROMPTS * self.at_once, len(self)) else 0
+        free_answers = self.at_once * self.group_size - len(running.prompt)
+        free_groups = free_answers // self.group_size
+        free_prompts = MOST_PROMPTS_KEPT * self.at_once - len(running.prompt.unique())
+        count = min(free_groups, free_prompts, len(self))
+        fewest = min(FEWEST_PROMPTS * self.at_once, len(self))
+        return count if count >= fewest else 0
 
     def begin(self, count: int) -> tuple[Running, Continuation]:
         """All answers of the next `count` prompts, before their first tokens."""
         policy = self.policy
-        some = slice(self._first, self._first + count)
-        prompts = self.prompts.part(some).in_dtype(policy.output_weight.dtype)
+        following = slice(self._first, self._first + count)
+        prompts = self.prompts.part(following).in_dtype(policy.output_weight.dtype)
         continuation = policy.continuation(prompts)
 
-        prompt = torch.arange(len(self.prompts), device="cpu")[some].repeat_interleave(self.group_size)
+        # Numbers of each answer [r]: its prompt, its tokens until the limit, and its place among all answers.
+        numbers = torch.arange(len(self.prompts), device="cpu")
+        prompt = numbers[following].repeat_interleave(self.group_size)
         left = prompts.limits.repeat_interleave(self.group_size)
         row = self._first * self.group_size + torch.arange(len(prompt), device="cpu")
         place = row * self.sampling.max_new_tokens
         seen = None
         if self.sampling.repetition_penalty != 1:
-            seen = occurring(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
+            seen = prompt_tokens_seen(policy, prompts.inputs).repeat_interleave(self.group_size, 0)
         self._first += len(prompts)
         running = Running(
             prompt=prompt,
@@ -98,16 +104,19 @@ class Running:
     def with_tokens(self, chosen: Tensor, stopped: Tensor, matched: Tensor | None) -> Running:
         """After the next tokens ``[r]``; a token that `stopped` its answer, or is at the limit, is the last one."""
         place = self.place + 1
+        seen = None
+        if self.seen is not None:
+            seen = self.seen.scatter(-1, chosen[:, None], True)
         return replace(
             self,
             left=self.left - 1,
             place=place,
             going_on=self.going_on & ~stopped & (place < self.end),
-            seen=None if self.seen is None else self.seen.scatter(-1, chosen[:, None], True),
+            seen=seen,
             matched=matched,
         )
 
-    def kept(self, rows: Tensor, index: Tensor) -> Running:
+    def only_rows(self, rows: Tensor, index: Tensor) -> Running:
         """The answers at `rows` on the CPU, which are `index` on the policy's device."""
         return Running(
             prompt=self.prompt[rows],
@@ -119,7 +128,7 @@ class Running:
             matched=None if self.matched is None else self.matched[index],
         )
 
-    def joined(self, other: Running) -> Running:
+    def with_answers(self, other: Running) -> Running:
         """These answers, then the other's."""
         return Running(
             prompt=torch.cat([self.prompt, other.prompt]),
@@ -127,8 +136,8 @@ class Running:
             place=torch.cat([self.place, other.place]),
             end=torch.cat([self.end, other.end]),
             going_on=torch.cat([self.going_on, other.going_on]),
-            seen=_appended(self.seen, other.seen),
-            matched=_appended(self.matched, other.matched),
+            seen=_append_rows(self.seen, other.seen),
+            matched=_append_rows(self.matched, other.matched),
         )
 
 
@@ -158,18 +167,22 @@ class Answers:
             self.log_probs.index_copy_(0, running.place, log_probs)
 
     def rollouts(self, inputs: dict[str, Tensor], group_size: int) -> Rollouts:
-        shape = len(inputs["prompt_ids"]), group_size, self.longest
+        shape = (len(inputs["prompt_ids"]), group_size, self.longest)
         written = self.written.view(shape)
         tokens = self.tokens.view(shape).masked_fill_(~written, self.policy.pad_token)
-        log_probs = self.log_probs
+        log_probs = None
+        if self.log_probs is not None:
+            log_probs = self.log_probs.view(shape).masked_fill_(~written, 0)
         return Rollouts(
             actions=tokens,
             mask=written,
             inputs=inputs,
-            sampling_log_probs=None if log_probs is None else log_probs.view(shape).masked_fill_(~written, 0),
+            sampling_log_probs=log_probs,
             info={"truncated": ~self.stopped.view(shape).any(-1)},
         )
 
 
-def _appended(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
-    return None if rows is None or others is None else torch.cat([rows, others])
+def _append_rows(rows: Tensor | None, others: Tensor | None) -> Tensor | None:
+    if rows is None or others is None:
+        return None
+    return torch.cat([rows, others])

@@ -31,7 +31,8 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        longest, least = self.max_new_tokens, self.min_new_tokens
+        longest = self.max_new_tokens
+        least = self.min_new_tokens
         expect(longest >= 1, "max_new_tokens", "at least 1", longest)
         expect(least >= 0, "min_new_tokens", "at least 0", least)
         expect(self.top_k is None or self.top_k >= 1, "top_k", "at least 1", self.top_k)

@@ -75,42 +75,55 @@ class EnvironmentSampler(Sampler):
     """
 
     def __init__(self, environment: Environment) -> None:
-        self.environment, self.longest = environment, environment.max_steps
+        self.environment = environment
+        self.longest = environment.max_steps
 
     def check_policy(self, policy: Policy) -> None:
         if not isinstance(policy, NetworkPolicy):
             raise UserError(
                 f"Expected a NetworkPolicy, which acts, but got {type(policy).__name__}, try CategoricalMLP."
             )
-        world, acts = self.environment, policy.distribution
+        world = self.environment
+        distribution = policy.distribution
         kind = type(world).__name__
         for name in ("observation_size", "actions"):
-            here, there = getattr(world, name), getattr(policy, name, None)
-            if here is not None and there is not None and here != there:
-                raise UserError(f"Expected policy.{name} to be {here}, as in {kind}, but got {there}.")
-        if world.action_size is None and acts.action_size is not None:
+            expected = getattr(world, name)
+            actual = getattr(policy, name, None)
+            if expected is not None and actual is not None and expected != actual:
+                raise UserError(f"Expected policy.{name} to be {expected}, as in {kind}, but got {actual}.")
+        size = distribution.action_size
+        if world.action_size is None and size is not None:
             raise UserError(
-                f"Expected a policy with discrete actions, as in {kind}, but got actions of {acts.action_size} "
+                f"Expected a policy with discrete actions, as in {kind}, but got actions of {size} "
                 "numbers, try CategoricalMLP."
             )
-        if world.action_size is not None and world.action_size != acts.action_size:
-            got = "discrete actions" if acts.action_size is None else f"actions of {acts.action_size} numbers"
+        if world.action_size is not None and world.action_size != size:
+            got = "discrete actions" if size is None else f"actions of {size} numbers"
             raise UserError(
                 f"Expected a policy with actions of {world.action_size} numbers, as in {kind}, but got {got}, "
                 f"try GaussianMLP with action_size: {world.action_size}."
             )
-        if isinstance(acts, Gaussian) and not (_close(world.low, acts.low) and _close(world.high, acts.high)):
+        if not isinstance(distribution, Gaussian):
+            return
+        low, high = distribution.low, distribution.high
+        if not (_equal_bounds(world.low, low) and _equal_bounds(world.high, high)):
             raise UserError(
                 f"Expected the policy's bounds to be those of {kind}, low {world.low} and high {world.high}, but got "
-                f"low {acts.low} and high {acts.high}."
+                f"low {low} and high {high}."
             )
 
     def rollout(self, policy: NetworkPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(copied(prompts), group_size)
-        size, known = policy.action_size, type(policy.distribution) in (Categorical, Gaussian)
-        shape = (group_size, self.environment.max_steps, *(() if size is None else (size,)))
-        expected = self.environment.actions if size is None else 2 * size
-        return play(policy, episodes, noise(*shape), expected if known else None)
+        size = policy.action_size
+        if size is None:
+            draws = noise(group_size, self.environment.max_steps)
+            outputs = self.environment.actions
+        else:
+            draws = noise(group_size, self.environment.max_steps, size)
+            outputs = 2 * size  # a mean and a spread of each number
+        if type(policy.distribution) not in (Categorical, Gaussian):
+            outputs = None  # other distributions may need any number of outputs
+        return play_episodes(policy, episodes, draws, outputs)
 
 
 class _Step(NamedTuple):
@@ -123,30 +136,36 @@ class _Step(NamedTuple):
     reached: Tensor  # [n] states after the step
 
 
-def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int | None = None) -> Rollouts:
+def play_episodes(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int | None = None) -> Rollouts:
     """Act until all episodes end or the draws in [0, 1), one per step and number of an action, are used up.
 
     Args:
         draws: ``[B, G, T]``, or ``[B, G, T, D]`` for continuous actions.
         expected: outputs of the network; missing ones would be actions that are never taken, or widths shared.
     """
-    actor, distribution = policy.actor(), policy.distribution
+    actor = policy.actor()
+    distribution = policy.distribution
     observation_size = getattr(policy, "observation_size", None)  # of the shipped networks, for vectors alone
     horizon = draws.shape[2]
     steps: list[_Step] = []
     with torch.inference_mode():
         states = episodes.start.clone()
-        rows = torch.arange(len(states), device=states.device) * horizon
+        rows = torch.arange(len(states), device=states.device) * horizon  # [M] place of each episode's first step
         memory = policy.memory(len(states))
         coming = draws.flatten(0, 1).transpose(0, 1).contiguous()  # [T, M, ...], read one step after the other
         for step in range(horizon):
+            # 1. Now and then, ended episodes leave, so that their rows cost nothing.
             if step % CHECK_EVERY == 0:
                 running = (~episodes.ended(states.clone())).nonzero().squeeze(-1)
                 if len(running) < len(rows):
-                    states, rows, coming = states[running], rows[running], coming[:, running]
+                    states = states[running]
+                    rows = rows[running]
+                    coming = coming[:, running]
                     memory = None if memory is None else memory[running]
+                # A batch without prompts takes one step, because the rollout needs the shapes.
                 if len(rows) == 0 and step:
                     break
+            # 2. The policy acts.
             observations = floating(episodes.observe(states.clone()))
             _check_observations(observations, observation_size)
             if memory is None:
@@ -155,7 +174,7 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
                 outputs, memory = actor(observations, memory)
             _check_outputs(outputs, expected)
             actions = distribution.sample(outputs, coming[step])
-            # Copies, because the world may work in place, on its arguments or on what it returned.
+            # 3. The world steps. Copies, because it may work in place, on its arguments or on what it returned.
             reached = episodes.step(states.clone(), distribution.applied(actions).clone()).clone()
             steps.append(_Step(rows + step, states, actions, outputs, reached))
             states = reached
@@ -163,8 +182,10 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor, expected: int
 
 
 def _check_observations(observations: Tensor, size: int | None) -> None:
+    if size is None:
+        return
     got = tuple(observations.shape[1:])
-    if size is not None and got != (size,):
+    if got != (size,):
         raise UserError(
             f"Expected observations of shape {(size,)}, as policy.observation_size says, but got {got}, try a "
             "NetworkPolicy with a network for this shape, or an environment with flat observations."
@@ -178,27 +199,29 @@ def _check_outputs(outputs: Tensor, expected: int | None) -> None:
 
 def _rollouts(steps: list[_Step], episodes: Episodes, distribution: ActionDistribution, shape: torch.Size) -> Rollouts:
     """Rollouts of `shape` ``[B, G, T]``, without the steps after an episode's end."""
-    every = _Step(*(torch.cat(column) for column in zip(*steps, strict=True)))
-    real = (~episodes.ended(every.states.clone())).nonzero().squeeze(-1)
-    place, states, actions, outputs, reached = (column[real] for column in every)
+    taken = _Step(*(torch.cat(column) for column in zip(*steps, strict=True)))
+    # Between two checks, ended episodes are stepped, too. These steps are dropped.
+    real = (~episodes.ended(taken.states.clone())).nonzero().squeeze(-1)
+    place, states, actions, outputs, reached = (column[real] for column in taken)
     log_probs = distribution.evaluate(outputs, actions).log_probs
     facts = episodes.report(states.clone(), distribution.applied(actions).clone(), reached)
 
-    def laid_out(values: Tensor) -> Tensor:
+    def by_step(values: Tensor) -> Tensor:
+        """Values ``[n, ...]`` at their places ``[B, G, T, ...]``, 0 elsewhere."""
         full = values.new_zeros((shape.numel(), *values.shape[1:]))
         return full.index_copy_(0, place, values).view(*shape, *values.shape[1:])
 
     return Rollouts(
-        actions=laid_out(actions),
-        mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
-        inputs={"observations": laid_out(episodes.observe(states.clone()))},
-        log_probs=laid_out(log_probs),
-        info={name: laid_out(values) for name, values in facts.items()},
+        actions=by_step(actions),
+        mask=by_step(torch.ones_like(place, dtype=torch.bool)),
+        inputs={"observations": by_step(episodes.observe(states.clone()))},
+        log_probs=by_step(log_probs),
+        info={name: by_step(values) for name, values in facts.items()},
     )
 
 
-def _close(world: tuple[float, ...] | None, policy: tuple[float, ...] | None) -> bool:
+def _equal_bounds(world: tuple[float, ...] | None, policy: tuple[float, ...] | None) -> bool:
     """Equality of bounds up to the rounding of float32, in which environments state them."""
     if world is None or policy is None:
         return world is policy
-    return all(math.isclose(here, there, rel_tol=1e-6) for here, there in zip(world, policy, strict=True))
+    return all(math.isclose(bound, other, rel_tol=1e-6) for bound, other in zip(world, policy, strict=True))

@@ -88,17 +88,19 @@ class GenerationSampler(Sampler):
             self.first_prompt(policy, source)
         if rows is None or policy.room(0) == math.inf or policy.reads_images:
             return
-        longest = nlargest(CHECKED, range(len(rows)), key=lambda row: _size(rows[row]["prompt"]))
+        # 1. Each process counts the tokens of its share of the longest texts.
+        longest = nlargest(CHECKED, range(len(rows)), key=lambda row: _text_size(rows[row]["prompt"]))
         rank, processes = world()
         index = torch.tensor(longest[rank::processes], dtype=torch.int64)
         too_long: dict[int, int] = {}
         if len(index):
-            inputs = self._inputs(policy, source.groups(index))
+            inputs = self._read_prompts(policy, source.groups(index))
             too_long = self._too_long(policy, index, inputs)
-        # Every process raises, also one whose own prompts fit.
-        if total := sum(gather_counts(len(too_long), policy.device)):
+        # 2. Every process raises, also a process whose own prompts fit.
+        total = sum(gather_counts(len(too_long), policy.device))
+        if total:
             among = f"{len(rows)} prompts" if len(rows) <= CHECKED else f"the {CHECKED:,} longest prompts"
-            raise self._no_room(policy, total, among, too_long)
+            raise self._room_error(policy, total, among, too_long)
 
     def _too_long(self, policy: CausalLMPolicy, index: Tensor, inputs: dict[str, Tensor]) -> dict[int, int]:
         """Lengths of the prompts that leave no room for `max_new_tokens`, by number."""
@@ -108,8 +110,11 @@ class GenerationSampler(Sampler):
         lengths = inputs["prompt_mask"].sum(-1).tolist()
         return {row: length for row, length in zip(index.tolist(), lengths, strict=True) if length > room}
 
-    def _no_room(self, policy: CausalLMPolicy, total: int, among: str, too_long: dict[int, int]) -> UserError:
-        first = next((f" (such as prompt {row}, of {length} tokens)" for row, length in too_long.items()), "")
+    def _room_error(self, policy: CausalLMPolicy, total: int, among: str, too_long: dict[int, int]) -> UserError:
+        example = ""
+        if too_long:
+            row, length = next(iter(too_long.items()))
+            example = f" (such as prompt {row}, of {length} tokens)"
         longest = self.sampling.max_new_tokens
         if policy.room(longest) < 1:
             return UserError(
@@ -119,12 +124,15 @@ class GenerationSampler(Sampler):
         return UserError(
             f"Expected prompts of at most {policy.room(longest):g} tokens, by max_prompt_tokens and the "
             f"{policy.context_length} positions of '{policy.name}' without max_new_tokens {longest}, but got "
-            f"{total} of {among} too long{first}, try leaving them out, or a smaller max_new_tokens."
+            f"{total} of {among} too long{example}, try leaving them out, or a smaller max_new_tokens."
         )
 
     def _warn_of_endless(self, policy: CausalLMPolicy, truncated: Tensor) -> None:
         """Warn once if no answer of `ENDLESS` rollouts in a row had an end token."""
-        self._endless = self._endless + 1 if len(truncated) and bool(truncated.all()) else 0
+        if len(truncated) and bool(truncated.all()):
+            self._endless += 1
+        else:
+            self._endless = 0
         if self._endless == ENDLESS:
             rank_zero_warn(
                 f"No answer of the last {ENDLESS} rollouts ended before max_new_tokens, "
@@ -140,7 +148,7 @@ class GenerationSampler(Sampler):
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        inputs = self._read(policy, prompts)
+        inputs = self._read_fitting_prompts(policy, prompts)
         draws = noise(group_size, self.sampling.max_new_tokens)
         with self.engine.session(policy):
             rollouts = self.engine.generate(policy, inputs, group_size, self.sampling, draws)
@@ -157,26 +165,31 @@ class GenerationSampler(Sampler):
     def memory(self, most: int | None) -> None:
         self.engine.memory = most
 
-    def _read(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+    def _read_fitting_prompts(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
         """Inputs of the prompts, on the CPU.
 
         Raises:
             UserError: a prompt leaves no room for `max_new_tokens`.
         """
-        inputs = self._inputs(policy, prompts)
-        if too_long := self._too_long(policy, prompts.index, inputs):
-            raise self._no_room(policy, len(too_long), f"{len(prompts)} prompts", too_long)
+        inputs = self._read_prompts(policy, prompts)
+        too_long = self._too_long(policy, prompts.index, inputs)
+        if too_long:
+            raise self._room_error(policy, len(too_long), f"{len(prompts)} prompts", too_long)
         return inputs
 
     def first_prompt(self, policy: CausalLMPolicy, source: PromptSource) -> dict[str, Tensor]:
         """Inputs of the first chat of a source in memory, else of the first prompt."""
-        rows = enumerate(source.rows or ())
-        first = next((number for number, row in rows if not isinstance(row.get("prompt"), str)), 0)
-        return self._inputs(policy, source.groups(torch.tensor([first])))
+        first = 0
+        for number, row in enumerate(source.rows or ()):
+            if not isinstance(row.get("prompt"), str):
+                first = number
+                break
+        return self._read_prompts(policy, source.groups(torch.tensor([first])))
 
-    def _inputs(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
-        asked = prompts.column("prompt", "GenerationSampler")
-        return policy.read_prompts(asked, prompts.index, self.tools, variables_of(prompts.columns, len(prompts)))
+    def _read_prompts(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+        texts_or_chats = prompts.column("prompt", "GenerationSampler")
+        variables = variables_of(prompts.columns, len(prompts))
+        return policy.read_prompts(texts_or_chats, prompts.index, self.tools, variables)
 
     def _with_texts(self, policy: CausalLMPolicy, rollouts: Rollouts) -> Rollouts:
         """Add the answers' texts to `info`, and warn of answers that never end."""
@@ -184,10 +197,10 @@ class GenerationSampler(Sampler):
         self._warn_of_endless(policy, truncated)
         texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
         group_size = rollouts.actions.shape[1]
-        rollouts.info["text"] = [texts[i : i + group_size] for i in range(0, len(texts), group_size)]
+        rollouts.info["text"] = [texts[first : first + group_size] for first in range(0, len(texts), group_size)]
         return rollouts
 
 
-def _size(prompt: Any) -> int:
+def _text_size(prompt: Any) -> int:
     """Bytes of a prompt's texts: more bytes are more tokens, as a rule."""
     return len(str(prompt).encode())

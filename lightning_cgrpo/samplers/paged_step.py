@@ -29,19 +29,23 @@ class PagedStep:
     """
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling, sizes: StepSizes) -> None:
-        self.policy, self.sampling, self.sizes = policy, sampling, sizes
+        self.policy = policy
+        self.sampling = sampling
+        self.sizes = sizes
         self._fixed = _fixed_by(policy)
-        slots, device = sizes.slots, policy.device
+        slots = sizes.slots
+        device = policy.device
         self.pages = Pages(sizes, device)
         # Answers by slot, [S T + 1]; the last place is for slots that don't go on.
-        self._trash = torch.full((), slots * sampling.max_new_tokens, dtype=torch.int64, device=device)
-        places = slots * sampling.max_new_tokens + 1
+        unused = slots * sampling.max_new_tokens
+        self._unused_place = torch.full((), unused, dtype=torch.int64, device=device)
+        places = unused + 1
         self.draws = torch.zeros(places, dtype=torch.float64, device=device)
         self.tokens = torch.full((places,), policy.pad_token, device=device)
         self.written = torch.zeros(places, dtype=torch.bool, device=device)
         self.stopped = torch.zeros(places, dtype=torch.bool, device=device)  # the tokens that end answers
         self.log_probs: Tensor | None = None
-        # Of each slot, [S].
+        # The state of each slot, [S].
         self.going_on = torch.zeros(slots, dtype=torch.bool, device=device)
         self.place = torch.zeros(slots, dtype=torch.int64, device=device)  # of the next token
         self.end = torch.zeros(slots, dtype=torch.int64, device=device)  # after the limit
@@ -105,8 +109,9 @@ class PagedStep:
         assert self.logits is not None
         going_on = self.going_on
         # 1. Choose a token of each answer, and write it.
-        place = torch.where(going_on, self.place, self._trash)
-        chosen = self.choose(self.logits, self.draws.index_select(0, place), place, self.seen)
+        place = torch.where(going_on, self.place, self._unused_place)
+        draws = self.draws.index_select(0, place)
+        chosen = self.choose(self.logits, draws, place, self.seen)
         stopped, matched = self._ends(chosen, self.matched, place)
         self.tokens.index_copy_(0, place, chosen)
         self.written.index_copy_(0, place, going_on)

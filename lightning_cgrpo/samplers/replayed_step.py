@@ -38,9 +38,10 @@ class ReplayedStep:
         self._replay()
 
 
-def _captured(step: Step) -> Step:
+def _capture_graph(step: Step) -> Step:
     """The replay of a step's graph; the step itself where CUDA refuses to capture it."""
-    stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream()
+    graph = torch.cuda.CUDAGraph()
     try:
         # A capture computes nothing. Other threads, such as a data loader's, may use the GPU meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -53,5 +54,5 @@ def _captured(step: Step) -> Step:
     return graph.replay
 
 
-CAPTURE: dict[str, Callable[[Step], Step]] = {"cuda": _captured}
+CAPTURE: dict[str, Callable[[Step], Step]] = {"cuda": _capture_graph}
 """How a step is captured, by kind of device."""

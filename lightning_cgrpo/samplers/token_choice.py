@@ -20,12 +20,14 @@ class TokenChoice:
     """
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
-        self.policy, self.sampling = policy, sampling
+        self.policy = policy
+        self.sampling = sampling
+        # The padding token is no choice, unless it also ends answers.
         never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
         self._never = torch.tensor(never, dtype=torch.int64, device="cpu").to(policy.device, non_blocking=True)
         self.stops = torch.tensor(policy.stop_tokens, device="cpu").to(policy.device, non_blocking=True)
         self._sum = torch.zeros((), dtype=torch.float64, device=policy.device)
-        self._filters = _filters(sampling)
+        self._filters = _logits_filters(sampling)
         self.log_probs = torch.zeros(0)
 
     def __call__(self, logits: Tensor, draws: Tensor, place: Tensor, seen: Tensor | None) -> Tensor:
@@ -35,19 +37,23 @@ class TokenChoice:
             place: ``[R]`` of the token, in its answer or among equally many places of each answer.
             seen: ``[R, V]`` bool, tokens to penalize.
         """
-        longest, least = self.sampling.max_new_tokens, self.sampling.min_new_tokens
-        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))  # half precision in float32
+        longest = self.sampling.max_new_tokens
+        least = self.sampling.min_new_tokens
+        # 1. Logits in float32 at least, with the penalty, at the policy's temperature.
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if seen is not None:
-            scaled = penalized(scaled, seen, self.sampling.repetition_penalty)
+            scaled = penalize_seen(scaled, seen, self.sampling.repetition_penalty)
         if self.policy.temperature != 1:
             scaled = scaled / self.policy.temperature
+        # 2. Tokens that cannot come here get no probability.
         scaled = scaled.index_fill_(-1, self._never, -torch.inf)
         if least > 1:
             early = place % longest + 1 < least
             stops = scaled.index_select(-1, self.stops).masked_fill_(early[:, None], -torch.inf)
             scaled.index_copy_(-1, self.stops, stops)
-        for kept in self._filters:
-            scaled = kept(None, scaled)
+        for keep_likely in self._filters:
+            scaled = keep_likely(None, scaled)
+        # 3. Draw a token of each answer.
         probabilities = scaled.softmax(-1)
         # If a row's largest logit is NaN or infinite, all of its probabilities are NaN, and the sum remains NaN.
         self._sum += probabilities[:, 0].sum()
@@ -56,7 +62,7 @@ class TokenChoice:
             self.log_probs = probabilities.gather(-1, chosen[:, None])[:, 0].log().float()
         return chosen
 
-    def running(self, going_on: Tensor) -> Tensor:
+    def running_rows(self, going_on: Tensor) -> Tensor:
         """Indices of the rows that go on, on the CPU. The host waits for the device.
 
         Raises:
@@ -71,30 +77,36 @@ class TokenChoice:
         return goes_on.nonzero()[:, 0]
 
 
-def occurring(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
+def prompt_tokens_seen(policy: CausalLMPolicy, inputs: Mapping[str, Tensor]) -> Tensor:
     """``[B, V]`` bool, the tokens of each prompt."""
     ids, mask = inputs["prompt_ids"], inputs["prompt_mask"].to(torch.uint8)
     seen = mask.new_zeros(len(ids), len(policy.output_weight))
     return seen.scatter_reduce_(1, ids, mask, "amax").bool()
 
 
-def _filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]]:
+def _logits_filters(sampling: Sampling) -> list[Callable[[None, Tensor], Tensor]]:
     """Transformers' filters of logits ``[R, V]``: of the k likeliest tokens, by `min_p`, then by `top_p`."""
     from transformers.generation.logits_process import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    filters: list[Any] = [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
-    filters += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
-    return filters + ([TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else [])
+    filters: list[Any] = []
+    if sampling.top_k is not None:
+        filters.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.min_p > 0:
+        filters.append(MinPLogitsWarper(sampling.min_p))
+    if sampling.top_p < 1:
+        filters.append(TopPLogitsWarper(sampling.top_p))
+    return filters
 
 
-def penalized(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+def penalize_seen(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide positive logits ``[R, V]`` of seen tokens by `penalty`, and multiply negative ones (Keskar et al., 2019).
 
     Example:
-        >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
+        >>> penalize_seen(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
         tensor([[ 1., -4.,  2.]])
     """
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    less_likely = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen, less_likely, logits)
 
 
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
@@ -110,4 +122,5 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
     # A draw below 1 times the total is below the total also after rounding, because rounding is monotone. NaN, which
     # the engine reports later, must not give an index outside.
     target = draws.double() * cumulative[:, -1]
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=cumulative.shape[1] - 1)
+    chosen = torch.searchsorted(cumulative, target[:, None], right=True)[:, 0]
+    return chosen.clamp_(max=cumulative.shape[1] - 1)

@@ -15,7 +15,7 @@ LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "numbe
 
 def texts(rollouts: Rollouts) -> list[list[str]]:
     """B lists of G texts without special tokens."""
-    return _info(rollouts, "text")
+    return _reported(rollouts, "text")
 
 
 def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dict[str, Signal]:
@@ -25,14 +25,14 @@ def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dic
     -tokens / max_completion_tokens, or -1 for truncated completions.
     """
     tokens = rollouts.lengths.float()
-    truncated = _info(rollouts, "truncated").to(tokens.device)
+    truncated = _reported(rollouts, "truncated").to(tokens.device)
     signals = {"tokens": Signal(tokens), "truncated": Signal(truncated.float())}
     if max_completion_tokens is not None:
         signals["length"] = Signal(torch.where(truncated, -1.0, -tokens / max_completion_tokens))
     return signals
 
 
-def _info(rollouts: Rollouts, name: str) -> Any:
+def _reported(rollouts: Rollouts, name: str) -> Any:
     if name not in rollouts.info:
         raise ValueError(
             f"Expected the sampler to report '{name}' of the completions, but got {sorted(rollouts.info)}: "

@@ -4,7 +4,7 @@ import torch
 
 from lightning_cgrpo.datamodules import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 from lightning_cgrpo.tasks.gsm8k import score_completion
-from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem_at
 
 
 def everything(source):
@@ -13,7 +13,7 @@ def everything(source):
 
 def test_columns():
     groups = everything(WordProblemsDataModule(seed=3, val_prompts=5).source("val"))
-    problems = [problem(3, "val", index) for index in range(5)]
+    problems = [problem_at(3, "val", index) for index in range(5)]
     assert groups.columns == {
         "prompt": [f"{p.question}\n" for p in problems],
         "answer": [str(p.result) for p in problems],

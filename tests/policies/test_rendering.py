@@ -54,7 +54,7 @@ def groups_of(rows, **options):
 
 def inputs_of(policy, groups):
     """Of a rollout."""
-    return GenerationSampler(8)._inputs(policy, groups)
+    return GenerationSampler(8)._read_prompts(policy, groups)
 
 
 def own_groups(count=1, **columns):

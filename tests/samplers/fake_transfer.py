@@ -25,13 +25,13 @@ DEVICE_INDEX = 6
 class GlooPush(NCCLPush):
     """`NCCLPush` on a CPU: everything but the backend and its rendezvous, which is over the store."""
 
-    def _check(self, device):
+    def _check_device(self, device):
         assert device.type == "cpu"
 
-    def _backend(self, store, size):
+    def _make_group(self, store, size):
         return dist.ProcessGroupGloo(store, 0, size, self.timeout)
 
-    def _rendezvous(self, store, opened):
+    def _group_address(self, store, opened):
         return {"master_address": "127.0.0.1", "master_port": store.port}
 
 
@@ -42,16 +42,16 @@ class FilePush(IPCPush):
         self.own = tempfile.TemporaryDirectory()
         self.folder = Path(self.own.name)
 
-    def _gpu(self, device):
+    def _gpu_name(self, device):
         assert device.type == "cpu"
         return GPU
 
-    def _handle(self, weight):
+    def _weight_handle(self, weight):
         path = str(self.folder / str(weight.data_ptr()))
         torch.from_file(path, shared=True, size=weight.numel(), dtype=weight.dtype).copy_(weight.flatten())
         return (torch.Tensor, tuple(weight.shape), weight.stride(), 0, torch.UntypedStorage, weight.dtype, 3, path)
 
-    def _released(self):
+    def _free_handles(self):
         for path in self.folder.iterdir():
             path.unlink()
 

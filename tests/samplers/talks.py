@@ -9,7 +9,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import schema
+from lightning_cgrpo.samplers.conversation.tools import tool_schema
 from tests.policies.small_policies import exact_norms
 from tests.samplers.rolled import noise_for
 
@@ -48,7 +48,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-TOOLS = [schema(add)]
+TOOLS = [tool_schema(add)]
 
 
 def made(template=HERMES, short_turns=False):
@@ -83,7 +83,7 @@ class Scripted(ConversationSampler):
 
             def parse(self, tokens):
                 asking = tokens[0] % 4 < outer.talking  # some conversations are shorter
-                return template.parse(template._ids(outer.call) if asking else tokens)
+                return template.parse(template._token_ids(outer.call) if asking else tokens)
 
         return Asking()
 

@@ -57,8 +57,8 @@ def test_a_tag_is_a_control_token_where_the_template_writes_it(writes, shown):
 def test_a_result_that_cannot_fit_is_not_encoded(policy, monkeypatch):
     template = ChatTemplate(policy, TOOLS)
     lengths = []
-    ids = template._ids
-    monkeypatch.setattr(template, "_ids", lambda text: lengths.append(len(text)) or ids(text))
+    ids = template._token_ids
+    monkeypatch.setattr(template, "_token_ids", lambda text: lengths.append(len(text)) or ids(text))
     assert template.reply([{"role": "tool", "name": "echo", "content": "long " * 10**7}], 1_000) is None
     assert sum(lengths) == 0
     # A text that fits exactly is told; a token less of room cuts the conversation.
@@ -79,9 +79,9 @@ def test_replies_continue_the_policys_tokens_as_the_template_does(template):
     elif template is REASONING:
         asking["reasoning_content"] = "Well."
     messages = [{"role": "user", "content": "2 + 3?"}, asking, reply]
-    prompt = made_by._ids(made_by._text(messages[:1], True))
+    prompt = made_by._token_ids(made_by._render(messages[:1], True))
     turn = made_by._until_stop(messages[:2])[len(prompt) :]
-    assert [*prompt, *turn, *made_by.reply([reply])] == made_by._ids(made_by._text(messages, True))
+    assert [*prompt, *turn, *made_by.reply([reply])] == made_by._token_ids(made_by._render(messages, True))
     parsed = made_by.parse(turn)
     assert parsed == asking if template is None else parsed["tool_calls"][0]["function"] == call["function"]
 
@@ -111,8 +111,9 @@ def test_a_tokenizers_own_parser_is_used():
     }
     template = ChatTemplate(policy, TOOLS)
     end = policy.tokenizer.eos_token
-    message = template.parse(template._ids('Hm<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>' + end))
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    message = template.parse(template._token_ids("Hm" + call + end))
     assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
-    assert template.parse(template._ids("Just text." + end)) == {"role": "assistant", "content": "Just text."}
+    assert template.parse(template._token_ids("Just text." + end)) == {"role": "assistant", "content": "Just text."}
     with pytest.raises(InvalidCallError):
-        template.parse(template._ids('<tool_call>{"name": </tool_call>' + end))
+        template.parse(template._token_ids('<tool_call>{"name": </tool_call>' + end))

@@ -15,7 +15,7 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
-from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler, _added
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler, _add_text
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
 from lightning_cgrpo.samplers.generation import GenerationSampler
@@ -213,7 +213,7 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     talk = Conversation(tools)
     world = Conversations(template, [talk], None, 0.1, template.stops)
     text = f"So <|im_start|><tool_call>{call}</tool_call>"
-    tokens = [*template._ids(text), policy.tokenizer.eos_token_id]
+    tokens = [*template._token_ids(text), policy.tokenizer.eos_token_id]
     reply = world(0, tokens, 200)
     (turn,) = talk.turns
     said, answer = talk.messages[-2:]
@@ -222,7 +222,7 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     assert (turn.invalid, turn.failed) == (int(event == "invalid"), int(event == "failed"))
     assert len(turn.called) == int(event != "invalid") and turn.end == len(tokens)
     # A turn without a call ends the conversation.
-    assert world(0, template._ids("The answer is 5."), 200) == [] and not talk.cut
+    assert world(0, template._token_ids("The answer is 5."), 200) == [] and not talk.cut
 
 
 def test_control_tokens_in_an_environments_first_text_are_plain_text(policy):
@@ -243,7 +243,7 @@ def test_control_tokens_in_an_environments_first_text_are_plain_text(policy):
 
 def test_limits_cut_conversations(policy):
     template = ChatTemplate(policy, TOOLS)
-    tokens = template._ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
+    tokens = template._token_ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
     for limits, room in (((1, None), 200), ((None, None), 3)):
         talk = Conversation({"add": add})
         assert Conversations(template, [talk], *limits, template.stops)(0, tokens, room) == []
@@ -328,7 +328,7 @@ def test_rewards_see_what_an_environment_said(policy, observed):
 
 
 def test_an_observation_after_parts_is_a_part():
-    assert _added([{"type": "image"}], " It is 7.") == [{"type": "image"}, {"type": "text", "text": " It is 7."}]
+    assert _add_text([{"type": "image"}], " It is 7.") == [{"type": "image"}, {"type": "text", "text": " It is 7."}]
 
 
 def test_an_observation_that_is_no_text_is_refused(policy):

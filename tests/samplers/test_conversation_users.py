@@ -83,7 +83,9 @@ def test_a_user_who_fails_ends_the_conversation(policy, late):
     with pytest.warns(UserWarning, match="user_message raised (TimeLimitError|RuntimeError)"):
         rollouts = rolled(policy, sampler)
     assert rollouts.info["truncated"].all() and [len(turns) for turns in rollouts.info["turns"][0]] == [1, 1, 1]
-    assert len(sampler._environments._made) == (0 if late else 6), "one that may still be running is not used again"
+    assert len(sampler._environments._instances) == (0 if late else 6), (
+        "one that may still be running is not used again"
+    )
 
 
 def test_tools_and_a_user(policy):

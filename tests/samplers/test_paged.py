@@ -43,11 +43,11 @@ def paged(monkeypatch):
 def answered(policy, sampling, engine=None, limits=LIMITS):
     inputs, draws = policy.read_prompts(TEXTS), noise_for(PROMPTS)(GROUP_SIZE, sampling.max_new_tokens)
     engine = TransformersEngine() if engine is None else engine
-    if engine._pages(policy) and limits is not None:
+    if engine._uses_pages(policy) and limits is not None:
         # Pages serve limits of each prompt too, though later turns of conversations take the other way.
         with torch.no_grad():
             asked = PromptBatch(inputs, inputs["prompt_mask"].sum(-1), limits, GROUP_SIZE)
-            return engine._in_pages(policy, asked, sampling, draws.flatten())
+            return engine._generate_in_pages(policy, asked, sampling, draws.flatten())
     return engine.generate(policy, inputs, GROUP_SIZE, sampling, draws, limits)
 
 
@@ -110,13 +110,13 @@ def test_prompts_wait_for_pages_where_memory_is_short(policy, paged, monkeypatch
     """Down to a pool that holds a single answer, so that groups are cut."""
     sampling = Sampling(24)
     expected = answered(policy, sampling, TransformersEngine(cuda_graphs=False))
-    at_once, run = [], PagedRollout._begin
+    at_once, run = [], PagedRollout._begin_waiting
 
     def noted(rollout):
         run(rollout)
         at_once[-1].append(len(rollout.running))
 
-    monkeypatch.setattr(PagedRollout, "_begin", noted)
+    monkeypatch.setattr(PagedRollout, "_begin_waiting", noted)
     engine = TransformersEngine()
     tokens = engine._bytes_of_a_token(policy)
     longest = int(policy.read_prompts(TEXTS)["prompt_mask"].sum(-1).max()) + 24

@@ -16,7 +16,7 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.vllm.requests import Turn, check_informative
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
-from lightning_cgrpo.samplers.vllm.weights import GROWTH, OTHER_DTYPE, TOLERANCE, check_agreement, version
+from lightning_cgrpo.samplers.vllm.weights import GROWTH, OTHER_DTYPE, TOLERANCE, check_agreement, weights_version
 from tests.grids import grid_module
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
@@ -162,7 +162,9 @@ def long(completions, **_):
 def test_training(directory, serve, sleeps, monkeypatch):
     """Two updates: each one's answers come from the weights that the one before made."""
     served = serve(directory, sleep_mode=sleeps)
-    monkeypatch.setattr("lightning_cgrpo.samplers.vllm.server._meet", lambda policy: served.engine.log.append("meet"))
+    monkeypatch.setattr(
+        "lightning_cgrpo.samplers.vllm.server._wait_for_all", lambda policy: served.engine.log.append("meet")
+    )
     monkeypatch.setattr("lightning_cgrpo.modules.rollout_module.unsharded", None)  # the push gathers, if anything
     module = grid_module(
         policy=make_policy(directory),
@@ -177,7 +179,9 @@ def test_training(directory, serve, sleeps, monkeypatch):
     quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
-    assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
+    assert served.pushes() == 2 and served.version != weights_version(module.policy), (
+        "the last update's nobody asked for"
+    )
     assert bool(served.engine.asleep) is sleeps
     if sleeps:  # once every process has its answers, and before any trains
         assert served.engine.log[-4:] == ["meet", "meet", "sleep", "meet"]

@@ -21,7 +21,7 @@ from lightning_cgrpo.samplers.vllm import ipc_push, server
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
-from lightning_cgrpo.samplers.vllm.weights import version
+from lightning_cgrpo.samplers.vllm.weights import weights_version
 from tests.forked import server as server_of_processes
 from tests.samplers import vllm_client
 from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
@@ -91,13 +91,13 @@ def test_adapters_are_merged(engine, served, directory):
 def test_the_server_knows_the_weights(served, policy):
     """Whoever comes with the same weights finds them there, and with others pushes them."""
     generate(VLLMServer(served.address), policy)
-    assert served.version == version(policy)
+    assert served.version == weights_version(policy)
     generate(VLLMServer(served.address), policy)
     assert served.pushes() == 1
     other = copy.deepcopy(policy)
     change(other)
     generate(VLLMServer(served.address), other)
-    assert served.pushes() == 2 and served.version == version(other) != version(policy)
+    assert served.pushes() == 2 and served.version == weights_version(other) != weights_version(policy)
 
 
 def test_a_failed_push_is_not_taken_for_done(served, policy):
@@ -191,7 +191,7 @@ def test_a_refused_update_does_not_hang(engine, served, policy):
         generate(engine, policy)
     del served.engine.start_weight_update
     generate(engine, policy)  # by a new group
-    assert served.pushes() == 2 and served.version == version(policy)
+    assert served.pushes() == 2 and served.version == weights_version(policy)
 
 
 def test_a_push_needs_its_device(served, policy):
@@ -204,13 +204,13 @@ def test_the_id_of_a_group_is_torch_s():
     """By the rendezvous of vLLM's example; the fake worker checks its form before it fails for want of NCCL."""
     store, opened = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False), Future()
     threading.Timer(0.1, store.set, ("0", bytes(range(128)))).start()
-    info = NCCLPush()._rendezvous(store, opened)
+    info = NCCLPush()._group_address(store, opened)
     assert info.keys() == {"nccl_unique_id_b64"} and base64.b64decode(*info.values()) == bytes(range(128))
     with pytest.raises(RuntimeError, match="unique-id rendezvous"):
         BroadcastWorker().init(1, 2, packed=False, **info)
     opened.set_exception(ConnectionError("no NCCL"))
     with pytest.raises(ConnectionError, match="no NCCL"):
-        NCCLPush()._rendezvous(dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False), opened)
+        NCCLPush()._group_address(dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False), opened)
 
 
 def test_each_gpu_has_its_own_handles(policy, monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_cgrpo.core.user_code import UserCode
-from lightning_cgrpo.samplers.conversation.tools import Tool, methods
+from lightning_cgrpo.samplers.conversation.tools import Tool, environment_tools
 
 
 class Environments:
@@ -19,28 +19,37 @@ class Environments:
 
     def __init__(self, factory: Callable[[], Any] | None) -> None:
         self._factory = factory
-        self._made: list[Any] = [] if factory is None else [self._new()]
-        self.has_user = any(hasattr(first, "user_message") for first in self._made)
-        self.reward = next((type(first).__name__ for first in self._made if hasattr(first, "get_reward")), None)
+        self._instances: list[Any] = []
+        self.has_user = False
+        self.reward: str | None = None
+        if factory is not None:
+            first = self._make_environment()
+            self._instances.append(first)
+            self.has_user = hasattr(first, "user_message")
+            if hasattr(first, "get_reward"):
+                self.reward = type(first).__name__
 
     @property
     def example(self) -> list[Any]:
         """An environment that shows the tools; none without a factory."""
-        return self._made[:1]
+        return self._instances[:1]
 
     def take(self, count: int) -> list[Any]:
         """`count` environments, made where there are too few; none without a factory."""
         if self._factory is None:
             return []
-        self._made += [self._new() for _ in range(count - len(self._made))]
-        return self._made[:count]
+        while len(self._instances) < count:
+            self._instances.append(self._make_environment())
+        return self._instances[:count]
 
     def drop(self, hung: Sequence[bool]) -> None:
         """Forget the first environments that are hung, because a call in a thread may still change them."""
-        later = self._made[len(hung) :]
-        self._made = [env for env, still in zip(self._made, hung, strict=False) if not still] + later
+        used = self._instances[: len(hung)]
+        unused = self._instances[len(hung) :]
+        kept = [environment for environment, is_hung in zip(used, hung, strict=False) if not is_hung]
+        self._instances = kept + unused
 
-    def _new(self) -> Any:
+    def _make_environment(self) -> Any:
         assert self._factory is not None
         with UserCode("environment_factory"):
             return self._factory()
@@ -48,5 +57,7 @@ class Environments:
 
 def tools_by_name(functions: Sequence[Tool], environments: Sequence[Any]) -> dict[str, Tool]:
     """Functions, and methods of an environment."""
-    every = [*functions, *(tool for one in environments for tool in methods(one))]
-    return {tool.__name__: tool for tool in every}
+    tools = list(functions)
+    for environment in environments:
+        tools += environment_tools(environment)
+    return {tool.__name__: tool for tool in tools}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import VARIABLES
 from lightning_cgrpo.samplers.conversation.environments import Environments, tools_by_name
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
+from lightning_cgrpo.samplers.conversation.tools import Tool, environment_tools, own_reward, tool_schema
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
@@ -77,8 +78,10 @@ class ConversationSampler(GenerationSampler):
         self._names = self._checked_names()
         # Their events are signals, and so is the environments' own reward.
         reward = self._environments.reward
-        own: dict[str, SignalKind] = {} if reward is None else {reward: "any"}
-        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | own
+        kinds = event_kinds(self._names)
+        if reward is not None:
+            kinds = kinds | {reward: "any"}
+        self.signals: Mapping[str, SignalKind] = kinds
         self._template: ChatTemplate | None = None
 
     def _checked_names(self) -> list[str]:
@@ -87,23 +90,28 @@ class ConversationSampler(GenerationSampler):
         Raises:
             UserError: there is neither a tool nor a user, or two tools have one name.
         """
-        every = self._functions + [tool for first in self._environments.example for tool in methods(first)]
-        names = [tool.__name__ for tool in every]
+        tools = list(self._functions)
+        for environment in self._environments.example:
+            tools += environment_tools(environment)
+        names = [tool.__name__ for tool in tools]
         if not names and not self._environments.has_user:
             raise UserError(
                 "Expected tools, or an environment_factory with further methods or user_message, but got neither."
             )
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
             raise UserError(f"Expected tools of different names, but got '{twice[0]}' twice.")
         return names
 
     @cached_property
     def tools(self) -> Sequence[dict[str, Any]]:  # type: ignore[override]
-        return [schema(tool) for tool in tools_by_name(self._functions, self._environments.example).values()]
+        tools = tools_by_name(self._functions, self._environments.example)
+        return [tool_schema(tool) for tool in tools.values()]
 
-    def _conversation(self, environment: Sequence[Any]) -> Conversation:
-        user = environment[0].user_message if self._environments.has_user else None
-        return Conversation(tools_by_name(self._functions, environment), user)
+    def _begin_conversation(self, environments: Sequence[Any]) -> Conversation:
+        """A conversation with the tools and the user of its environment; `environments` has at most this one."""
+        user = environments[0].user_message if self._environments.has_user else None
+        return Conversation(tools_by_name(self._functions, environments), user)
 
     def template(self, policy: CausalLMPolicy) -> ChatTemplate:
         if self._template is None or self._template.tokenizer is not policy.tokenizer:
@@ -114,42 +122,42 @@ class ConversationSampler(GenerationSampler):
         self.template(policy)
         super().check(policy, source)
 
-    def _inputs(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
+    def _read_prompts(self, policy: CausalLMPolicy, prompts: PromptGroups) -> dict[str, Tensor]:
         for name in VARIABLES:
-            if any(value for value in prompts.columns.get(name, ())):
+            if any(prompts.columns.get(name, ())):
                 remedy = "policy.chat_template_kwargs" if name != "tools" else "the sampler's tools"
                 raise UserError(
                     f"Expected prompts of conversations without the column '{name}', because replies are written alike "
                     f"in all of them, but got it, try {remedy}, or another name of the column."
                 )
-        return super()._inputs(policy, prompts)
+        return super()._read_prompts(policy, prompts)
 
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         answers = len(prompts) * group_size
-        # The prompts, with what their environments say first.
+        # 1. The prompts, with what their environments say first.
         environments = self._environments.take(answers)
         template = self.template(policy)
-        prompts = self._observed(prompts, environments, group_size, template)
-        # One conversation for each answer.
-        talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
+        prompts = self._add_starts(prompts, environments, group_size, template)
+        # 2. One conversation for each answer.
+        talks = [self._begin_conversation(environments[row : row + 1]) for row in range(answers)]
         world = Conversations(template, talks, self.max_turns, self.time_limit, policy.stop_tokens)
-        inputs = self._read(policy, prompts)
+        inputs = self._read_fitting_prompts(policy, prompts)
         draws = noise(group_size, self.sampling.max_new_tokens)
         with self.engine.session(policy):
             rollouts = converse(self.engine, policy, inputs, group_size, self.sampling, draws, world)
         rollouts = self._with_texts(policy, rollouts)
-        self._finish(world, rollouts)
-        # What the conversations tell, by group.
+        self._record_cut_turns(world, rollouts)
+        # 3. Facts about the conversations, by group.
         info = dict(rollouts.info)
-        info["messages"] = _grouped([talk.messages for talk in talks], group_size)
-        info["turns"] = _grouped([talk.turns for talk in talks], group_size)
+        info["messages"] = _split_groups([talk.messages for talk in talks], group_size)
+        info["turns"] = _split_groups([talk.turns for talk in talks], group_size)
         if environments:
             info["prompts"] = prompts.columns["prompt"]
-            info["environments"] = _grouped(environments, group_size)
+            info["environments"] = _split_groups(environments, group_size)
             self._environments.drop([talk.hung for talk in talks])
         if self._environments.reward is not None:
             rewards = [own_reward(environment) for environment in environments]
-            info["own_reward"] = _grouped(rewards, group_size)
+            info["own_reward"] = _split_groups(rewards, group_size)
         cut = torch.tensor([talk.cut for talk in talks], dtype=torch.bool, device=rollouts.mask.device)
         info["truncated"] = cut.view(len(prompts), group_size)
         return replace(rollouts, info=info)
@@ -158,11 +166,11 @@ class ConversationSampler(GenerationSampler):
         signals = event_signals(rollouts.info["turns"], self._names, rollouts.mask)
         name = self._environments.reward
         if name is not None:
-            rewards = [reward for row in rollouts.info["own_reward"] for reward in row]
+            rewards = list(chain.from_iterable(rollouts.info["own_reward"]))
             signals[name] = Signal.of(rewards, rollouts)
         return signals
 
-    def _observed(
+    def _add_starts(
         self, prompts: PromptGroups, environments: Sequence[Any], group_size: int, template: ChatTemplate
     ) -> PromptGroups:
         """The prompts with the texts of the environments' resets added to the last message.
@@ -172,43 +180,53 @@ class ConversationSampler(GenerationSampler):
         """
         if not environments:
             return prompts
-        asked = list(prompts.column("prompt", "ConversationSampler"))
-        for number in range(len(asked)):
-            row = {name: column[number] for name, column in prompts.columns.items()}
-            row |= {name: value.tolist() for name, value in row.items() if isinstance(value, Tensor)}
-            of_group = environments[number * group_size : (number + 1) * group_size]
-            first, *others = [_start(environment, row) for environment in of_group]
+        texts_or_chats = list(prompts.column("prompt", "ConversationSampler"))
+        for number, group in enumerate(_split_groups(environments, group_size)):
+            # 1. Reset the group's environments with the columns of their prompt.
+            row = {}
+            for name, column in prompts.columns.items():
+                value = column[number]
+                row[name] = value.tolist() if isinstance(value, Tensor) else value
+            first, *others = [_reset_environment(environment, row) for environment in group]
             if any(other != first for other in others):
                 raise UserError(
                     f"Expected the environments of a group to start with the same text, but got {first!r:.60} and "
                     "others, try to draw at random from the columns of the prompt alone."
                 )
-            if first is not None and isinstance(asked[number], str):
-                asked[number] += template.harmless(first)
-            elif first is not None:
-                *before, last = asked[number]
-                asked[number] = [*before, {**last, "content": _added(last["content"], template.harmless(first))}]
-        return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
+            # 2. Add their text to a prompt that is a text, or to the last message of a chat.
+            if first is None:
+                continue
+            start = template.harmless(first)
+            if isinstance(texts_or_chats[number], str):
+                texts_or_chats[number] += start
+            else:
+                *before, last = texts_or_chats[number]
+                texts_or_chats[number] = [*before, {**last, "content": _add_text(last["content"], start)}]
+        return PromptGroups(prompts.index, {**prompts.columns, "prompt": texts_or_chats})
 
-    def _finish(self, world: Conversations, rollouts: Rollouts) -> None:
+    def _record_cut_turns(self, world: Conversations, rollouts: Rollouts) -> None:
         """Record the turns that the limit of tokens ended."""
-        actions, mask = rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
+        actions = rollouts.actions.flatten(0, 1)
+        mask = rollouts.mask.flatten(0, 1)
         cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)
         for row in cut.nonzero()[:, 0].tolist():
-            world.cut_off(row, actions[row][read(mask[row])].tolist())
+            tokens = actions[row][read(mask[row])]
+            world.cut_off(row, tokens.tolist())
 
 
-def _grouped(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
+def _split_groups(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
     """The values of all answers, as B lists of G."""
     return [values[first : first + group_size] for first in range(0, len(values), group_size)]
 
 
-def _added(content: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
+def _add_text(content: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:
     """A message's content, a text or parts, and a text after it."""
-    return content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+    if isinstance(content, str):
+        return content + text
+    return [*content, {"type": "text", "text": text}]
 
 
-def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
+def _reset_environment(environment: Any, row: Mapping[str, Any]) -> str | None:
     """Reset an environment; returns its text, also of a content in parts.
 
     Raises:
@@ -216,11 +234,16 @@ def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
     """
     name = f"{type(environment).__name__}.reset"
     observation = called(environment.reset, row, name, None)
+    if observation is None:
+        return None
     if not isinstance(observation, list):
-        return None if observation is None else valid(observation)
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in observation]
-    if not all(isinstance(text, str) for text in texts):
-        raise UserError(
-            f"Expected {name} to return a text, None, or a list of text parts, but got {observation!r:.80}."
-        )
-    return valid("".join(map(str, texts)))
+        return valid(observation)
+    texts = []
+    for part in observation:
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(text, str):
+            raise UserError(
+                f"Expected {name} to return a text, None, or a list of text parts, but got {observation!r:.80}."
+            )
+        texts.append(text)
+    return valid("".join(texts))

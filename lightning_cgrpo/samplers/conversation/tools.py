@@ -19,7 +19,7 @@ class InvalidCallError(ValueError):
     """A call that names no tool, or whose text or arguments cannot be read; the message is for the policy."""
 
 
-def methods(environment: Any) -> list[Tool]:
+def environment_tools(environment: Any) -> list[Tool]:
     """An environment's tools: its public methods except `NO_TOOLS`.
 
     Raises:
@@ -29,11 +29,12 @@ def methods(environment: Any) -> list[Tool]:
     if not callable(getattr(kind, "reset", None)):
         raise UserError(f"Expected {kind.__name__} of environment_factory to have a method reset, but it has none.")
     # Of the class, because members of the instance would evaluate its properties.
-    names = [name for name, _ in inspect.getmembers(kind, inspect.isfunction)]
-    return [getattr(environment, name) for name in names if not name.startswith("_") and name not in NO_TOOLS]
+    functions = inspect.getmembers(kind, inspect.isfunction)
+    names = [name for name, _ in functions if not name.startswith("_") and name not in NO_TOOLS]
+    return [getattr(environment, name) for name in names]
 
 
-def schema(tool: Tool) -> dict[str, Any]:
+def tool_schema(tool: Tool) -> dict[str, Any]:
     """The JSON schema of a tool, from its type hints and docstring, for the chat template.
 
     Raises:
@@ -63,7 +64,8 @@ def call_tool(tools: Mapping[str, Tool], call: Mapping[str, Any], time_limit: fl
         TimeLimitError: the tool is still running; Python cannot end its thread.
         Exception: raised by the tool.
     """
-    name, arguments = call.get("name"), call.get("arguments")
+    name = call.get("name")
+    arguments = call.get("arguments")
     if not isinstance(name, str) or name not in tools:
         raise InvalidCallError(f"Tool {name} not found.")
     if not isinstance(arguments, dict):

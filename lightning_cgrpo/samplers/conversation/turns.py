@@ -66,7 +66,9 @@ def converse(
     the draw of this place, whichever turn it is in. The first turn has at least `min_new_tokens` tokens, so later turns
     need no minimum.
     """
-    prompts = [prompt for prompt in prompt_tokens(inputs) for _ in range(group_size)]
+    prompts: list[list[int]] = []  # of each answer
+    for prompt in prompt_tokens(inputs):
+        prompts += [prompt] * group_size
     draws_RT = draws.flatten(0, 1)
     answers = [_Answer() for _ in prompts]
     # In the first turn, the answers of a group share their prompt.
@@ -74,14 +76,17 @@ def converse(
     turns = engine.generate(policy, inputs, group_size, sampling, draws)
     reports_log_probs = turns.sampling_log_probs is not None
     while True:
-        _add(answers, rows, turns)
-        rows = _answered(answers, rows, reply, sampling.max_new_tokens)
+        # 1. Write the turns and the replies to them.
+        _add_turns(answers, rows, turns)
+        rows = _add_replies(answers, rows, reply, sampling.max_new_tokens)
         if not rows:
             break
-        # Afterwards, each conversation is a prompt of its own.
+        # 2. In later turns, each conversation is a prompt of its own.
         contexts = [prompts[row] + answers[row].tokens for row in rows]
-        of_prompt = torch.tensor(rows, device="cpu") // group_size
-        following = {name: tensor[of_prompt] for name, tensor in inputs.items()} | policy.padded(contexts)
+        prompt_of_row = torch.tensor(rows, device="cpu") // group_size
+        following = {name: tensor[prompt_of_row] for name, tensor in inputs.items()}
+        following |= policy.padded(contexts)
+        # 3. The tokens that are left to each conversation, and their draws.
         starts = torch.tensor([len(answers[row].tokens) for row in rows], device="cpu")
         limits = sampling.max_new_tokens - starts
         longest = int(limits.max())
@@ -94,25 +99,29 @@ def converse(
     return _rollouts(policy, inputs, answers, group_size, sampling.max_new_tokens, reports_log_probs)
 
 
-def _add(answers: Sequence[_Answer], rows: Sequence[int], turns: Rollouts) -> None:
+def _add_turns(answers: Sequence[_Answer], rows: Sequence[int], turns: Rollouts) -> None:
     """Append the turns of the answers `rows`."""
-    tokens, lengths = turns.actions.flatten(0, 1), turns.lengths.flatten()
+    tokens = turns.actions.flatten(0, 1)
+    lengths = turns.lengths.flatten()
     tokens, lengths, cut = on_host(tokens, lengths, turns.info["truncated"].flatten())
-    reported = turns.sampling_log_probs
-    log_probs = torch.zeros(tokens.shape, device="cpu") if reported is None else reported.reshape(tokens.shape).cpu()
+    if turns.sampling_log_probs is None:
+        log_probs = torch.zeros(tokens.shape, device="cpu")
+    else:
+        log_probs = turns.sampling_log_probs.reshape(tokens.shape).cpu()
     for number, row in enumerate(rows):
         length = int(lengths[number])
         answers[row].extend(tokens[number, :length].tolist(), log_probs[number, :length].tolist(), sampled=True)
         answers[row].ended = not bool(cut[number])
 
 
-def _answered(answers: Sequence[_Answer], rows: Sequence[int], reply: Replies, longest: int) -> list[int]:
+def _add_replies(answers: Sequence[_Answer], rows: Sequence[int], reply: Replies, longest: int) -> list[int]:
     """Append replies to the turns of `rows` that ended; return the rows that continue."""
     going_on = []
     for row in rows:
         answer = answers[row]
         if not answer.ended:
             continue
+        # The turn starts after the last token of an earlier reply.
         start = len(answer.sampled)
         while start > 0 and answer.sampled[start - 1]:
             start -= 1

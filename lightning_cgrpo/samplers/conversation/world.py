@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -66,20 +67,22 @@ class Conversations:
         results: list[dict[str, Any]] = []
         events: Counter[str] = Counter()
         used: list[str] = []
+        # 1. Read the turn.
         try:
             message = self.template.parse(turn)
         except InvalidCallError as error:
             message = {"role": "assistant", "content": self.template.text(turn, special=True)}
             events["invalid"] += 1
-            results.append(_told("unknown", {"error": valid(error)}))
+            results.append(_tool_message("unknown", {"error": valid(error)}))
+        # 2. Make its calls.
         for call in message.get("tool_calls") or []:
-            asked = call["function"]
-            name, result = asked.get("name"), ""
+            function = call["function"]
+            name = function.get("name")
             if last:
                 talk.cut = True
                 continue
             try:
-                result = call_tool(talk.tools, asked, self.time_limit)
+                result = call_tool(talk.tools, function, self.time_limit)
                 used.append(name)
             except InvalidCallError as error:
                 events["invalid"] += 1
@@ -88,16 +91,19 @@ class Conversations:
                 events["failed"] += 1
                 used.append(name)
                 talk.hung = talk.hung or isinstance(error, TimeLimitError)
-                short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid(error)
-                result = str({"error": short or type(error).__name__})
-            results.append(_told(name, result))
+                result = str({"error": _short_error(error)})
+            results.append(_tool_message(name, result))
         talk.messages.append(message)
         talk.turns.append(Turn(talk.length, tuple(used), events["invalid"], events["failed"]))
+        # 3. The user replies to a turn without calls.
         if not results and talk.user is not None and not last:
             results = self._user_message(talk, message["content"])
+        # 4. Encode the reply, if the policy can continue after it.
         if not results:
             return []
-        reply = None if last else self._encoded(results, room, turn[-1] in self.stop_tokens)
+        reply = None
+        if not last:
+            reply = self._encode_reply(results, room, turn[-1] in self.stop_tokens)
         if reply is None:
             talk.cut = True
             return []
@@ -105,7 +111,7 @@ class Conversations:
         talk.length += len(reply)
         return reply
 
-    def _encoded(self, messages: list[dict[str, Any]], room: int, ended: bool) -> list[int] | None:
+    def _encode_reply(self, messages: list[dict[str, Any]], room: int, ended: bool) -> list[int] | None:
         """Tokens of a reply; None for more than `room` tokens, or if the chat template raises on the reply."""
         try:
             return self.template.reply(messages, room, ended)
@@ -122,7 +128,8 @@ class Conversations:
         try:
             reply = user_message(talk.user, turn, self.time_limit)
         except Exception as error:  # of the user's own code
-            talk.cut, talk.hung = True, talk.hung or isinstance(error, TimeLimitError)
+            talk.cut = True
+            talk.hung = talk.hung or isinstance(error, TimeLimitError)
             warnings.warn(
                 f"user_message raised {described(error)}; the conversation ends and counts as truncated.", stacklevel=2
             )
@@ -138,8 +145,14 @@ class Conversations:
         talk.cut = True
 
 
-def _told(name: Any, result: Any) -> dict[str, Any]:
+def _tool_message(name: Any, result: Any) -> dict[str, Any]:
     return {"role": "tool", "name": valid(name), "content": valid(result)}
+
+
+def _short_error(error: Exception) -> str:
+    """A tool's error for the policy: its message, or its kind if it has none or is, as SystemExit, no `Exception`."""
+    short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid(error)
+    return short or type(error).__name__
 
 
 def event_kinds(tools: Sequence[str]) -> dict[str, SignalKind]:
@@ -159,24 +172,29 @@ def event_signals(turns: Sequence[Sequence[Sequence[Turn]]], tools: Sequence[str
         turns: B lists of G lists.
         mask: ``[B, G, T]``, the policy's own tokens.
     """
-    answers = [answer for row in turns for answer in row]
+    answers = list(chain.from_iterable(turns))
+    # Events at the last token of each turn, [3, B G, T].
     steps = torch.zeros(3, len(answers), mask.shape[-1], device="cpu")
     for row, answer in enumerate(answers):
         for turn in answer:
-            events = turn.invalid, turn.failed, turn.invalid + len(turn.called)
+            calls_made = turn.invalid + len(turn.called)
+            events = [turn.invalid, turn.failed, calls_made]
             steps[:, row, turn.end - 1] = torch.tensor(events, dtype=steps.dtype, device="cpu")
     invalid, failed, calls = steps.to(mask.device).view(3, *mask.shape)
 
     def of_answers(values: list[int]) -> Signal:
         return Signal(torch.tensor(values, dtype=torch.float32, device=mask.device).view(mask.shape[:2]))
 
-    return {
+    signals = {
         "turns": of_answers([len(answer) for answer in answers]),
         "calls": Signal(calls.sum(-1)),
         "invalid_call": Signal(invalid, invalid, calls),
         "failed_call": Signal(failed, failed, calls),
-        **{
-            f"called_{tool}": of_answers([any(tool in turn.called for turn in answer) for answer in answers])
-            for tool in tools
-        },
     }
+    for tool in tools:
+        signals[f"called_{tool}"] = of_answers([_called_tool(answer, tool) for answer in answers])
+    return signals
+
+
+def _called_tool(answer: Sequence[Turn], tool: str) -> bool:
+    return any(tool in turn.called for turn in answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -32,17 +32,19 @@ class FolderPush(WeightPush):
         first = world()[0] == 0
         if first and self.folder is not None and not Path(self.folder).is_dir():
             raise UserError(f"Expected folder to exist, but got '{self.folder}', try creating the folder.")
-        folder = tempfile.TemporaryDirectory(prefix="weights-", dir=self.folder) if first else nullcontext("")
+        folder: AbstractContextManager[str] = nullcontext("")
+        if first:
+            folder = tempfile.TemporaryDirectory(prefix="weights-", dir=self.folder)
         with folder as directory:
 
             def send(client: JSONClient) -> None:
-                write(policy, Path(directory), served_dtype(client))
+                write_weights(policy, Path(directory), served_dtype(client))
                 client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
 
             yield send
 
 
-def write(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> None:
+def write_weights(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> None:
     """Write the policy's weights, adapters merged in, and its configuration.
 
     Matrices are written in the server's dtype if it has fewer bytes, because the server would round them anyway.
@@ -55,7 +57,7 @@ def write(policy: CausalLMPolicy, folder: Path, dtype: torch.dtype | None) -> No
 
     written = {}
     for name, weight in named_weights(policy).items():
-        rounded = dtype is not None and weight.ndim >= 2 and dtype.itemsize < weight.element_size()
-        written[name] = weight.to("cpu", dtype if rounded else None).contiguous()
+        is_rounded = dtype is not None and weight.ndim >= 2 and dtype.itemsize < weight.element_size()
+        written[name] = weight.to("cpu", dtype if is_rounded else None).contiguous()
     save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
     policy.model.config.save_pretrained(folder)

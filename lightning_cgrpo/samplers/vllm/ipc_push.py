@@ -20,7 +20,7 @@ from lightning_cgrpo.core.distributed import gathered
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
+from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, describe_weights
 from lightning_cgrpo.samplers.vllm.weights import named_weights
 
 
@@ -35,32 +35,37 @@ class IPCPush(WeightPush):
 
     @contextmanager
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
-        gpu = self._gpu(policy.device)
+        gpu = self._gpu_name(policy.device)
         weights = {name: weight.to(policy.device).contiguous() for name, weight in named_weights(policy).items()}
-        every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
-        handles = [{gpu: of_gpu[number] for gpu, of_gpu in every} for number in range(len(weights))]
+        # The handles of each weight, by GPU: a worker takes those of its own GPU.
+        own_handles = [self._weight_handle(weight) for weight in weights.values()]
+        handles: list[dict[str, tuple[Any, ...]]] = [{} for _ in weights]
+        for process_gpu, process_handles in gathered((gpu, own_handles)):
+            for of_weight, handle in zip(handles, process_handles, strict=True):
+                of_weight[process_gpu] = handle
 
         def send(client: JSONClient) -> None:
             client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
             client.post("/start_weight_update", {})
             pickled = base64.b64encode(pickle.dumps(handles)).decode()
-            client.post("/update_weights", {"update_info": {**described(weights), "ipc_handles_pickled": pickled}})
+            update = {**describe_weights(weights), "ipc_handles_pickled": pickled}
+            client.post("/update_weights", {"update_info": update})
             client.post("/finish_weight_update", {})
 
         yield send
-        self._released()
+        self._free_handles()
 
     # --- CUDA, which the tests replace
 
-    def _gpu(self, device: torch.device) -> str:
+    def _gpu_name(self, device: torch.device) -> str:
         if device.type != "cuda":
             raise UserError(f"Expected the policy on a GPU for IPCPush, but got {device}, try FolderPush.")
         torch.cuda.synchronize(device)  # another process reads the weights next
         return str(torch.cuda.get_device_properties(device).uuid)
 
-    def _handle(self, weight: Tensor) -> tuple[Any, ...]:
+    def _weight_handle(self, weight: Tensor) -> tuple[Any, ...]:
         """The arguments of torch's `rebuild_cuda_tensor`, which opens the weight in another process."""
         return reduce_tensor(weight)[1]
 
-    def _released(self) -> None:
+    def _free_handles(self) -> None:
         torch.cuda.ipc_collect()

@@ -26,52 +26,54 @@ def keep(run: int, folder: str, command: list[str]) -> int:
 
     Then no process of the server's group is left, and `folder` is removed.
     """
-    asked: list[int] = []
+    received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: asked.append(number))
+        signal.signal(number, lambda number, frame: received.append(number))
     try:
         server = subprocess.Popen(command, start_new_session=True)
-        while server.poll() is None and os.getppid() == run and not asked:
+        while server.poll() is None and os.getppid() == run and not received:
             time.sleep(PAUSE)
-        _end(server)
+        _end_group(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    # As a shell has it, for a server that a signal ended.
-    return server.returncode if server.returncode >= 0 else 128 - server.returncode
+    if server.returncode < 0:
+        return 128 - server.returncode  # as a shell reports a signal
+    return server.returncode
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def _end_group(server: subprocess.Popen[bytes]) -> None:
     """End the server's process group, also where its leader has died and left its workers behind."""
-    _signal(server, signal.SIGTERM)
-    _wait(server)
+    _signal_group(server, signal.SIGTERM)
+    _wait_for_group(server)
     # Python's resource tracker then removes the shared memory of the dead.
-    for process in _others_than_trackers(server.pid):
+    for process in _find_workers(server.pid):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    _wait(server)
-    _signal(server, signal.SIGKILL)
+    _wait_for_group(server)
+    _signal_group(server, signal.SIGKILL)
     server.wait()
 
 
-def _wait(server: subprocess.Popen[bytes]) -> None:
+def _wait_for_group(server: subprocess.Popen[bytes]) -> None:
     """Wait until no process is left, at most for `GRACE`."""
     until = time.monotonic() + GRACE
-    while _signal(server, 0) and time.monotonic() < until:
+    while _signal_group(server, 0) and time.monotonic() < until:
         server.poll()  # a dead leader belongs to the group until its status is read
         time.sleep(PAUSE)
 
 
-def _others_than_trackers(group: int) -> list[int]:
-    """Processes of the group, from Linux' /proc; none elsewhere."""
-    found = []
+def _find_workers(group: int) -> list[int]:
+    """Processes of the group but resource trackers, from Linux' /proc; none elsewhere."""
+    workers = []
     for folder in Path("/proc").glob("[0-9]*"):
+        process = int(folder.name)
         with suppress(OSError):
-            if os.getpgid(int(folder.name)) == group and b"resource_tracker" not in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
+            if os.getpgid(process) == group and b"resource_tracker" not in (folder / "cmdline").read_bytes():
+                workers.append(process)
+    return workers
 
 
-def _signal(server: subprocess.Popen[bytes], number: int) -> bool:
+def _signal_group(server: subprocess.Popen[bytes], number: int) -> bool:
     """Signal the server's processes; False if none is left."""
     try:
         os.killpg(server.pid, number)

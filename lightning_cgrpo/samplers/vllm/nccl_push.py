@@ -25,7 +25,7 @@ from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.user_code import started
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
+from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, describe_weights
 from lightning_cgrpo.samplers.vllm.weights import named_weights
 
 UNIQUE_ID = "0"
@@ -50,54 +50,55 @@ class NCCLPush(WeightPush):
 
     @contextmanager
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
-        self._check(policy.device)
+        self._check_device(policy.device)
         weights = named_weights(policy) if world()[0] == 0 else {}
 
         def send(client: JSONClient) -> None:
             if self._group is None:
-                self._group = self._opened(client, policy.device)
+                self._group = self._open_group(client, policy.device)
             client.post("/start_weight_update", {})
             # In a thread that may be left behind, because a broadcast never ends if the server refuses the update.
             sent = started(
                 broadcast, {"group": self._group, "weights": weights, "device": policy.device}, "weights for vLLM"
             )
             try:
-                client.post("/update_weights", {"update_info": described(weights)})
+                client.post("/update_weights", {"update_info": describe_weights(weights)})
                 sent.result(self.timeout.total_seconds())
             except BaseException:
-                group, self._group = self._group, None
+                group = self._group
+                self._group = None
                 group.abort()
                 raise
             client.post("/finish_weight_update", {})
 
         yield send
 
-    def _opened(self, client: JSONClient, device: torch.device) -> Any:
+    def _open_group(self, client: JSONClient, device: torch.device) -> Any:
         size = 1 + int(client.get("/get_world_size")["world_size"])
         store = TCPStore("127.0.0.1", 0, None, True, self.timeout, wait_for_workers=False)
         # In a thread that may be left behind, because NCCL waits without end for workers that don't join.
-        opened = started(self._joined, {"store": store, "size": size, "device": device}, "group with vLLM")
-        info = {**self._rendezvous(store, opened), "rank_offset": 1, "world_size": size, "packed": False}
+        opened = started(self._join_group, {"store": store, "size": size, "device": device}, "group with vLLM")
+        info = {**self._group_address(store, opened), "rank_offset": 1, "world_size": size, "packed": False}
         client.post("/init_weight_transfer_engine", {"init_info": info})
         return opened.result(self.timeout.total_seconds())
 
-    def _joined(self, store: TCPStore, size: int, device: torch.device) -> Any:
-        group = self._backend(store, size)
+    def _join_group(self, store: TCPStore, size: int, device: torch.device) -> Any:
+        group = self._make_group(store, size)
         group.allreduce([torch.zeros(1, device=device)]).wait()
         return group
 
     # --- NCCL, which the tests replace by gloo
 
-    def _check(self, device: torch.device) -> None:
+    def _check_device(self, device: torch.device) -> None:
         if device.type != "cuda" or not dist.is_nccl_available():
             raise UserError(f"Expected the policy on a GPU, and NCCL, for NCCLPush, but got {device}, try FolderPush.")
 
-    def _backend(self, store: TCPStore, size: int) -> Any:
+    def _make_group(self, store: TCPStore, size: int) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = self.timeout
         return dist.ProcessGroupNCCL(store, 0, size, options)
 
-    def _rendezvous(self, store: TCPStore, opened: Future[Any]) -> dict[str, Any]:
+    def _group_address(self, store: TCPStore, opened: Future[Any]) -> dict[str, Any]:
         """How workers find the group."""
         while not store.check([UNIQUE_ID]):
             if opened.done():
@@ -107,6 +108,6 @@ class NCCLPush(WeightPush):
 
 
 def broadcast(group: Any, weights: Mapping[str, Tensor], device: torch.device) -> None:
-    """Send tensors from rank 0 in their order; the device holds one of those on the CPU at a time."""
+    """Send tensors from rank 0 in their order; the device holds a single tensor of those on the CPU at a time."""
     for weight in weights.values():
         group.broadcast([weight.to(device).contiguous()]).wait()

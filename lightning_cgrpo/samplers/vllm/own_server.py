@@ -54,21 +54,25 @@ class OwnServer:
     """
 
     def __init__(self, command: str, model: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
-        before, after = _words(command)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.address, self.key = f"http://127.0.0.1:{port}", secrets.token_urlsafe(32)
+        before, after = _split_command(command)
+        port = _find_port()
+        self.address = f"http://127.0.0.1:{port}"
+        self.key = secrets.token_urlsafe(32)
         self.command = [*before, model, *options, *after, "--host=127.0.0.1", f"--port={port}"]
         self.folder = Path(tempfile.mkdtemp(prefix="vllm-"))
         # Read by its descriptor, because the keeper removes the folder.
         self._log = os.open(self.folder / "log.txt", os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        given = {name: value for name, value in os.environ.items() if not OF_THE_RUN.fullmatch(name)}
-        given |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_API_KEY": self.key, "TMPDIR": str(self.folder), **environment}
-        keeping = [sys.executable, "-I", keeper.__file__, str(os.getpid()), str(self.folder), *self.command]
-        output = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": subprocess.STDOUT}
-        self._keeper = subprocess.Popen(keeping, env=given, start_new_session=True, **output)  # type: ignore[call-overload]
-        self.end = Finalize(self, _end, (self._keeper, self._log, self.folder), exitpriority=1)
+        variables = {name: value for name, value in os.environ.items() if not OF_THE_RUN.fullmatch(name)}
+        variables |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_API_KEY": self.key, "TMPDIR": str(self.folder), **environment}
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", keeper.__file__, str(os.getpid()), str(self.folder), *self.command],
+            env=variables,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self.end = Finalize(self, _end_keeper, (self._keeper, self._log, self.folder), exitpriority=1)
 
     def wait(self) -> None:
         """Wait until the server answers.
@@ -114,12 +118,23 @@ class OwnServer:
         text = os.pread(self._log, 2**20, max(size - 2**20, 0)).decode(errors="replace")
         lines = [printable(line) for line in text.splitlines() if line.strip()]
         last = lines[-LAST_LINES:]
-        # A warning may quote an error that did not happen.
-        errors = [line for line in lines if re.search(r"\w(Error|Exception): ", line) and " WARNING " not in line]
-        return "\n".join(last if set(errors[:1]) <= set(last) else [errors[0], *last])
+        for line in lines:
+            # A warning may quote an error that did not happen.
+            if re.search(r"\w(Error|Exception): ", line) and " WARNING " not in line:
+                if line not in last:
+                    last = [line, *last]
+                break
+        return "\n".join(last)
 
 
-def _words(command: str) -> tuple[list[str], list[str]]:
+def _find_port() -> int:
+    """A free port of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _split_command(command: str) -> tuple[list[str], list[str]]:
     """The words of `command` up to ``serve``, and after it."""
     words = shlex.split(command)
     if "serve" not in words[1:]:
@@ -133,8 +148,8 @@ def _words(command: str) -> tuple[list[str], list[str]]:
     return words[:after], words[after:]
 
 
-def _end(keeping: subprocess.Popen[bytes], log: int, folder: Path) -> None:
-    keeping.terminate()
-    keeping.wait()
+def _end_keeper(process: subprocess.Popen[bytes], log: int, folder: Path) -> None:
+    process.terminate()
+    process.wait()
     os.close(log)
     shutil.rmtree(folder, ignore_errors=True)  # of a keeper that ended before it began

@@ -33,7 +33,7 @@ class WeightPush(ABC):
         """
 
 
-def described(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def describe_weights(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Tensors in the words of vLLM's `update_info`."""
     return {
         "names": list(weights),

@@ -36,20 +36,20 @@ class Turn:
     ended: bool = False  # by a stop token or a stop string
 
 
-def seeds(draws: Tensor) -> list[int]:
+def seeds_of(draws: Tensor) -> list[int]:
     """32-bit seeds from draws in [0, 1)."""
     return (draws.double() * 2**32).long().tolist()
 
 
-def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int | None = None) -> dict[str, Any]:
+def request_parameters(
+    policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int | None = None
+) -> dict[str, Any]:
     """All parameters of a request, because vLLM fills missing parameters from the model's generation config.
 
     Args:
         limit: most tokens of the answer; by default `max_new_tokens`.
     """
-    # vLLM looks for strings in its own text, which has special tokens only if they are asked for.
-    strings = {"stop": list(sampling.stop), "include_stop_str_in_output": True, "skip_special_tokens": False}
-    return {
+    request = {
         "n": 1,
         "seed": seed,
         "temperature": policy.temperature,
@@ -65,11 +65,16 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, limit: int
         "stop_token_ids": list(policy.stop_tokens),
         "ignore_eos": True,
         "logprobs": 0,
-        **(strings if sampling.stop else {}),
     }
+    if sampling.stop:
+        request["stop"] = list(sampling.stop)
+        request["include_stop_str_in_output"] = True
+        # vLLM looks for strings in its own text, which has special tokens only if they are asked for.
+        request["skip_special_tokens"] = False
+    return request
 
 
-def rollouts(
+def turns_to_rollouts(
     policy: CausalLMPolicy, inputs: dict[str, Tensor], answers: Sequence[Turn], group_size: int, length: int
 ) -> Rollouts:
     """Answers in the order (b, g) to the prompts of `inputs`, as tensors of `length` T."""
@@ -83,7 +88,7 @@ def rollouts(
         log_probs[row, :size] = torch.tensor(answer.log_probs)
         mask[row, :size] = True
         truncated[row] = not answer.ended
-    shape = len(inputs["prompt_ids"]), group_size, length
+    shape = (len(inputs["prompt_ids"]), group_size, length)
     return Rollouts(
         actions=tokens.view(shape),
         mask=mask.view(shape),
@@ -100,7 +105,10 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
         UserError: there is none that continues the request's prompt by the policy's tokens, within the length, with
             possible log-probabilities.
     """
-    length, stops, vocabulary = request["max_tokens"], request["stop_token_ids"], len(policy.output_weight)
+    length = request["max_tokens"]
+    stops = request["stop_token_ids"]
+    vocabulary = len(policy.output_weight)
+    # 1. Read the tokens of an answer to this prompt, and their log-probabilities.
     try:
         (choice,) = reply["choices"]
         if choice["prompt_token_ids"] != request["prompt"]:
@@ -113,26 +121,31 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             f"Expected {where} to give the tokens and log-probabilities of an answer to the prompt's tokens, but got a "
             "reply without them, try vLLM 0.33."
         ) from None
-    size, stopped = len(tokens), [token in stops for token in tokens]
-    if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
+    size = len(tokens)
+    unknown = [token for token in tokens if not 0 <= token < vocabulary]
+    if unknown:
         raise UserError(
             f"Expected {where} to answer with the {vocabulary} tokens of '{policy.name}', but got token {unknown[0]}, "
             "try serving the policy's model."
         )
+    # 2. The answer is whole: it ends where the policy's answers end, or has all of its tokens.
     end = first_end(policy, tokens, stops, tuple(request.get("stop", ())), request.get("min_tokens", 0) + 1)
     if reason == "length" and 1 <= size < length and end is None:
         raise UserError(
             f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
             "larger max_model_len there, or a smaller max_new_tokens."
         )
-    whole = size <= length and (end is not None or size == length)
-    if not whole or any(stopped[:-1]) or len(log_probs) != size or reason not in ("stop", "length"):
+    is_whole = size <= length and (end is not None or size == length)
+    goes_on_after_stop = any(token in stops for token in tokens[:-1])
+    if not is_whole or goes_on_after_stop or len(log_probs) != size or reason not in ("stop", "length"):
         raise UserError(
             f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token "
             f"or stop string, but got {size} tokens, {len(log_probs)} log-probabilities and the end "
             f"'{printable(reason)}', try vLLM 0.33."
         )
-    if impossible := [value for value in log_probs if not -math.inf < value <= ROUNDING]:
+    # 3. Its log-probabilities are possible.
+    impossible = [value for value in log_probs if not -math.inf < value <= ROUNDING]
+    if impossible:
         raise UserError(
             f"Expected {where} to give log-probabilities of at most 0, but got {impossible[0]:g}, try `vllm serve` "
             "with --dtype bfloat16 or float32, because float16 overflows."
@@ -148,10 +161,13 @@ def check_informative(turns: Sequence[Turn], request: Mapping[str, Any], where: 
         request: of one of the turns, whose filters are those of all.
         where: names the server.
     """
-    whole = request["top_k"] == 0 and request["top_p"] == 1 and request["min_p"] == 0
-    told = [value for turn in turns for value in turn.log_probs]
-    if whole and len(told) >= MANY and not any(told):
+    unfiltered = request["top_k"] == 0 and request["top_p"] == 1 and request["min_p"] == 0
+    log_probs: list[float] = []
+    for turn in turns:
+        log_probs += turn.log_probs
+    if unfiltered and len(log_probs) >= MANY and not any(log_probs):
+        count = len(log_probs)
         raise UserError(
-            f"Expected {where} to give the log-probabilities of what it samples, but got 0 for each of {len(told)} "
+            f"Expected {where} to give the log-probabilities of what it samples, but got 0 for each of {count} "
             f"tokens, try `vllm serve` with --logprobs-mode {LOGPROBS_MODE}."
         )

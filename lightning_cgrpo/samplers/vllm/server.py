@@ -26,12 +26,12 @@ from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
     Turn,
     check_informative,
-    parameters,
     read_turn,
-    rollouts,
-    seeds,
+    request_parameters,
+    seeds_of,
+    turns_to_rollouts,
 )
-from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, version
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, served_dtype, weights_version
 
 API_KEY = "VLLM_API_KEY"
 REMEDIES = {
@@ -92,16 +92,18 @@ class VLLMServer(RolloutEngine):
         command: str = "vllm serve",
     ) -> None:
         self.push: WeightPush = FolderPush() if push is None else push
-        self.timeout, self.sleeps, self.command = timeout, sleeps, command
+        self.timeout = timeout
+        self.sleeps = sleeps
+        self.command = command
         self.own: OwnServer | None = None  # on the process that started it
         self._reached = False
         self._version = ""
         self._in_session = False
         self._first_gap: float | None = None  # of log-probabilities after the first push
         if address is not None:
-            self._reach(address, os.environ.get(API_KEY))
+            self._set_address(address, os.environ.get(API_KEY))
 
-    def _reach(self, address: str, key: str | None) -> None:
+    def _set_address(self, address: str, key: str | None) -> None:
         self.client = JSONClient(address, self.timeout, "a vLLM server", key, REMEDIES)
         self._where = f"the vLLM server at {self.client.address}"
         self._reached = True
@@ -118,7 +120,7 @@ class VLLMServer(RolloutEngine):
                 yield
             finally:
                 self._in_session = False
-            served = self._served()
+            served = self._served_version()
         if served != self._version:
             raise UserError(
                 f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
@@ -128,7 +130,7 @@ class VLLMServer(RolloutEngine):
     def release(self, policy: CausalLMPolicy) -> None:
         if self.sleeps and self._version:
             with self._while_it_runs():
-                self._sleep(policy)
+                self._let_sleep(policy)
 
     @torch.no_grad()
     def generate(
@@ -142,20 +144,24 @@ class VLLMServer(RolloutEngine):
     ) -> Rollouts:
         if not self._in_session:
             raise RuntimeError("Expected a call within `session`, which pushes the weights, but got one outside.")
-        if images := without_text(inputs):
+        images = without_text(inputs)
+        if images:
             raise UserError(
                 f"Expected prompts of text alone for vLLM, but got {', '.join(images)} too, try GenerationSampler "
                 "without an engine."
             )
         prompts = prompt_tokens(inputs)
-        limit_of = [sampling.max_new_tokens] * len(prompts) if limits is None else limits.tolist()
-        seed_of = seeds(draws[..., 0].flatten())
+        most_tokens = [sampling.max_new_tokens] * len(prompts)
+        if limits is not None:
+            most_tokens = limits.tolist()
+        answer_seeds = seeds_of(draws[..., 0].flatten())
         requests = []
         for number, prompt in enumerate(prompts):
             for answer in range(group_size):
-                seed = seed_of[number * group_size + answer]
-                requests.append({"prompt": prompt, **parameters(policy, sampling, seed, limit_of[number])})
-        return rollouts(policy, inputs, self._turns(policy, requests), group_size, sampling.max_new_tokens)
+                seed = answer_seeds[number * group_size + answer]
+                requests.append({"prompt": prompt, **request_parameters(policy, sampling, seed, most_tokens[number])})
+        turns = self._request_turns(policy, requests)
+        return turns_to_rollouts(policy, inputs, turns, group_size, sampling.max_new_tokens)
 
     # --- a server of this run
 
@@ -169,19 +175,19 @@ class VLLMServer(RolloutEngine):
             )
         if self.sleeps is None:
             self.sleeps = policy.device.type == "cuda" and self.push.backend != "nccl"
-        answers, fault = ("", ""), ""
+        address, key, fault = "", "", ""
         if world()[0] == 0:
             try:
-                answers = self._started(policy)
+                address, key = self._start_here(policy)
             except UserError as error:
                 fault = str(error)
         # Every process raises.
-        answers, fault = gathered((answers, fault))[0]
+        address, key, fault = gathered((address, key, fault))[0]
         if fault:
             raise UserError(fault)
-        self._reach(*answers)
+        self._set_address(address, key)
 
-    def _started(self, policy: CausalLMPolicy) -> tuple[str, str]:
+    def _start_here(self, policy: CausalLMPolicy) -> tuple[str, str]:
         """Address and key of a server that answers."""
         model = policy.model.config.name_or_path
         if not model:
@@ -190,7 +196,8 @@ class VLLMServer(RolloutEngine):
                 f"there, but got '{policy.name}' without a name, try the address of a server that runs."
             )
         options = [f"--logprobs-mode={LOGPROBS_MODE}", *BESIDE.get(policy.device.type, [])]
-        if revision := policy.model_init_kwargs.get("revision"):
+        revision = policy.model_init_kwargs.get("revision")
+        if revision:
             options.append(f"--revision={revision}")
         if self.sleeps:
             options.append("--enable-sleep-mode")
@@ -220,31 +227,33 @@ class VLLMServer(RolloutEngine):
     # --- weights
 
     def _synchronize(self, policy: CausalLMPolicy) -> None:
-        wanted = version(policy)
+        wanted = weights_version(policy)
         if wanted == self._version:
             return
         if self.sleeps:
             torch.cuda.empty_cache()  # the server needs the memory that PyTorch keeps for later
+        # The first process decides for all, because a push is collective.
         first = world()[0] == 0
-        stale = first and (self.sleeps or self._served() != wanted)
+        stale = first and (self.sleeps or self._served_version() != wanted)
         if int(all_sum(torch.full((1,), stale, dtype=torch.int64, device=policy.device))):
             with unsharded(policy):  # the server generates while each GPU has its shard alone
                 self._push(policy, first)
                 if first:
-                    gap = self._check(policy)
-                    self._first_gap = gap if self._first_gap is None else self._first_gap
-                    self._name(wanted)
-            _meet(policy)
+                    gap = self._check_weights(policy)
+                    if self._first_gap is None:
+                        self._first_gap = gap
+                    self._name_weights(wanted)
+            _wait_for_all(policy)
         self._version = wanted
 
     def _push(self, policy: CausalLMPolicy, first: bool) -> None:
         """Replace the server's weights; all processes prepare them, the first one sends them."""
         if first:
-            self._name(IN_BETWEEN)
+            self._name_weights(IN_BETWEEN)
         with self.push.prepared(policy) as send:
             if self.sleeps:
                 torch.cuda.empty_cache()  # of what preparing took
-                _meet(policy)
+                _wait_for_all(policy)
             if first:
                 if self.sleeps:
                     self.client.post("/wake_up?tags=weights", {})
@@ -253,7 +262,7 @@ class VLLMServer(RolloutEngine):
                     # Not at first, because a layer of zeros hides that the server has another model.
                     self.client.post("/weight_checker", {"action": "reset"})
                 send(self.client)
-            _meet(policy)  # the server may read every process's weights until here
+            _wait_for_all(policy)  # the server may read every process's weights until here
         if not first:
             return
         # The cache holds keys and values of the old weights.
@@ -265,54 +274,56 @@ class VLLMServer(RolloutEngine):
         if self.sleeps:
             self.client.post("/wake_up?tags=kv_cache", {})
 
-    def _sleep(self, policy: CausalLMPolicy) -> None:
+    def _let_sleep(self, policy: CausalLMPolicy) -> None:
         """Have the server drop weights and cache (level 2), once every process has its answers."""
-        _meet(policy)
+        _wait_for_all(policy)
         if world()[0] == 0:
-            self._name(IN_BETWEEN)
+            self._name_weights(IN_BETWEEN)
             self.client.post("/sleep?level=2", {})
             if self.client.get("/is_sleeping").get("is_sleeping") is not True:
                 raise UserError(
                     f"Expected {self._where} to sleep while the policy trains, but got a server that stays awake, try "
                     "`vllm serve` with --enable-sleep-mode."
                 )
-        _meet(policy)
+        _wait_for_all(policy)
         self._version = ""
 
-    def _check(self, policy: CausalLMPolicy) -> float:
+    def _check_weights(self, policy: CausalLMPolicy) -> float:
         """The gap between the server's log-probabilities and the policy's."""
         prompt = [policy.stop_tokens[0]]
-        probe = parameters(policy, Sampling(PROBE_TOKENS), seed=0) | {"stop_token_ids": []}
-        forced = {"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt}
-        only, free = self._turns(policy, [forced, {"prompt": prompt, **probe}])
-        if only.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed
+        free = {"prompt": prompt, **request_parameters(policy, Sampling(PROBE_TOKENS), seed=0), "stop_token_ids": []}
+        forced = {**free, "max_tokens": 1, "allowed_token_ids": prompt}
+        forced_turn, free_turn = self._request_turns(policy, [forced, free])
+        if forced_turn.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed
             raise UserError(
                 f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
                 f"serve` with --logprobs-mode {LOGPROBS_MODE}."
             )
-        return check_agreement(policy, prompt, free, self._where, self._first_gap, self._in_float32)
+        return check_agreement(policy, prompt, free_turn, self._where, self._first_gap, self._in_float32)
 
     def _in_float32(self) -> bool:
         return served_dtype(self.client) is torch.float32
 
-    def _served(self) -> str:
+    def _served_version(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))
 
-    def _name(self, version: str) -> None:
+    def _name_weights(self, version: str) -> None:
         self.client.post("/update_weight_version", {"new_version": version})
 
     # --- answers
 
-    def _turns(self, policy: CausalLMPolicy, requests: list[dict[str, Any]]) -> list[Turn]:
+    def _request_turns(self, policy: CausalLMPolicy, requests: list[dict[str, Any]]) -> list[Turn]:
         """Answers to requests, each sent several times if needed: its seed fixes the answer."""
         bodies = [{**request, "return_token_ids": True} for request in requests]
         replies = self.client.post_all("/v1/completions", bodies)
-        turns = [read_turn(policy, *pair, self._where) for pair in zip(requests, replies, strict=True)]
+        turns = []
+        for request, reply in zip(requests, replies, strict=True):
+            turns.append(read_turn(policy, request, reply, self._where))
         if requests:
             check_informative(turns, requests[0], self._where)
         return turns
 
 
-def _meet(policy: CausalLMPolicy) -> None:
+def _wait_for_all(policy: CausalLMPolicy) -> None:
     """Wait for all processes."""
     int(all_sum(torch.ones(1, device=policy.device)))

@@ -34,11 +34,11 @@ OTHER_DTYPE = 5e-3
 
 def served_dtype(client: JSONClient) -> torch.dtype | None:
     """The dtype of a server's weights; None if the server does not tell."""
-    told = re.search(r"\bdtype=torch\.(\w+)", str(client.get("/server_info").get("vllm_config")))
-    return getattr(torch, told[1], None) if told else None
+    match = re.search(r"\bdtype=torch\.(\w+)", str(client.get("/server_info").get("vllm_config")))
+    return None if match is None else getattr(torch, match[1], None)
 
 
-def version(policy: CausalLMPolicy) -> str:
+def weights_version(policy: CausalLMPolicy) -> str:
     """The weights' fingerprint, of weights in shards a digest of all shards' fingerprints. Collective.
 
     Version counters would miss averaged weights swapped in for evaluation.
@@ -77,22 +77,27 @@ def check_agreement(
     Raises:
         UserError: the difference exceeds `TOLERANCE`, has grown since the first push, or is not rounding.
     """
-    ids, actions = (torch.tensor(tokens, device=policy.device) for tokens in ([prompt], [[answer.tokens]]))
-    every, own = (torch.ones_like(tokens, dtype=torch.bool) for tokens in (ids, actions))
-    rollouts = Rollouts(actions, own, {"prompt_ids": ids, "prompt_mask": every})
+    # 1. The mean difference over the answer's tokens.
+    ids = torch.tensor([prompt], device=policy.device)
+    actions = torch.tensor([[answer.tokens]], device=policy.device)
+    inputs = {"prompt_ids": ids, "prompt_mask": torch.ones_like(ids, dtype=torch.bool)}
+    rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), inputs)
     with torch.no_grad():
         computed = policy(policy.examples(rollouts)).log_probs[0].double().cpu()
-    gap = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())
+    served = torch.tensor(answer.log_probs, dtype=torch.float64)
+    gap = float((computed - served).abs().mean())
     if not math.isfinite(gap):
         raise FloatingPointError(
             f"Expected finite log-probabilities from '{policy.name}', but got NaN or infinity, because training "
             "diverged or a half-precision model overflowed, try a smaller learning rate, or bfloat16 or float32."
         )
+    # 2. Another model, or a layer that was never pushed.
     if gap > TOLERANCE:
         raise UserError(
             f"Expected {where} to agree with '{policy.name}', but got log-probabilities that differ by "
             f"{gap:.2g} per token after the weights were pushed, try serving the policy's model."
         )
+    # 3. At the first push, half precision explains a difference from float32, but a server in float32 must agree.
     if first_gap is None and gap > OTHER_DTYPE and policy.output_weight.dtype is torch.float32:
         if in_float32():
             first_gap = ROUNDING
@@ -101,6 +106,7 @@ def check_agreement(
                 f"Log-probabilities of {where} differ by {gap:.2g} per token from the policy's in float32, because the "
                 "server has another dtype. The loss corrects it, and `vllm serve` with --dtype float32 avoids it."
             )
+    # 4. Later, rounding does not grow.
     if first_gap is not None and gap > GROWTH * first_gap + ROUNDING:
         raise UserError(
             f"Expected {where} to take all pushed weights, but log-probabilities differ by {gap:.2g} per token, more "

@@ -8,10 +8,10 @@ import numpy as np
 
 from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny.text import CHAT_TEMPLATE
-from lightning_cgrpo.tasks.calculator.problems import Manners, demonstrate, drawn
+from lightning_cgrpo.tasks.calculator.problems import Manners, demonstrate, draw_problem
 from lightning_cgrpo.tasks.gsm8k.from_scratch import TOKENIZER_TEXTS
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch as WordProblemsFromScratch
-from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem_at
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 
@@ -29,12 +29,13 @@ class FromScratch(WordProblemsFromScratch):
         draw = np.random.default_rng(0)
         texts = ["user\nassistant\ntool\nsystem\ncalculator\n"]
         for index in range(TOKENIZER_TEXTS):
-            solved = problem(0, "train", index, drawn)
+            solved = problem_at(0, "train", index, draw_problem)
             texts.append(solved.question)
             for message in demonstrate(solved, Manners(), draw):
                 texts.append(message["content"])
-                calls = [call["function"] for call in message.get("tool_calls", ())]
-                texts += [f'{{"name": "{c["name"]}", "arguments": {{"expression": "1 + 1"}}}}' for c in calls]
+                for call in message.get("tool_calls", ()):
+                    name = call["function"]["name"]
+                    texts.append(f'{{"name": "{name}", "arguments": {{"expression": "1 + 1"}}}}')
         tokenizer = train_number_tokenizer(texts, self.vocabulary, special=[CALL, CALL_END])
         tokenizer.chat_template = CHAT_TEMPLATE.replace("tool | tojson", "tool.function.name")
         return tokenizer

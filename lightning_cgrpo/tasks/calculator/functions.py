@@ -14,7 +14,8 @@ def calculator(expression: str) -> str:
     """
     if not re.fullmatch(r"\d{1,9}(?: [+-] \d{1,9})*", expression):
         raise ValueError(f"cannot read {expression}")
-    return str(sum(int(sign + number) for sign, number in re.findall(r"([+-]?) ?(\d+)", expression)))
+    terms = re.findall(r"([+-]?) ?(\d+)", expression)
+    return str(sum(int(sign + number) for sign, number in terms))
 
 
 def correct(completions: list[list[dict[str, Any]]], answer: list[str]) -> list[float]:
@@ -24,7 +25,11 @@ def correct(completions: list[list[dict[str, Any]]], answer: list[str]) -> list[
         >>> correct([[{"role": "assistant", "content": "Tom has 73 apples."}]], ["73"])
         [1.0]
     """
-    return [
-        float("tool_calls" not in last and re.findall(r"-?\d+", last["content"])[-1:] == [value])
-        for (*_, last), value in zip(completions, answer, strict=True)
-    ]
+    return [float(_ends_with(messages[-1], value)) for messages, value in zip(completions, answer, strict=True)]
+
+
+def _ends_with(message: dict[str, Any], value: str) -> bool:
+    """True for a turn without calls whose last integer is `value`."""
+    if "tool_calls" in message:
+        return False
+    return re.findall(r"-?\d+", message["content"])[-1:] == [value]

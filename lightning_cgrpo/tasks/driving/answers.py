@@ -77,12 +77,17 @@ class AnswerFormat:
         points: list[list[float]] = []
         for group in _GROUP.finditer(text):
             inside = group.group()[1:-1]
-            pair = _PAIR.fullmatch(inside) if len(inside) <= LONGEST_GROUP else None
-            if pair is None or len(points) == self.waypoints:
+            if len(inside) > LONGEST_GROUP or len(points) == self.waypoints:
+                return None
+            pair = _PAIR.fullmatch(inside)
+            if pair is None:
                 return None
             points.append([float(number) for number in pair.groups()])
+        if len(points) != self.waypoints:
+            return None
         waypoints = torch.tensor(points, dtype=torch.float64)
-        return waypoints if len(points) == self.waypoints and bool((waypoints.abs() <= REACH).all()) else None
+        is_near = bool((waypoints.abs() <= REACH).all())
+        return waypoints if is_near else None
 
     def trajectories(self, texts: Sequence[str], scenes: Sequence[Scene] | None = None) -> Tensor:
         """The `poses` ``[N, P, 3]`` of texts; NaN where a text is malformed.
@@ -92,13 +97,14 @@ class AnswerFormat:
                 own, such as distances along the lane.
         """
         read = [self.read(text) for text in texts]
-        good = torch.tensor([points is not None for points in read], dtype=torch.bool)
+        is_readable = torch.tensor([points is not None for points in read], dtype=torch.bool)
         readable = [points for points in read if points is not None]
-        poses = self.poses(
-            torch.stack(readable) if readable else torch.zeros(0, self.waypoints, 2, dtype=torch.float64)
-        )
+        waypoints = torch.zeros(0, self.waypoints, 2, dtype=torch.float64)
+        if readable:
+            waypoints = torch.stack(readable)
+        poses = self.poses(waypoints)
         trajectories = poses.new_full((len(read), *poses.shape[1:]), torch.nan)
-        trajectories[good] = poses
+        trajectories[is_readable] = poses
         return trajectories
 
     def write(self, poses: Tensor, interval: float) -> str:
@@ -122,39 +128,47 @@ class AnswerFormat:
                 f"but got one of {seconds:g} s, try fewer waypoints."
             )
         path = np.concatenate([np.zeros((1, 2)), poses[:, :2].detach().cpu().double().numpy()])
-        times, at = np.arange(len(path)) * interval, np.arange(1, self.waypoints + 1) * self.interval
-        return written(np.stack([np.interp(at, times, path[:, axis]) for axis in (0, 1)], 1).tolist())
+        times = np.arange(len(path)) * interval
+        waypoint_times = np.arange(1, self.waypoints + 1) * self.interval
+        x = np.interp(waypoint_times, times, path[:, 0])
+        y = np.interp(waypoint_times, times, path[:, 1])
+        return format_points(np.stack([x, y], 1).tolist())
 
     def poses(self, waypoints: Tensor) -> Tensor:
         """Poses ``[R, P, 3]`` (x, y, yaw) of waypoints ``[R, waypoints, 2]``, every 0.25 s to the last waypoint or 4 s.
 
-        A spline from the origin gives position and yaw, see `resampled`. A standing trajectory has poses of zeros.
+        A spline from the origin gives position and yaw, see `resample_paths`. A standing trajectory has poses of zeros.
         """
         knots = torch.cat([waypoints.new_zeros(len(waypoints), 1, 2), waypoints], 1)
         count = int(min(SCORED_SECONDS, self.seconds) / POSE_INTERVAL + 1e-6)
         times = [step * self.interval for step in range(self.waypoints + 1)]
-        path = resampled(knots, times, [(step + 1) * POSE_INTERVAL for step in range(count)])
-        poses = torch.cat([path, _headings(path)[..., None]], -1)
+        pose_times = [(step + 1) * POSE_INTERVAL for step in range(count)]
+        path = resample_paths(knots, times, pose_times)
+        poses = torch.cat([path, _path_headings(path)[..., None]], -1)
         stands = waypoints[:, -1].norm(dim=-1) < NO_TRIP
         return torch.where(stands[:, None, None], 0.0, poses)
 
 
-def written(points: Sequence[Sequence[float]]) -> str:
+def format_points(points: Sequence[Sequence[float]]) -> str:
     """Points as text, to a decimeter.
 
     Example:
-        >>> written([[-3.04, -0.01], [0.0, 12.25]])
+        >>> format_points([[-3.04, -0.01], [0.0, 12.25]])
         '[-3.0,0.0], [0.0,12.2]'
     """
-    return ", ".join(f"[{','.join(number(value) for value in point)}]" for point in points)
+    groups = []
+    for point in points:
+        numbers = ",".join(map(format_number, point))
+        groups.append(f"[{numbers}]")
+    return ", ".join(groups)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """One decimal, without -0.0."""
     return f"{round(value, 1) + 0.0:.1f}"
 
 
-def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Tensor:
+def resample_paths(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Tensor:
     """Resample R paths to M points, ``[R, M, 2]``, as in the paper authors' ``interp_trajectory``.
 
     A natural cubic spline leads to the first knot within `NO_STEP` of the next knot. Interpolation is linear from
@@ -165,35 +179,40 @@ def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Ten
         times: K ascending times.
         at: M times between the first and last.
     """
-    near = knots.diff(dim=1).norm(dim=-1) < NO_STEP
+    is_near = knots.diff(dim=1).norm(dim=-1) < NO_STEP  # [R, K - 1]
     last = knots.new_full((len(knots), 1), True, dtype=torch.bool)
-    smooth = torch.cat([near, last], 1).int().argmax(1) + 1  # knots of the spline
+    spline_knots = torch.cat([is_near, last], 1).int().argmax(1) + 1  # [R] number of knots of the spline
     points = knots.new_empty(len(knots), len(at), 2)
-    for count in smooth.unique().tolist():
-        rows = smooth == count
-        points[rows] = _weights(tuple(times), tuple(at), count).to(knots) @ knots[rows]
+    for count in spline_knots.unique().tolist():
+        rows = spline_knots == count
+        points[rows] = _knot_weights(tuple(times), tuple(at), count).to(knots) @ knots[rows]
     return points
 
 
 @lru_cache(64)
-def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
+def _knot_weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
     """``[M, K]`` weight of each knot in each resampled point, with a spline through the first ``count`` knots."""
-    asked, unit = np.array(at), np.eye(len(times))
-    weights = np.stack([np.interp(asked, times, row) for row in unit], 1)
+    points = np.array(at)
+    unit = np.eye(len(times))  # of each knot, a path that is 1 there and 0 at the other knots
+    weights = np.stack([np.interp(points, times, row) for row in unit], 1)
     if count > 2:
-        smooth = asked <= times[count - 1]
-        weights[smooth] = CubicSpline(times[:count], unit[:count], bc_type="natural")(asked[smooth])
+        is_smooth = points <= times[count - 1]
+        spline = CubicSpline(times[:count], unit[:count], bc_type="natural")
+        weights[is_smooth] = spline(points[is_smooth])
     return torch.from_numpy(weights)
 
 
-def _headings(path: Tensor) -> Tensor:
+def _path_headings(path: Tensor) -> Tensor:
     """Headings ``[R, M]``; a short step keeps its neighbor's heading."""
-    (steps,) = torch.gradient(path, dim=1) if path.shape[1] > 1 else (path,)
+    steps = path
+    if path.shape[1] > 1:
+        (steps,) = torch.gradient(path, dim=1)
     angles = torch.atan2(steps[..., 1], steps[..., 0])
     moves = steps.norm(dim=-1) >= NO_HEADING
-    rows = torch.arange(path.shape[1], device=path.device).expand_as(moves)
-    before = torch.where(moves, rows, 0).cummax(1).values
+    places = torch.arange(path.shape[1], device=path.device).expand_as(moves)  # [R, M]
+    # 1. A short step takes the heading of the last longer step before it.
+    before = torch.where(moves, places, 0).cummax(1).values
     angles = angles.gather(1, before)
-    # As in the authors' code, a stop takes the heading after it.
-    after = torch.where(moves, rows, path.shape[1] - 1).flip(1).cummin(1).values.flip(1)
+    # 2. As in the authors' code, a stop takes the heading after it.
+    after = torch.where(moves, places, path.shape[1] - 1).flip(1).cummin(1).values.flip(1)
     return angles.gather(1, after)

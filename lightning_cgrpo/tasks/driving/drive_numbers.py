@@ -21,10 +21,12 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
     Args:
         numbers: ``[..., 2 * SECONDS]``: accelerations, then curvatures, one for each second, in their units.
     """
-    each = round(1 / POSE_INTERVAL)
+    each = round(1 / POSE_INTERVAL)  # steps of a second
+    # 1. An acceleration and a curvature of each step, [..., 16].
     accelerations, curvatures = numbers.double().chunk(2, -1)
     accelerations = (accelerations * ACCELERATION).repeat_interleave(each, -1)
     curvatures = (curvatures * CURVATURE).repeat_interleave(each, -1)
+    # 2. Step by step: the speed changes evenly, and the step leads along the heading in its middle.
     speed = speed.double().expand(numbers.shape[:-1])
     x = y = yaw = torch.zeros_like(speed)
     poses = []
@@ -32,7 +34,8 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
         reached = (speed + accelerations[..., step] * POSE_INTERVAL).clamp(0, TOP_SPEED)
         moved = (speed + reached) / 2 * POSE_INTERVAL
         middle = yaw + curvatures[..., step] * moved / 2
-        x, y = x + moved * middle.cos(), y + moved * middle.sin()
+        x = x + moved * middle.cos()
+        y = y + moved * middle.sin()
         yaw = yaw + curvatures[..., step] * moved
         speed = reached
         poses.append(torch.stack([x, y, yaw], -1))
@@ -41,13 +44,15 @@ def drive(numbers: Tensor, speed: Tensor) -> Tensor:
 
 def numbers_of(poses: Tensor, speed: float) -> Tensor:
     """``[2 * SECONDS]`` numbers whose `drive` is near to poses ``[8, 3]`` every 0.5 s: an expert's, to imitate."""
-    path = torch.cat([poses.new_zeros(1, 3), poses])
+    path = torch.cat([poses.new_zeros(1, 3), poses])  # [9, 3]
+    # 1. Speeds at full seconds, whose differences are the accelerations.
     lengths = path[:, :2].diff(dim=0).norm(dim=1)  # [8] meters of half seconds
     halves = lengths.view(SECONDS, 2)
     # Displacements around a full second give its speed; the last is extrapolated.
     inner = (halves[:-1, 1] + halves[1:, 0]).tolist()
     last = float(3 * halves[-1, 1] - halves[-1, 0])
     speeds = torch.tensor([speed, *inner, max(0.0, last)], dtype=torch.float64)
+    # 2. Curvatures of seconds: turns by meters, 0 for a car that hardly moves.
     turns = unwrapped(path[:, 2])[::2].diff()
     meters = halves.sum(1)
     curvatures = torch.where(meters > 0.5, turns / meters.clamp(min=0.5), 0.0)

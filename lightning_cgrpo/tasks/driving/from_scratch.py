@@ -54,7 +54,9 @@ class VisionFromScratch(VisionLanguagePolicy):
         if self.model is None:
             with torch.device("cpu"):  # scenes are generated on the CPU
                 scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
-                texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
+                texts: list[str] = []
+                for scene in scenes:
+                    texts += [*_prompt_texts(scene), Observations()(scene)]
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
             self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
@@ -64,7 +66,7 @@ class VisionFromScratch(VisionLanguagePolicy):
         super().load()
 
 
-def _texts(scene: Scene) -> Iterator[str]:
+def _prompt_texts(scene: Scene) -> Iterator[str]:
     for part in messages(scene, PromptFormat())[-1]["content"]:
         if part["type"] == "text":
             yield part["text"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from driving_scenes.scene import Scene
 from driving_scenes.vehicle import WIDTH
-from lightning_cgrpo.tasks.driving.observations import lane, light
+from lightning_cgrpo.tasks.driving.observations import lane_text, light_text
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
 from navsim_score.route.lane_ahead import LaneAhead, lane_ahead
 
@@ -43,26 +43,31 @@ class MovingObservations(Thoughts):
         """
         ahead = lane_ahead(scene)
         start = float(ahead.path.project(ahead.road.position))
-        present, entering = noticed(scene, ahead, start)
+        present, entering = noticed_agents(scene, ahead, start)
         near = "none" if present is None else f"{present.distance:.0f} {max(present.speed, 0.0):.0f}"
         coming = "none" if entering is None else f"{entering.distance:.0f} {entering.after:.1f}"
-        return f"{lane(scene, ahead, start)} Ahead: {near}. In: {coming}. {light(scene, ahead, start)}"
+        return f"{lane_text(scene, ahead, start)} Ahead: {near}. In: {coming}. {light_text(scene, ahead, start)}"
 
 
-def noticed(scene: Scene, ahead: LaneAhead, start: float) -> tuple[Noticed | None, Noticed | None]:
+def noticed_agents(scene: Scene, ahead: LaneAhead, start: float) -> tuple[Noticed | None, Noticed | None]:
     """The nearest agent in the lane, and the first agent that enters the lane within 4 s."""
+    # 1. The agents that are seen now.
     agents = scene.agents
-    now = int(np.abs(agents.times.numpy()).argmin()) if len(agents.times) else 0
-    rows = np.flatnonzero(agents.seen[:, now].numpy()) if len(agents.times) else np.zeros(0, dtype=int)
+    if not len(agents.times):
+        return None, None
+    now = int(np.abs(agents.times.numpy()).argmin())
+    rows = np.flatnonzero(agents.seen[:, now].numpy())
     if not len(rows):
         return None, None
-    states, sizes = agents.states[rows, now].numpy(), agents.sizes[rows].numpy()
-    # Places at constant velocity [A, T, 2], and the lane's poses beside them [A, T, 3].
+    states = agents.states[rows, now].numpy()
+    sizes = agents.sizes[rows].numpy()
+    # 2. Places at constant velocity [A, T, 2], and the lane's poses beside them [A, T, 3].
     places = states[:, None, :2] + TIMES[:, None] * states[:, None, 3:5]
     along = ahead.path.project(places)
     middle = ahead.path.at(along)
-    beside = np.hypot(*np.moveaxis(places - middle[..., :2], -1, 0))
-    # Half of the agent's extent across the lane.
+    offsets = places - middle[..., :2]
+    beside = np.hypot(offsets[..., 0], offsets[..., 1])
+    # 3. Half of the agent's extent across the lane, and whether this leaves room for the ego.
     turned = states[:, None, 2] - middle[..., 2]
     across = np.abs(np.sin(turned)) * sizes[:, :1] / 2 + np.abs(np.cos(turned)) * sizes[:, 1:2] / 2
     distance = along - start
@@ -71,11 +76,14 @@ def noticed(scene: Scene, ahead: LaneAhead, start: float) -> tuple[Noticed | Non
     in_the_way = on_lane & near
     in_the_way[:, 1:] &= ~near[:, :1] | in_the_way[:, :1]  # followers are in the lane, and never come into it
     speed = np.cos(middle[:, 0, 2]) * states[:, 3] + np.sin(middle[:, 0, 2]) * states[:, 4]
-    found: list[Noticed] = []
+    # 4. The first moment at which each agent is in the way.
+    noticed: list[Noticed] = []
     for row in np.flatnonzero(in_the_way.any(1)):
         step = int(in_the_way[row].argmax())
-        token, after = agents.tokens[rows[row]], float(TIMES[step])
-        found.append(Noticed(token, float(distance[row, step]), float(speed[row]), after))
-    present = min((one for one in found if one.after == 0), key=lambda one: one.distance, default=None)
-    entering = min((one for one in found if one.after > 0), key=lambda one: one.after, default=None)
+        token = agents.tokens[rows[row]]
+        noticed.append(Noticed(token, float(distance[row, step]), float(speed[row]), float(TIMES[step])))
+    in_lane = [agent for agent in noticed if agent.after == 0]
+    outside = [agent for agent in noticed if agent.after > 0]
+    present = min(in_lane, key=lambda agent: agent.distance, default=None)
+    entering = min(outside, key=lambda agent: agent.after, default=None)
     return present, entering

@@ -30,7 +30,8 @@ class PlannerHead(nn.Module):
     def forward(self, states: Tensor, times: Tensor, context: Tensor) -> Tensor:
         """Outputs ``[M, D]`` of states ``[M, D]``, times ``[M]`` in [0, 1] and contexts ``[M, C]``."""
         angle = times[:, None] * (math.pi / 2)
-        values = self.first(torch.cat([states, times[:, None], angle.cos(), angle.sin(), context], 1))
+        inputs = torch.cat([states, times[:, None], angle.cos(), angle.sin(), context], 1)
+        values = self.first(inputs)  # [M, width]
         for layer in self.hidden:
             values = values + layer(nn.functional.silu(values))
         outputs: Tensor = self.last(nn.functional.silu(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -46,44 +47,53 @@ class DrivingInputs(PlannerInputs):
 
     def answers(self, prompts: PromptGroups, numbers: Tensor) -> Mapping[str, Tensor]:
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingInputs")
-        speeds = [float(scene.ego.velocities[-1, 0]) for scene in scenes]
-        return {"poses": drive(numbers, torch.tensor(speeds, dtype=torch.float64).to(numbers.device)[:, None])}
+        speeds = torch.tensor([float(scene.ego.velocities[-1, 0]) for scene in scenes], dtype=torch.float64)
+        return {"poses": drive(numbers, speeds.to(numbers.device)[:, None])}
 
 
 def scene_context(scene: Scene) -> Tensor:
     """``[CONTEXT]`` of what is known at t = 0."""
+    # 1. The ego.
     ego = scene.ego
     pose = ego.poses[-1]
     yaw_rate = 0.0
     if len(ego.times) > 1:
         turned = in_ego(ego.poses[-2], pose)[2]
         yaw_rate = float(turned / (ego.times[-1] - ego.times[-2]))
+    # 2. The lane ahead, its speed limit and its lights.
     ahead = lane_ahead(scene)
     start = float(ahead.path.project(ahead.road.position))
     lane = torch.from_numpy(ahead.path.at(start + np.array(LANE_POINTS)))
     points = in_ego(pose, lane) / torch.tensor([20.0, 20.0, 1.0], dtype=torch.float64)
     limit = float(scene.map.lanes.speed_limit[ahead.lanes[0]])
+    if math.isnan(limit):
+        limit = 15.0
     red = red_at_steps(scene.lights)[0]
-    chosen = intent(scene)
+    is_red = any(bool(red[row]) for row in ahead.lanes[:3])
+    # 3. All numbers, in units that make them about 1.
+    command = intent(scene)
+    commands = [float(command == name) for name in INTENTS]
     numbers = [
         float(ego.velocities[-1, 0]) / 10,
         *(ego.accelerations[-1] / 3).tolist(),
         yaw_rate,
-        *(float(chosen == name) for name in INTENTS),
-        (limit if limit == limit else 15.0) / 10,
-        float(any(bool(red[row]) for row in ahead.lanes[:3])),
+        *commands,
+        limit / 10,
+        float(is_red),
     ]
-    own = torch.tensor(numbers, dtype=torch.float64)
-    return torch.cat([own, points.flatten(), _agents(scene)]).float()
+    of_ego = torch.tensor(numbers, dtype=torch.float64)
+    return torch.cat([of_ego, points.flatten(), _agent_numbers(scene)]).float()
 
 
-def _agents(scene: Scene) -> Tensor:
+def _agent_numbers(scene: Scene) -> Tensor:
     """``[AGENTS * AGENT_NUMBERS]`` of the nearest agents that are seen at t = 0; 0 for missing ones."""
-    agents, pose = scene.agents, scene.ego.poses[-1]
+    agents = scene.agents
+    pose = scene.ego.poses[-1]
     table = torch.zeros(AGENTS, AGENT_NUMBERS, dtype=torch.float64)
     now = agents.times.abs() < 1e-3
     if not now.any():
         return table.flatten()
+    # 1. Places and velocities of the agents that are seen, in the ego's frame.
     column = int(now.nonzero()[0])
     seen = agents.seen[:, column]
     states = agents.states[seen, column]
@@ -94,7 +104,9 @@ def _agents(scene: Scene) -> Tensor:
     moves = (agents.types[seen] < MOVING_TYPES).double()
     size = agents.sizes[seen, :2]
     columns = [places[:, 0] / 20, places[:, 1] / 20, forward / 10, left / 10, size[:, 0] / 5, size[:, 1] / 2, moves]
-    rows = torch.stack([*columns, torch.ones_like(moves)], 1)
+    is_agent = torch.ones_like(moves)  # 0 in rows without an agent
+    rows = torch.stack([*columns, is_agent], 1)
+    # 2. The nearest of them.
     distances = places[:, :2].norm(dim=1)
     nearest = distances.argsort()[:AGENTS]
     nearest = nearest[distances[nearest] < NEAR]

@@ -14,7 +14,7 @@ from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
 from driving_scenes.json_fields import SceneError
 from driving_scenes.scene import Scene
 from lightning_cgrpo.core.errors import UserError, did_you_mean
-from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
+from lightning_cgrpo.tasks.driving.answers import AnswerFormat, format_number, format_points, resample_paths
 from navsim_score.route.lane_ahead import lane_ahead
 from navsim_score.simulation.interpolation import in_ego
 
@@ -65,8 +65,9 @@ class PromptFormat:
 
     def __post_init__(self) -> None:
         for name in ("frames", "height", "width", "frame_interval"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"Expected argument `{name}` to be positive, but got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if not value > 0:
+                raise UserError(f"Expected argument `{name}` to be positive, but got {value}.")
         for camera in self.cameras:
             if camera not in CAMERAS:
                 hint = did_you_mean(camera, CAMERAS)
@@ -84,19 +85,22 @@ def messages(scene: Scene, form: PromptFormat) -> list[dict[str, Any]]:
         SceneError: an image, or both intent and route are missing.
         UserError: the scene's history is shorter than the frames.
     """
+    # 1. Images of each moment, recorded or drawn.
     views = None if scene.cameras else CameraViews(scene, form.height, form.width)
     parts: list[dict[str, Any]] = []
     for time in form.times:
         for camera in form.cameras:
             parts.append({"type": "text", "text": f"{CAMERAS[camera].label} view, t={time:.1f}s"})
-            image = _photograph(scene, form, camera, time) if views is None else views(camera, time)
+            image = _read_image(scene, form, camera, time) if views is None else views(camera, time)
             parts.append({"type": "image", "image": image})
-    parts.append({"type": "text", "text": _state(scene, form)})
+    # 2. The ego's state, and the system message.
+    parts.append({"type": "text", "text": _state_text(scene, form)})
     user = {"role": "user", "content": parts}
     if not form.system:
         return [user]
+    labels = [f"the {CAMERAS[camera].label} view" for camera in form.cameras]
     text = SYSTEM.format(
-        views=", ".join(f"the {CAMERAS[camera].label} view" for camera in form.cameras) or "none",
+        views=", ".join(labels) or "none",
         times=", ".join(f"t={time:.1f}s" for time in form.times),
         history=HISTORY,
         rate=1 / HISTORY_INTERVAL,
@@ -107,14 +111,15 @@ def messages(scene: Scene, form: PromptFormat) -> list[dict[str, Any]]:
     return [{"role": "system", "content": [{"type": "text", "text": text}]}, user]
 
 
-def _state(scene: Scene, form: PromptFormat) -> str:
-    velocity, acceleration = scene.ego.velocities[-1], scene.ego.accelerations[-1].tolist()
+def _state_text(scene: Scene, form: PromptFormat) -> str:
+    speed = float(scene.ego.velocities[-1].norm())
+    longitudinal, lateral = scene.ego.accelerations[-1].tolist()
     return (
         f"Intent: go {intent(scene)}.\n"
-        f"Speed: {number(float(velocity.norm()))} m/s.\n"
-        f"Longitudinal acceleration: {number(acceleration[0])} m/s^2.\n"
-        f"Lateral acceleration: {number(acceleration[1])} m/s^2.\n"
-        f"Positions of the last {HISTORY:g} s: {written(history(scene))}.\n"
+        f"Speed: {format_number(speed)} m/s.\n"
+        f"Longitudinal acceleration: {format_number(longitudinal)} m/s^2.\n"
+        f"Lateral acceleration: {format_number(lateral)} m/s^2.\n"
+        f"Positions of the last {HISTORY:g} s: {format_points(history(scene))}.\n"
         f"Given the input, predict the best {form.answer.seconds:g}-second future trajectory.\n"
         "Future trajectory: "
     )
@@ -122,13 +127,15 @@ def _state(scene: Scene, form: PromptFormat) -> str:
 
 def history(scene: Scene) -> list[list[float]]:
     """Positions x, y in the ego's frame, every 0.25 s from -1.5 s or the first seconds state."""
-    times, poses = scene.ego.times, scene.ego.poses
+    times = scene.ego.times
+    poses = scene.ego.poses
     seconds = min(HISTORY, -float(times[0]))
     steps = int(seconds / HISTORY_INTERVAL + SAME_TIME)
     if not steps:
         return [[0.0, 0.0]]
     at = [-step * HISTORY_INTERVAL for step in range(steps, -1, -1)]
-    points: list[list[float]] = resampled(in_ego(poses[-1], poses)[None, :, :2], times.tolist(), at)[0].tolist()
+    path = in_ego(poses[-1], poses)[None, :, :2]
+    points: list[list[float]] = resample_paths(path, times.tolist(), at)[0].tolist()
     return points
 
 
@@ -140,22 +147,29 @@ def intent(scene: Scene) -> str:
     """
     if scene.intent in INTENTS:
         return scene.intent
+    # 1. The stretch of the route that the command describes.
     ahead = lane_ahead(scene)
     start = float(ahead.path.project(ahead.road.position))
     end = start + max(AHEAD * float(scene.ego.velocities[-1].norm()), SHORTEST_AHEAD)
-    # A turn that begins within this distance counts as a whole.
-    begin = 0.0
+    # 2. A turn that begins within this stretch counts as a whole.
+    lane_start = 0.0
     for lane in ahead.lanes:
-        length = ahead.road.length(lane)
-        if bool(ahead.road.lanes.connector[lane]) and start < begin + length and begin < end:
-            end = max(end, begin + length)
-        begin += length
-    turn = math.remainder(float(ahead.path.at(np.array(end))[2] - ahead.path.at(np.array(start))[2]), math.tau)
-    return "straight" if abs(turn) < TURN else "left" if turn > 0 else "right"
+        lane_end = lane_start + ahead.road.length(lane)
+        if bool(ahead.road.lanes.connector[lane]) and start < lane_end and lane_start < end:
+            end = max(end, lane_end)
+        lane_start = lane_end
+    # 3. How far the route turns there.
+    first_yaw = ahead.path.at(np.array(start))[2]
+    last_yaw = ahead.path.at(np.array(end))[2]
+    turn = math.remainder(float(last_yaw - first_yaw), math.tau)
+    if abs(turn) < TURN:
+        return "straight"
+    return "left" if turn > 0 else "right"
 
 
-def _photograph(scene: Scene, form: PromptFormat, camera: str, time: float) -> NDArray[np.uint8]:
-    times, paths = scene.ego.times, scene.cameras.get(camera, ())
+def _read_image(scene: Scene, form: PromptFormat, camera: str, time: float) -> NDArray[np.uint8]:
+    times = scene.ego.times
+    paths = scene.cameras.get(camera, ())
     where = f"{scene.name}: cameras.{camera}"
     if len(paths) != len(times):
         got = str(paths)[:60] if paths else "none"

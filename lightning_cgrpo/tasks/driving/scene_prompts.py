@@ -60,7 +60,9 @@ class ScenePrompts(PromptSource):
         self._rows: OrderedDict[int, _Row] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self.scenes) if self.count is None else min(self.count, len(self.scenes))
+        if self.count is None:
+            return len(self.scenes)
+        return min(self.count, len(self.scenes))
 
     @property
     def names(self) -> list[str] | None:  # type: ignore[override]
@@ -68,19 +70,25 @@ class ScenePrompts(PromptSource):
         keys = self.scenes.keys if isinstance(self.scenes, Scenes) else range(0)
         if self.endless or isinstance(keys, range):
             return None
-        chosen = [keys[self.place(number)] for number in range(len(self))]
-        return [file_fingerprint(key) if isinstance(key, Path) else repr(key) for key in chosen]
+        names = []
+        for number in range(len(self)):
+            key = keys[self.place(number)]
+            names.append(file_fingerprint(key) if isinstance(key, Path) else repr(key))
+        return names
 
     def groups(self, index: Tensor) -> PromptGroups:
         numbers = index.tolist()
+        # 1. Build the prompts that are not in the cache.
         new = [number for number in dict.fromkeys(numbers) if number not in self._rows]
-        self._rows.update(zip(new, self._build([self.scene(number) for number in new]), strict=True))
+        built = self._build_rows([self.scene(number) for number in new])
+        self._rows.update(zip(new, built, strict=True))
         rows = [self._rows[number] for number in numbers]
+        # 2. Forget the prompts that were not asked for the longest.
         for number in numbers:
             self._rows.move_to_end(number)
         while len(self._rows) > self.kept:
             self._rows.popitem(last=False)
-        return self._grouped(index, rows)
+        return self._prompt_groups(index, rows)
 
     def scene(self, number: int) -> Scene:
         """The scene of a prompt, without images and plan."""
@@ -92,14 +100,21 @@ class ScenePrompts(PromptSource):
             return len(self.scenes) + number
         return number * len(self.scenes) // len(self)
 
-    def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
-        columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
-        columns |= {"plan": [row.plan for row in rows]} if self.planned else {}
-        return PromptGroups(index, columns, clusters=[row.scene.log or row.scene.name for row in rows])
+    def _prompt_groups(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
+        columns: dict[str, Any] = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
+        if self.planned:
+            columns["plan"] = [row.plan for row in rows]
+        clusters = [row.scene.log or row.scene.name for row in rows]
+        return PromptGroups(index, columns, clusters=clusters)
 
-    def _build(self, scenes: Sequence[Scene]) -> list[_Row]:
-        plans = plan(scenes) if self.planned else [None] * len(scenes)
-        return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
+    def _build_rows(self, scenes: Sequence[Scene]) -> list[_Row]:
+        plans: Sequence[ExpertPlan | None] = [None] * len(scenes)
+        if self.planned:
+            plans = plan(scenes)
+        rows = []
+        for scene, expert_plan in zip(scenes, plans, strict=True):
+            rows.append(_Row(scene, messages(scene, self.form), expert_plan))
+        return rows
 
 
 @dataclass(eq=False)
@@ -123,13 +138,15 @@ class MixedPrompts(ScenePrompts):
         numbers = index.tolist()
         pairs = len(numbers) // 2
         scenes = [self.scene(number) for number in numbers[: len(numbers) - pairs]]
-        scenes += [self.next_frames[self.place(number)] or scenes[row] for row, number in enumerate(numbers[:pairs])]
-        groups = self._grouped(index, self._build(scenes))
+        for row, number in enumerate(numbers[:pairs]):
+            scenes.append(self.next_frames[self.place(number)] or scenes[row])
+        groups = self._prompt_groups(index, self._build_rows(scenes))
         groups.sample = torch.cat([torch.arange(len(numbers) - pairs), torch.arange(pairs)])
         return groups
 
     def scene(self, number: int) -> Scene:
-        if int((number + 1) * self.share) > int(number * self.share):
+        shows_follow_up = int((number + 1) * self.share) > int(number * self.share)
+        if shows_follow_up:
             group = self.follow_ups[self.place(number)]
             if len(group):
                 return group[number % len(group)]
@@ -140,9 +157,13 @@ class FollowUpPrompts(ScenePrompts):
     """Prompts of follow-ups; the column ``follows`` is the index of the first-stage prompt."""
 
     def __init__(self, groups: Sequence[Sequence[Scene]], form: PromptFormat) -> None:
-        keys = [(group, place) for group in groups for place in range(len(group))]
+        keys: list[tuple[Sequence[Scene], int]] = []
+        self.follows: list[int] = []
+        for number, group in enumerate(groups):
+            for place in range(len(group)):
+                keys.append((group, place))
+                self.follows.append(number)
         super().__init__(Scenes(keys, lambda key: key[0][key[1]]), None, form)
-        self.follows = [number for number, group in enumerate(groups) for _ in range(len(group))]
 
     def groups(self, index: Tensor) -> PromptGroups:
         groups = super().groups(index)
@@ -170,19 +191,23 @@ class DrivingDemonstrations(ScenePrompts):
         groups = super().groups(index)
         scenes = dict(zip(index.tolist(), groups.columns["scene"], strict=True))
         new = {number: scene for number, scene in scenes.items() if number not in self._answers}
-        for number, answer in zip(new, self._drives(list(new.values())), strict=True):
-            self._answers[number] = self._with_thoughts(new[number], answer)
+        for number, trajectory in zip(new, self._write_trajectories(list(new.values())), strict=True):
+            self._answers[number] = self._with_thoughts(new[number], trajectory)
         groups.columns["completion"] = [self._answers[number] for number in index.tolist()]
         return groups
 
-    def _drives(self, scenes: Sequence[Scene]) -> list[str]:
+    def _write_trajectories(self, scenes: Sequence[Scene]) -> list[str]:
+        """The trajectories of the human, or of the expert, as answers."""
         missing = [scene.name for scene in scenes if self.human and scene.human is None]
         if missing:
             raise UserError(f"Expected a human to demonstrate, but scene '{missing[0]}' has none, try human=false.")
         if not scenes:
             return []
-        _, poses, interval = human(scenes, ()) if self.human else pdm_closed(scenes, overridden(plan(scenes), scenes))
-        return [self.form.answer.write(drive, interval) for drive in poses]
+        if self.human:
+            _, poses, interval = human(scenes, ())
+        else:
+            _, poses, interval = pdm_closed(scenes, overridden(plan(scenes), scenes))
+        return [self.form.answer.write(trajectory, interval) for trajectory in poses]
 
     def _with_thoughts(self, scene: Scene, trajectory: str) -> str:
         if self.thoughts is None:

@@ -83,8 +83,10 @@ class DrivingTask(Task):
         traffic: TrafficPolicy | None = None,
         human_filter: bool = False,
     ) -> None:
-        self.answer, self.fractional = answer, fractional
-        self.traffic, self.human_filter = LogReplay() if traffic is None else traffic, human_filter
+        self.answer = answer
+        self.fractional = fractional
+        self.traffic = LogReplay() if traffic is None else traffic
+        self.human_filter = human_filter
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """Score answers; ``info["drives"]`` of the rollouts then has the `ScoredAnswers` of each prompt, for callbacks.
@@ -96,11 +98,16 @@ class DrivingTask(Task):
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         if "plan" not in prompts.columns and scenes and not any(scene.map.lanes.ids for scene in scenes):
             return self._read_alone(scenes, rollouts)
-        shape, device = rollouts.mask.shape[:2], rollouts.actions.device
+        shape = rollouts.mask.shape[:2]
+        device = rollouts.actions.device
+        # 1. Score the answers.
         drives = self.scored(scenes, self.answers(rollouts), prompts.columns.get("plan"))
         rollouts.info["drives"] = drives
+        # 2. A table of values [names, B G], in which malformed answers have zeros.
         names = ("wat", *WEIGHTS, "epdms", *MULTIPLIERS, "ade", "malformed")
-        malformed = torch.tensor([{"ade": torch.nan, "malformed": 1.0}.get(name, 0.0) for name in names])
+        malformed = torch.zeros(len(names))
+        malformed[names.index("ade")] = torch.nan
+        malformed[names.index("malformed")] = 1.0
         table = malformed[:, None].repeat(1, shape.numel())
         if drives:
             scores = Scores.cat([drive.scores for drive in drives])
@@ -113,20 +120,25 @@ class DrivingTask(Task):
                 "malformed": torch.zeros(shape.numel()),
             }
             table = torch.where(scores.valid, torch.stack([columns[name].float() for name in names]), table)
-        lit = torch.tensor([bool((scene.lights.red | scene.lights.green).any()) for scene in scenes], dtype=torch.bool)
-        # One copy, because the host waits for each.
+        has_lights = [bool((scene.lights.red | scene.lights.green).any()) for scene in scenes]
+        lit = torch.tensor(has_lights, dtype=torch.bool)
+        # 3. A single copy to the device, because the host waits for each copy.
         rows = torch.cat([table.view(len(names), *shape), lit[None, :, None].expand(1, *shape)]).to(device)
         values = dict(zip((*names, "lit"), rows, strict=True))
-
+        # 4. The signals.
         signals = {name: Signal(values[name]) for name in ("wat", *WEIGHTS, "epdms")}
         for name in MULTIPLIERS:
-            kept = (values[name] == 1).float()
-            signals[name] = Signal(values[name], count=kept) if self.fractional else Signal(kept)
+            is_kept = (values[name] == 1).float()
+            if self.fractional:
+                signals[name] = Signal(values[name], count=is_kept)
+            else:
+                signals[name] = Signal(is_kept)
         signals[LIGHTS].applicable = values["lit"].bool()
         ade = values["ade"]
+        comfort = _extended_comfort(scenes if drives else (), drives, shape, prompts.sample)
         return {
             **signals,
-            EXTENDED_COMFORT: _extended_comfort(scenes if drives else (), drives, shape, prompts.sample).to(device),
+            EXTENDED_COMFORT: comfort.to(device),
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
             "malformed": Signal(values["malformed"]),
             **self._lengths(rollouts),
@@ -145,8 +157,12 @@ class DrivingTask(Task):
 
     def _read(self, scenes: Sequence[Scene], answers: Sequence[Any]) -> Tensor:
         """``[B G, P, 3]`` poses of G texts in each of B scenes."""
-        scene_of_each = [scene for scene, group in zip(scenes, answers, strict=True) for _ in group]
-        return self.answer.trajectories([text for group in answers for text in group], scene_of_each)
+        all_texts: list[str] = []
+        scene_of_text: list[Scene] = []
+        for scene, group in zip(scenes, answers, strict=True):
+            all_texts += group
+            scene_of_text += [scene] * len(group)
+        return self.answer.trajectories(all_texts, scene_of_text)
 
     def _read_alone(self, scenes: Sequence[Scene], rollouts: Rollouts) -> dict[str, Signal]:
         """Signals of answers to predicted scenes without a map: scores don't apply."""
@@ -165,25 +181,35 @@ class DrivingTask(Task):
         """
         if not scenes:
             return []
-        poses = self._read(scenes, answers)
-        group = len(answers[0])
-        planned = (~poses[:, 0, 0].isnan()).view(len(scenes), group).any(1)
-        used = [row for row, any_plan in enumerate(planned.tolist()) if any_plan]
-        used = used or [row for row, scene in enumerate(scenes) if scene.route][:1]
+        poses = self._read(scenes, answers)  # [B G, P, 3]
+        group_size = len(answers[0])
+        # 1. The scenes to prepare: those with a trajectory, or else one with a route.
+        has_trajectory = (~poses[:, 0, 0].isnan()).view(len(scenes), group_size).any(1)
+        used = [number for number, any_plan in enumerate(has_trajectory.tolist()) if any_plan]
+        if not used:
+            used = [number for number, scene in enumerate(scenes) if scene.route][:1]
         if not used:
             return []
-        # Malformed answers have no score in any scene, so other scenes' stand at the first used.
-        row = torch.zeros(len(scenes), dtype=torch.int64)
-        row[used] = torch.arange(len(used))
+        used_plans = None
+        if plans is not None:
+            used_plans = [plans[number] for number in used]
         scorer = Scorer(
             [scenes[number] for number in used],
             self.traffic,
-            plans=None if plans is None else [plans[number] for number in used],
+            plans=used_plans,
             human_filter=self.human_filter,
         )
-        scores = scorer(poses, row.repeat_interleave(group), POSE_INTERVAL)
-        parts = [slice(start, start + group) for start in range(0, len(poses), group)]
-        return [ScoredAnswers(poses[part], take(scores, part)) for part in parts]
+        # 2. Score each answer in its scene. Malformed answers have no score in any scene, so the answers of the other
+        # scenes, all malformed, stand in the first of these.
+        row = torch.zeros(len(scenes), dtype=torch.int64)
+        row[used] = torch.arange(len(used))
+        scores = scorer(poses, row.repeat_interleave(group_size), POSE_INTERVAL)
+        # 3. Split the scores by prompt.
+        scored = []
+        for start in range(0, len(poses), group_size):
+            group = slice(start, start + group_size)
+            scored.append(ScoredAnswers(poses[group], take(scores, group)))
+        return scored
 
 
 def _extended_comfort(
@@ -194,16 +220,33 @@ def _extended_comfort(
     Args:
         sample: of the prompts, which then says the pairs; else the scenes' names do.
     """
-    value, applicable = torch.zeros(*shape), torch.zeros(*shape, dtype=torch.bool)
+    value = torch.zeros(*shape)
+    applicable = torch.zeros(*shape, dtype=torch.bool)
     rows = {scene.name: row for row, scene in enumerate(scenes)}
     firsts = None if sample is None else sample.tolist()
-    for now, scene in enumerate(scenes):
-        before = rows.get(scene.previous) if scene.previous is not None else None
-        if before is not None and firsts is not None:
-            # A frame may stand in the batch twice: as the next of one scene, and with its own next.
-            before = firsts[now] if scene.previous == scenes[firsts[now]].name else None
+    for now in range(len(scenes)):
+        before = _previous_frame(now, scenes, rows, firsts)
         if before is not None:
             pair = [now, before]
             value[pair] = extended_comfort(drives[now].scores.states, drives[before].scores.states).float()
             applicable[pair] = True
     return Signal(value, applicable=applicable)
+
+
+def _previous_frame(
+    row: int, scenes: Sequence[Scene], rows: Mapping[str, int], firsts: Sequence[int] | None
+) -> int | None:
+    """The row with the frame before a scene; None if it is not in the batch.
+
+    Args:
+        rows: by the scenes' names.
+        firsts: the first row of each row's pair, if the prompts say the pairs.
+    """
+    previous = scenes[row].previous
+    if previous is None or previous not in rows:
+        return None
+    if firsts is None:
+        return rows[previous]
+    # A frame may stand in the batch twice: as the next of one scene, and with its own next.
+    first = firsts[row]
+    return first if scenes[first].name == previous else None

@@ -36,7 +36,8 @@ class WrittenThoughts(Thoughts):
         self.path = path
         self.texts: dict[str, str] = {}
         for record in read_records(path):
-            scene, text = record.text("scene"), record.text("text").strip()
+            scene = record.text("scene")
+            text = record.text("text").strip()
             if scene in self.texts:
                 raise record.error(f"Expected one text of a scene, but got another one of '{scene}'.")
             if not readable(text):

@@ -38,17 +38,18 @@ class TrajectoryTask(DrivingTask):
     def answers(self, rollouts: Rollouts) -> Sequence[Tensor]:
         poses = rollouts.info.get("poses")
         expected = [*rollouts.mask.shape[:2], POSES, 3]
-        found = list(poses.shape) if isinstance(poses, Tensor) else type(poses).__name__
-        if not isinstance(poses, Tensor) or found != expected:
+        got = list(poses.shape) if isinstance(poses, Tensor) else type(poses).__name__
+        if not isinstance(poses, Tensor) or got != expected:
             raise UserError(
                 f'Expected info["poses"] of the rollouts to be {expected}, {POSES} poses every {POSE_INTERVAL} s of '
-                f"each answer, but got {found}, try sampler.inputs whose answers() interpolates the planner's poses."
+                f"each answer, but got {got}, try sampler.inputs whose answers() interpolates the planner's poses."
             )
         return list(poses)
 
     def _read(self, scenes: Sequence[Scene], answers: Sequence[Any]) -> Tensor:
-        poses = torch.stack(list(answers)).flatten(0, 1).cpu()
-        return torch.where(poses.isfinite().all((1, 2), keepdim=True), poses, torch.nan)
+        poses = torch.stack(list(answers)).flatten(0, 1).cpu()  # [B G, P, 3]
+        is_finite = poses.isfinite().all((1, 2), keepdim=True)
+        return torch.where(is_finite, poses, torch.nan)
 
     def _lengths(self, rollouts: Rollouts) -> dict[str, Signal]:
         return {}

@@ -51,12 +51,12 @@ def call_functions(
     results: dict[str, Any] = {}
     try:
         for signal, function in functions.items():
-            accepted = _accepted(signal, function, arguments)
-            with _calling(signal, arguments, time_limit):
+            accepted = _accepted_arguments(signal, function, arguments)
+            with _function_errors(signal, arguments, time_limit):
                 results[signal] = begun(function, accepted, f"the function of signal '{signal}'", time_limit)
         for signal, result in results.items():
             if isinstance(result, Future):
-                with _calling(signal, arguments, time_limit):
+                with _function_errors(signal, arguments, time_limit):
                     results[signal] = within(time_limit, result)
     finally:
         for result in results.values():
@@ -66,7 +66,7 @@ def call_functions(
 
 
 @contextmanager
-def _calling(signal: str, arguments: Mapping[str, Any], time_limit: float | None) -> Iterator[None]:
+def _function_errors(signal: str, arguments: Mapping[str, Any], time_limit: float | None) -> Iterator[None]:
     """Context of a call: exceptions get a note with the signal and the form of the arguments."""
     try:
         with UserCode(f"the function of signal '{signal}'"):
@@ -77,26 +77,33 @@ def _calling(signal: str, arguments: Mapping[str, Any], time_limit: float | None
             "larger time_limit, or a timeout in the function, which may return None."
         ) from None
     except Exception as error:
-        chats = any(not isinstance(completion, str) for completion in arguments.get("completions", ()))
-        shape = ", whose completions are chats: [{'role': 'assistant', 'content': TEXT}]" if chats else ""
-        lacking = [name for name, column in arguments.items() if isinstance(column, list) and None in column]
-        absent = f", given None where a record has no field {' or '.join(lacking)}" if lacking else ""
-        error.add_note(f"Raised by the reward function of signal '{signal}'{shape}{absent}.")
+        note = f"Raised by the reward function of signal '{signal}'"
+        if any(not isinstance(completion, str) for completion in arguments.get("completions", ())):
+            note += ", whose completions are chats: [{'role': 'assistant', 'content': TEXT}]"
+        with_none = [name for name, column in arguments.items() if isinstance(column, list) and None in column]
+        if with_none:
+            note += f", given None where a record has no field {' or '.join(with_none)}"
+        error.add_note(f"{note}.")
         raise
 
 
-def _accepted(signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _accepted_arguments(signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that a function names, or all of them if it takes ``**kwargs``.
+
+    Raises:
+        UserError: the function needs another argument.
+    """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # Some functions written in C have none.
         return arguments
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and (name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY)
-    ]
+    missing = []
+    for name, parameter in parameters.items():
+        takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        is_needed = parameter.default is parameter.empty and not takes_any
+        can_be_named = name in arguments and parameter.kind is not parameter.POSITIONAL_ONLY
+        if is_needed and not can_be_named:
+            missing.append(name)
     if missing:
         raise UserError(
             f"Expected the function of signal '{signal}' to ask for some of {list(arguments)} by name, "

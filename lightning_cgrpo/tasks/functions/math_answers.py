@@ -48,12 +48,16 @@ def math_correct(completions: Sequence[Any], answer: Sequence[Any], **_: Any) ->
     for completion, gold in zip(completions, answer, strict=True):
         text = completion if isinstance(completion, str) else completion[-1]["content"]
         try:
-            graded = _is_number_or_text(gold) and grader.reads(str(gold))
-            values.append(float(grader.is_right(text, str(gold))) if graded else None)
+            if _is_number_or_text(gold) and grader.reads(str(gold)):
+                values.append(float(grader.is_right(text, str(gold))))
+            else:
+                values.append(None)
         except GraderError:
             values.append_fault()
     return values
 
 
 def _is_number_or_text(gold: Any) -> bool:
-    return not (gold is None or isinstance(gold, bool) or (isinstance(gold, float) and not math.isfinite(gold)))
+    if gold is None or isinstance(gold, bool):
+        return False
+    return not isinstance(gold, float) or math.isfinite(gold)

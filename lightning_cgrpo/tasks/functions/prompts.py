@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -38,7 +39,7 @@ class Prompts(PromptSource):
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        self.columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        self.columns = list(dict.fromkeys(chain.from_iterable(self.rows)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -48,8 +49,9 @@ class Prompts(PromptSource):
         columns = {name: [row.get(name) for row in rows] for name in self.columns}
         if self.cluster is None:
             return PromptGroups(index, columns)
-        values = zip(index.tolist(), columns[self.cluster], strict=True)
-        clusters = [f"row {number}" if _is_missing(value) else repr(value) for number, value in values]
+        clusters = []
+        for number, value in zip(index.tolist(), columns[self.cluster], strict=True):
+            clusters.append(f"row {number}" if _is_missing(value) else repr(value))
         return PromptGroups(index, columns, clusters=clusters)
 
 
@@ -73,42 +75,53 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
             the template can't be read.
     """
     if record.filled:
-        chats = {name: record.values[name] for name in (prompt_column, COMPLETION, *VARIABLES) if name in record.values}
+        names = [name for name in (prompt_column, COMPLETION, *VARIABLES) if name in record.values]
+        chats = {name: record.values[name] for name in names}
         record = replace(record, values=record.values | without_nulls(chats))
     others = {name: value for name, value in record.values.items() if name != prompt_column}
     if "prompt" in others:
         raise record.error(f"Expected no field 'prompt' beside '{prompt_column}', but got one: rename it.")
+    # 1. The prompt: a text, or a chat with the system prompt.
     prompt = record.field(prompt_column)
     if not isinstance(prompt, list):
-        text = record.check_text(prompt, f"field '{prompt_column}'")
-        prompt = text if system_prompt is None else [{"role": "user", "content": text}]
+        prompt = record.check_text(prompt, f"field '{prompt_column}'")
+        if system_prompt is not None:
+            prompt = _user_chat(prompt)
     if isinstance(prompt, list):
         prompt = _check_chat(record, prompt, prompt_column)
         if system_prompt is not None and prompt[0]["role"] != "system":
             prompt = [{"role": "system", "content": system_prompt}, *prompt]
+    # 2. Its images, and the variables of its template.
     try:
-        if images := _images(others):
-            prompt = with_images([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt, images)
+        images = _listed_images(others)
+        if images:
+            chat = _user_chat(prompt) if isinstance(prompt, str) else prompt
+            prompt = with_images(chat, images)
         others |= check_variables(others)
     except ValueError as error:
         raise record.error(f"Expected {error}.") from None
+    # 3. A completion that is a chat.
     if _is_chat(others.get(COMPLETION)):
-        others[COMPLETION] = _completed(record, others[COMPLETION])
+        others[COMPLETION] = _complete_messages(record, others[COMPLETION])
     return {"prompt": prompt, **others}
 
 
-def _images(columns: Mapping[str, Any]) -> list[Any]:
+def _user_chat(text: str) -> Chat:
+    return [{"role": "user", "content": text}]
+
+
+def _listed_images(columns: Mapping[str, Any]) -> list[Any]:
     """The images of the columns ``image`` or ``images``.
 
     Raises:
         ValueError: both are given, or ``images`` is no list.
     """
-    given = {name: columns[name] for name in IMAGES if columns.get(name) is not None}
-    if len(given) > 1:
+    present = {name: columns[name] for name in IMAGES if columns.get(name) is not None}
+    if len(present) > 1:
         raise ValueError("field 'image' or field 'images', but got both")
-    if "image" in given:
-        return [given["image"]]
-    images = given.get("images", [])
+    if "image" in present:
+        return [present["image"]]
+    images = present.get("images", [])
     if not isinstance(images, (list, tuple)):
         raise ValueError(f"field 'images' to be a list of images, but got {type(images).__name__}")
     return list(images)
@@ -118,7 +131,7 @@ def _is_chat(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, dict) and "role" in part for part in value)
 
 
-def _completed(record: Record, messages: Chat) -> Chat:
+def _complete_messages(record: Record, messages: Chat) -> Chat:
     try:
         return [complete(message) for message in messages]
     except UserError as error:
@@ -133,10 +146,10 @@ def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
         if not isinstance(message, dict) or not ({"role", "content"} <= message.keys() or message.get("tool_calls")):
             raise record.error(f"Expected {what} to be an object with 'role' and 'content', but got {message!r:.80}.")
         record.check_text(message.get("role"), f"'role' in {what}")
-        # A list is the content of a message with images. Calls of tools stand beside a content, or alone.
-        if not isinstance(content := message.get("content"), list):
-            if content or not message.get("tool_calls"):
-                record.check_text(content, f"'content' in {what}")
-        elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
-            raise record.error(f"Expected every part of 'content' in {what} to be an object with a 'type'.")
-    return _completed(record, messages)
+        content = message.get("content")
+        if isinstance(content, list):  # of a message with images
+            if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
+                raise record.error(f"Expected every part of 'content' in {what} to be an object with a 'type'.")
+        elif content or not message.get("tool_calls"):  # calls of tools may stand alone
+            record.check_text(content, f"'content' in {what}")
+    return _complete_messages(record, messages)

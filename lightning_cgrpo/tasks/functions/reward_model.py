@@ -26,7 +26,9 @@ class RewardModel:
 
     def __init__(self, model: str, batch_size: int = 16, dtype: str = "auto") -> None:
         expect(batch_size >= 1, "batch_size", "at least 1", batch_size)
-        self.model, self.batch_size, self.dtype = model, batch_size, dtype
+        self.model = model
+        self.batch_size = batch_size
+        self.dtype = dtype
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
@@ -35,17 +37,19 @@ class RewardModel:
         Raises:
             UserError: the model cannot be loaded or has several outputs, or a text has no tokens or too many.
         """
-        network, tokenizer = self._load()
+        network, tokenizer = self._load_model()
         rewards: list[float] = []
         for first in range(0, len(prompts), self.batch_size):
             rows = slice(first, first + self.batch_size)
-            texts = [_tokens(tokenizer, *pair) for pair in zip(prompts[rows], completions[rows], strict=True)]
-            self._check(texts, getattr(network.config, "max_position_embeddings", None))
+            texts = []
+            for prompt, completion in zip(prompts[rows], completions[rows], strict=True):
+                texts.append(_text_tokens(tokenizer, prompt, completion))
+            self._check_lengths(texts, getattr(network.config, "max_position_embeddings", None))
             batch = tokenizer.pad({"input_ids": texts}, padding_side="right", return_tensors="pt").to(network.device)
-            rewards += _scores(network, batch).float().tolist()
+            rewards += _score_texts(network, batch).float().tolist()
         return rewards
 
-    def _check(self, texts: list[list[int]], most: int | None) -> None:
+    def _check_lengths(self, texts: list[list[int]], most: int | None) -> None:
         """Refuse texts without tokens, and texts of more tokens than the model has positions."""
         if not all(texts):
             raise UserError(f"Expected a tokenizer that gives tokens from '{self.model}', but got none of a text.")
@@ -59,7 +63,7 @@ class RewardModel:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}
 
-    def _load(self) -> tuple[Any, Any]:
+    def _load_model(self) -> tuple[Any, Any]:
         if self._loaded is None:
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -89,24 +93,26 @@ class RewardModel:
         return self._loaded
 
 
-def _tokens(tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
+def _text_tokens(tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
     """Tokens of a chat, whose template writes the special ones itself, or of a text."""
-    chat = not isinstance(prompt, str)
-    text = tokenizer.apply_chat_template(prompt + completion, tokenize=False) if chat else prompt + completion
-    tokens: list[int] = tokenizer(text, add_special_tokens=not chat)["input_ids"]
+    is_chat = not isinstance(prompt, str)
+    text = prompt + completion
+    if is_chat:
+        text = tokenizer.apply_chat_template(text, tokenize=False)
+    tokens: list[int] = tokenizer(text, add_special_tokens=not is_chat)["input_ids"]
     return tokens
 
 
 @torch.no_grad()
-def _scores(network: Any, batch: Mapping[str, Tensor]) -> Tensor:
+def _score_texts(network: Any, batch: Mapping[str, Tensor]) -> Tensor:
     """Scores ``[N]`` of texts, at the last attended token of models that score tokens.
 
     Transformers takes the last token that is not the padding token, which may be an end token of the text.
     """
     if not hasattr(network, "score"):  # encoders score their first token, or all tokens
         return network(**batch).logits[:, 0]
-    states = network.base_model(**batch).last_hidden_state
-    numbers = torch.arange(states.shape[1], device=states.device)
-    last = (batch["attention_mask"] * numbers).argmax(-1)
-    scores = network.score(states[torch.arange(len(states), device=states.device), last])[:, 0]
-    return scores
+    states = network.base_model(**batch).last_hidden_state  # [N, tokens, width]
+    places = torch.arange(states.shape[1], device=states.device)
+    rows = torch.arange(len(states), device=states.device)
+    last = (batch["attention_mask"] * places).argmax(-1)  # [N]
+    return network.score(states[rows, last])[:, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, SupportsFloat
 
 from torch import Tensor
@@ -86,69 +87,89 @@ class FunctionTask(Task):
                 f"Expected argument `signals` to be functions by name, but got {kind_of(signals)}, try "
                 "{'brief': brief}."
             )
-        if taken := sorted(LENGTH_SIGNALS.keys() & signals.keys()):
+        taken = sorted(LENGTH_SIGNALS.keys() & signals.keys())
+        if taken:
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
-        if unknown := sorted(kinds.keys() - signals.keys()):
+        unknown = sorted(kinds.keys() - signals.keys())
+        if unknown:
             raise UserError(f"Expected argument `kinds` to name signals of {list(signals)}, but got {unknown}.")
         self.functions = {name: import_function(function, name) for name, function in signals.items()}
         self.max_completion_tokens = max_completion_tokens
         self._logged: dict[str, list[float]] = {}
-        self.signals: Mapping[str, SignalKind] = {name: kinds.get(name, "any") for name in signals} | {
-            name: kind for name, kind in LENGTH_SIGNALS.items() if name != "length" or max_completion_tokens is not None
-        }
+        all_kinds: dict[str, SignalKind] = {name: kinds.get(name, "any") for name in signals}
+        for name, kind in LENGTH_SIGNALS.items():
+            if name != "length" or max_completion_tokens is not None:
+                all_kinds[name] = kind
+        self.signals: Mapping[str, SignalKind] = all_kinds
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         # A process may have no prompts, which functions need not expect.
         outputs: Mapping[str, Any] = dict.fromkeys(self.functions, ())
         if len(prompts):
-            arguments = _arguments(prompts, rollouts)
+            arguments = _function_arguments(prompts, rollouts)
             arguments |= {
                 "trainer_state": self.trainer_state,
                 "log_extra": functools.partial(_add_column, rollouts),
                 "log_metric": self._log_metric,
             }
             outputs = call_functions(self.functions, arguments, self.time_limit)
-        return {
-            **{name: self._signal(name, output, rollouts) for name, output in outputs.items()},
-            **length_signals(rollouts, self.max_completion_tokens),
-        }
+        signals = {name: self._signal_of(name, output, rollouts) for name, output in outputs.items()}
+        return {**signals, **length_signals(rollouts, self.max_completion_tokens)}
 
     def _log_metric(self, name: str, value: float) -> None:
         self._logged.setdefault(name, []).append(float(value))
 
     def logged(self) -> dict[str, list[float]]:
-        logged, self._logged = self._logged, {}
+        logged = self._logged
+        self._logged = {}
         return logged
 
-    def _signal(self, name: str, output: Any, rollouts: Rollouts) -> Signal:
+    def _signal_of(self, name: str, output: Any, rollouts: Rollouts) -> Signal:
         with UserCode(f"the results of signal '{name}'"):  # whose elements may be of the user's own class
-            return Signal.of(_numbers(name, output, rollouts.mask.shape[:2].numel()), rollouts)
+            count = rollouts.mask.shape[:2].numel()
+            return Signal.of(_read_numbers(name, output, count), rollouts)
 
 
-def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
-    asked = prompts.column("prompt", "FunctionTask")
+def _function_arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
+    """The arguments of reward functions, with an element for each completion; see `FunctionTask`."""
+    texts_or_chats = prompts.column("prompt", "FunctionTask")
     columns = {name: column for name, column in prompts.columns.items() if name != "prompt"}
-    if taken := sorted(columns.keys() & RESERVED):
+    taken = sorted(columns.keys() & RESERVED)
+    if taken:
         raise UserError(f"Expected columns of the data to be called other than {RESERVED}, but got {taken}.")
-    group = rollouts.mask.shape[1]
-    repeated = _repeat(rollouts.info.get("prompts", asked), group)
-    actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
-    answers = _listed(texts(rollouts))
-    talks = _listed(rollouts.info["messages"]) if "messages" in rollouts.info else [None] * len(answers)
-    return {
+    group_size = rollouts.mask.shape[1]
+    repeated = _repeat_elements(rollouts.info.get("prompts", texts_or_chats), group_size)
+    actions = rollouts.actions.flatten(0, 1).cpu()
+    masks = rollouts.mask.flatten(0, 1).cpu()
+    arguments: dict[str, Any] = {
         "prompts": repeated,
-        "completions": [
-            answer if isinstance(prompt, str) else messages or [{"role": "assistant", "content": answer}]
-            for prompt, answer, messages in zip(repeated, answers, talks, strict=True)
-        ],
+        "completions": _list_completions(repeated, rollouts),
         "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
-        **({"environments": _listed(rollouts.info["environments"])} if "environments" in rollouts.info else {}),
-        **{name: _repeat(column, group) for name, column in columns.items()},
     }
+    if "environments" in rollouts.info:
+        arguments["environments"] = _join_groups(rollouts.info["environments"])
+    for name, column in columns.items():
+        arguments[name] = _repeat_elements(column, group_size)
+    return arguments
 
 
-def _listed(groups: list[list[Any]]) -> list[Any]:
-    return [element for group in groups for element in group]
+def _list_completions(prompts: list[Any], rollouts: Rollouts) -> list[Any]:
+    """Texts after text prompts, and messages after chats: a conversation's own, or a single message."""
+    answers = _join_groups(texts(rollouts))
+    conversations: list[Any] = [None] * len(answers)
+    if "messages" in rollouts.info:
+        conversations = _join_groups(rollouts.info["messages"])
+    completions = []
+    for prompt, answer, messages in zip(prompts, answers, conversations, strict=True):
+        if isinstance(prompt, str):
+            completions.append(answer)
+        else:
+            completions.append(messages or [{"role": "assistant", "content": answer}])
+    return completions
+
+
+def _join_groups(groups: list[list[Any]]) -> list[Any]:
+    return list(chain.from_iterable(groups))
 
 
 def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:
@@ -160,13 +181,16 @@ def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:
     rollouts.info[EXTRA + column] = [list(values[row * group : (row + 1) * group]) for row in range(batch)]
 
 
-def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
+def _repeat_elements(column: list[Any] | Tensor, times: int) -> list[Any]:
     """Repeat every element, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
-    return [element for element in elements for _ in range(times)]
+    repeated: list[Any] = []
+    for element in elements:
+        repeated += [element] * times
+    return repeated
 
 
-def _numbers(name: str, output: Any, count: int) -> list[float | None]:
+def _read_numbers(name: str, output: Any, count: int) -> list[float | None]:
     if hasattr(output, "tolist"):  # a tensor or an array
         output = output.tolist()
     if not isinstance(output, (list, tuple)) or len(output) != count:
@@ -182,9 +206,12 @@ def _numbers(name: str, output: Any, count: int) -> list[float | None]:
             values.append(math.nan)  # left out, and counted
             continue
         try:
-            if value is not None and not isinstance(value, SupportsFloat):  # float() takes strings
+            if value is None:
+                values.append(None)
+                continue
+            if not isinstance(value, SupportsFloat):  # float() takes strings
                 raise TypeError("no number")
-            values.append(None if value is None else float(value))
+            values.append(float(value))
         except OverflowError:  # an integer beyond all floats, a fault like infinity
             values.append(math.inf)
         except (TypeError, ValueError) as error:  # such as a tensor of several numbers

@@ -54,7 +54,7 @@ class Grader:
         """
         if gold not in self._readable:
             try:
-                self._readable[gold] = self._ask("$1$", gold) != UNREADABLE
+                self._readable[gold] = self._ask_process("$1$", gold) != UNREADABLE
             except GraderError:
                 self._readable[gold] = None
         readable = self._readable[gold]
@@ -68,11 +68,12 @@ class Grader:
         Raises:
             GraderError: the completion reached a limit.
         """
-        return self._ask(completion, gold) == RIGHT
+        return self._ask_process(completion, gold) == RIGHT
 
     def end(self) -> None:
         """End the process; a further request starts another."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None or self._owner != os.getpid():  # a fork's copy, whose process is the caller's
             return
         with suppress(ProcessLookupError):
@@ -83,13 +84,13 @@ class Grader:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def _ask(self, completion: str, gold: str) -> str:
+    def _ask_process(self, completion: str, gold: str) -> str:
         with self._lock:
             if self._process is None:
-                self._process = self._started()
+                self._process = self._start_process()
             try:
-                self._send(json.dumps([completion, gold]))
-                answer = self._received()
+                self._send_line(json.dumps([completion, gold]))
+                answer = self._receive_answer()
             except ConnectionError:
                 answer = ENDED
                 self.end()
@@ -97,15 +98,15 @@ class Grader:
             raise GraderError(completion)
         return answer
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[3])
-        paths = [root, *(path for path in sys.path if path and path != root)]
+        others = [path for path in sys.path if path and path != root]
         process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", "-m", "lightning_cgrpo.tasks.grading.process", *self.limits],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *others])},
             start_new_session=True,  # signals to a terminal's or a job's processes are the caller's matter
         )
         assert process.stdout is not None
@@ -114,13 +115,14 @@ class Grader:
             raise RuntimeError(f"The process that grades answers ended at its start, with status {process.wait()}")
         return process
 
-    def _send(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._process is not None and self._process.stdin is not None
         data = memoryview(f"{line}\n".encode())
         while data:
-            data = data[self._process.stdin.write(data) :]
+            written = self._process.stdin.write(data)  # perhaps a part, because a pipe may be full
+            data = data[written:]
 
-    def _received(self) -> str:
+    def _receive_answer(self) -> str:
         """The next answer; raises a ConnectionError if there is none."""
         assert self._process is not None and self._process.stdout is not None
         ready = select.poll()  # unlike `select`, for any number of open files

@@ -25,17 +25,19 @@ def is_right(completion: str, gold: str) -> bool | None:
     """
     from math_verify import verify
 
-    expected = _gold(gold)
+    expected = _read_gold(gold)
     if expected is None:
         return None
-    said = _said(completion)
-    if isinstance(said, Fraction) and isinstance(expected, Fraction):
-        return _equal(expected, said)
-    return _close(expected, said) or bool(verify(_formula(expected), _formula(said), timeout_seconds=None))
+    answer = _read_completion(completion)
+    if isinstance(answer, Fraction) and isinstance(expected, Fraction):
+        return _equal_numbers(expected, answer)
+    if _is_decimal_of(expected, answer):
+        return True
+    return bool(verify(_as_formulas(expected), _as_formulas(answer), timeout_seconds=None))
 
 
 @lru_cache(maxsize=1024)
-def _gold(text: str) -> Any:
+def _read_gold(text: str) -> Any:
     """A number, or math-verify's formulas; None for a gold answer that can't be read."""
     try:
         number = read_number(_last_boxed(text) or text)
@@ -43,11 +45,13 @@ def _gold(text: str) -> Any:
         return None
     if number is not None:
         return number
-    formulas = _parsed(text if "$" in text or r"\boxed" in text else f"${text}$")
+    if "$" not in text and r"\boxed" not in text:
+        text = f"${text}$"
+    formulas = _parse_formulas(text)
     return None if formulas == [] else formulas
 
 
-def _said(text: str) -> Any:
+def _read_completion(text: str) -> Any:
     """A number, or math-verify's formulas, empty if there is none; of the last box, else of the last formula."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
@@ -57,12 +61,16 @@ def _said(text: str) -> Any:
     try:
         if boxed is not None:
             number = read_number(boxed)
-            return _parsed(rf"\boxed{{{boxed}}}", boxed_first) if number is None else number
+            if number is not None:
+                return number
+            return _parse_formulas(rf"\boxed{{{boxed}}}", boxed_first)
         formulas = parse(text, boxed_first, parsing_timeout=None)
-        number = read_number(whole_number(text, str(formulas[-1]))) if formulas else None
+        if not formulas:
+            return []
+        number = read_number(whole_number(text, str(formulas[-1])))
     except UnreadableError:
         return []
-    return _exact(formulas) if number is None else number
+    return _as_fraction(formulas) if number is None else number
 
 
 def _last_boxed(text: str) -> str | None:
@@ -71,30 +79,35 @@ def _last_boxed(text: str) -> str | None:
     start = text.rfind(mark)
     if start < 0:
         return None
-    depth, start = 1, start + len(mark)
+    start += len(mark)
+    depth = 1  # of the braces at a letter
     for end in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if text[end] == "{":
+            depth += 1
+        elif text[end] == "}":
+            depth -= 1
         if depth == 0:
             return text[start:end]
     return text[start:]
 
 
-def _parsed(text: str, extraction: Sequence[Any] | None = None) -> Any:
+def _parse_formulas(text: str, extraction: Sequence[Any] | None = None) -> Any:
     """A number, or math-verify's formulas."""
     from math_verify import parse
 
     options = {} if extraction is None else {"extraction_config": extraction}
     formulas: list[Any] = parse(text, parsing_timeout=None, **options)
-    return _exact(formulas)
+    return _as_fraction(formulas)
 
 
-def _exact(formulas: list[Any]) -> Any:
+def _as_fraction(formulas: list[Any]) -> Any:
+    """The number, if the first of math-verify's formulas is a rational number; else the formulas."""
     if formulas and getattr(formulas[0], "is_Rational", False):
         return Fraction(int(formulas[0].p), int(formulas[0].q))
     return formulas
 
 
-def _formula(value: Any) -> Any:
+def _as_formulas(value: Any) -> Any:
     """The form of a value that math-verify compares."""
     if not isinstance(value, Fraction):
         return value
@@ -103,20 +116,23 @@ def _formula(value: Any) -> Any:
     return [Rational(value.numerator, value.denominator)]
 
 
-def _close(gold: Any, said: Any) -> bool:
-    """True for the decimals `said` of an irrational number."""
-    if isinstance(gold, Fraction) or not isinstance(said, Fraction) or not getattr(gold[0], "is_comparable", False):
+def _is_decimal_of(gold: Any, answer: Any) -> bool:
+    """True if the answer has the decimals of an irrational gold number."""
+    if isinstance(gold, Fraction) or not isinstance(answer, Fraction):
+        return False
+    if not getattr(gold[0], "is_comparable", False):
         return False
     value = gold[0].evalf(30)
-    return bool(abs(value - _formula(said)[0]) <= float(TOLERANCE) * abs(value))
+    return bool(abs(value - _as_formulas(answer)[0]) <= float(TOLERANCE) * abs(value))
 
 
-def _equal(gold: Fraction, said: Fraction) -> bool:
-    """Equal numbers; or the decimals `said` of a gold number that has no end."""
-    if gold == said:
+def _equal_numbers(gold: Fraction, answer: Fraction) -> bool:
+    """True for equal numbers, and for the decimals of a gold number that has no end."""
+    if gold == answer:
         return True
+    # Only a divisor other than 2 and 5 gives decimals without an end.
     rest = gold.denominator
     for prime in (2, 5):
         while rest % prime == 0:
             rest //= prime
-    return rest != 1 and abs(gold - said) <= TOLERANCE * abs(gold)
+    return rest != 1 and abs(gold - answer) <= TOLERANCE * abs(gold)

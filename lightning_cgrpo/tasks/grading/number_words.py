@@ -23,7 +23,7 @@ def changes_number(word: str) -> bool:
         >>> [changes_number(word) for word in ("dozens", "Quarter", "half-hours", "billionths", "dollars", "seconds")]
         [True, True, True, True, False, False]
     """
-    parts = [part.casefold() for part in re.split(r"[-/]", word)]
-    return any(
-        part in _CHANGES or part.removesuffix("s") in _CHANGES or _LARGE.fullmatch(part) is not None for part in parts
-    )
+    for part in re.split(r"[-/]", word.casefold()):
+        if part in _CHANGES or part.removesuffix("s") in _CHANGES or _LARGE.fullmatch(part):
+            return True
+    return False

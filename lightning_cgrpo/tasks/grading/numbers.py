@@ -66,13 +66,17 @@ def read_number(text: str) -> Fraction | None:
         raise UnreadableError(text)
     if len(text) > LONGEST:
         return None
-    text = _normalized(text)
+    # 1. The sign and the digits.
+    text = _normalize_text(text)
     sign = _SIGN.match(text)
     assert sign is not None  # it also matches nothing
     digits = _MIXED.match(text, sign.end()) or _DECIMAL_OR_FRACTION.match(text, sign.end())
-    size = None if digits is None else _size(digits)
-    if digits is None or size is None:
+    if digits is None:
         return None
+    size = _read_digits(digits)
+    if size is None:
+        return None
+    # 2. What stands after them must be nothing or a unit.
     rest = text[digits.end() :]
     money = sign[0].strip(" +-") != ""
     if _SKIPPED.match(rest) or (money and _MAGNITUDE.match(rest)):
@@ -86,14 +90,15 @@ def read_number(text: str) -> Fraction | None:
     return -size if "-" in sign.groups() else size
 
 
-def _normalized(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """The text without LaTeX's words and delimiters, without spaces in numbers, and with fractions spelled out."""
-    text = "".join(map(_spelled, _unwrapped(_TEXT.sub(r" \1", text)))).removesuffix(".").strip()
+    text = _without_delimiters(_TEXT.sub(r" \1", text))
+    text = "".join(map(_spell_fraction, text)).removesuffix(".").strip()
     text = text.replace("\N{FRACTION SLASH}", "/")
     return _SPACED.sub(lambda match: re.sub(r"[^+$0-9-]", "", match[0]), text)
 
 
-def _size(digits: re.Match[str]) -> Fraction | None:
+def _read_digits(digits: re.Match[str]) -> Fraction | None:
     """The number that `_MIXED` or `_DECIMAL_OR_FRACTION` has matched, without a sign; None for a mixed number over 0.
 
     Raises:
@@ -102,10 +107,12 @@ def _size(digits: re.Match[str]) -> Fraction | None:
     if digits.re is _MIXED:
         whole, over, under = (int(part) for part in digits.groups() if part is not None)
         return None if under == 0 else whole + Fraction(over, under)
-    decimal, power, divisor = digits.groups()
-    if (power is not None and abs(int(power)) > LARGEST_POWER) or (divisor is not None and int(divisor) == 0):
+    decimal, power_text, divisor_text = digits.groups()
+    power = int(power_text or 0)
+    divisor = int(divisor_text or 1)
+    if abs(power) > LARGEST_POWER or divisor == 0:
         raise UnreadableError(digits.string)
-    return Fraction(decimal.replace(",", "")) * Fraction(10) ** int(power or 0) / int(divisor or 1)
+    return Fraction(decimal.replace(",", "")) * Fraction(10) ** power / divisor
 
 
 def _check_unit(text: str) -> None:
@@ -114,19 +121,20 @@ def _check_unit(text: str) -> None:
     Raises:
         UnreadableError: a word changes the number, or the number goes on, as in "6 ft 2 in" or "12_34".
     """
-    words = _words(text)
+    words = _split_words(text)
     if not _CONNECTORS.isdisjoint(words):
         return
     if any(changes_number(word.strip(".,")) for word in words) or text.startswith("_"):
         raise UnreadableError(text)
-    mixed = any(map(_names_unit, words)) and not all(_names_unit(word) or word.isalpha() for word in words)
-    if mixed and text[0].isspace():
+    has_unit = any(map(_names_unit, words))
+    has_other = not all(_names_unit(word) or word.isalpha() for word in words)
+    if has_unit and has_other and text[0].isspace():
         raise UnreadableError(text)
 
 
 def _is_unit(text: str) -> bool:
     """True if what stands after a number, and passes `_check_unit`, is nothing or words of a unit."""
-    words = _words(text)
+    words = _split_words(text)
     if not words:
         return True
     if not text[0].isspace():  # "2x" is a product
@@ -136,30 +144,36 @@ def _is_unit(text: str) -> bool:
     return any(map(_names_unit, words))
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The words of a text without parentheses around them."""
     return [word.strip("()") for word in text.split()]
 
 
 def _names_unit(word: str) -> bool:
+    """True for a unit, also with an exponent, or a quotient of units: "cm^2", "km/h"; no single letter."""
+    if word.casefold() in _FUNCTIONS:
+        return False
     parts = _EXPONENT.sub("", word).split("/")
-    known = all(part in _SHORT_UNITS or part in _LETTERS or (len(part) > 2 and part.isalpha()) for part in parts)
-    return known and (len(parts) > 1 or parts[0] not in _LETTERS) and word.casefold() not in _FUNCTIONS
+    if len(parts) == 1 and parts[0] in _LETTERS:
+        return False
+    return all(part in _SHORT_UNITS or part in _LETTERS or (len(part) > 2 and part.isalpha()) for part in parts)
 
 
-def _spelled(character: str) -> str:
+def _spell_fraction(character: str) -> str:
     """The character, but " 1/2" for the fraction ½."""
     if not unicodedata.decomposition(character).startswith("<fraction>"):
         return character
     return " " + unicodedata.normalize("NFKC", character).replace("\N{FRACTION SLASH}", "/")
 
 
-def _unwrapped(text: str) -> str:
+def _without_delimiters(text: str) -> str:
     """The text without the dollars or parentheses of LaTeX around it."""
     for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
-        inside = text[len(start) : len(text) - len(end)]
-        if len(text) > len(start) + len(end) and text.startswith(start) and text.endswith(end) and "$" not in inside:
-            return inside.strip()
+        is_longer = len(text) > len(start) + len(end)
+        if is_longer and text.startswith(start) and text.endswith(end):
+            inside = text[len(start) : len(text) - len(end)]
+            if "$" not in inside:
+                return inside.strip()
     return text
 
 
@@ -171,13 +185,16 @@ def whole_number(text: str, part: str) -> str:
     """
     taken = part.strip().rstrip(".")
     place = text.rfind(taken)
+    # The number whose text holds the part.
     for pattern in (_MIXED, _DECIMAL_OR_FRACTION):
         for match in pattern.finditer(text):
-            if match.start() <= place and place + len(taken) <= match.end():
-                if _goes_on(text, match):
-                    raise UnreadableError(text[match.start() : match.end() + 20])
-                sign = text[match.start() - 1] if match.start() and text[match.start() - 1] in "+-" else ""
-                return sign + match[0]
+            if place < match.start() or match.end() < place + len(taken):
+                continue
+            if _goes_on(text, match):
+                raise UnreadableError(text[match.start() : match.end() + 20])
+            before = text[: match.start()]
+            sign = before[-1] if before.endswith(("+", "-")) else ""
+            return sign + match[0]
     return part
 
 

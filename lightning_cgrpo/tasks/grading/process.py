@@ -36,18 +36,18 @@ def serve(cpu_seconds: float, memory: int) -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever libraries print
     is_right(*WARM_UP)
-    _answer(answers, "ready")
+    _write_answer(answers, "ready")
     while True:
         worker = os.fork()
         if not worker:
-            _work(answers, cpu_seconds, memory)
+            _grade_requests(answers, cpu_seconds, memory)
         _, status = os.waitpid(worker, 0)
         if os.waitstatus_to_exitcode(status) not in (-signal.SIGPROF, FAILED):
             return  # the caller is gone; or the worker was killed, and may have left a part of a request
-        _answer(answers, ENDED)
+        _write_answer(answers, ENDED)
 
 
-def _work(answers: int, cpu_seconds: float, memory: int) -> None:
+def _grade_requests(answers: int, cpu_seconds: float, memory: int) -> None:
     """Answer requests; ends the process."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # which ends the process
     for line in os.fdopen(0, "rb"):  # the caller sends a line after each answer, so none is lost with a worker
@@ -55,11 +55,11 @@ def _work(answers: int, cpu_seconds: float, memory: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
             with memory_limit(memory):
-                word = _graded(completion, gold)
+                word = _grade_completion(completion, gold)
         except Exception:  # such as a MemoryError
             os._exit(FAILED)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _answer(answers, word)
+        _write_answer(answers, word)
     os._exit(0)
 
 
@@ -78,13 +78,13 @@ def memory_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _graded(completion: str, gold: str) -> str:
+def _grade_completion(completion: str, gold: str) -> str:
     from lightning_cgrpo.tasks.grading.math_answers import is_right
 
     return WORDS[is_right(completion, gold)]
 
 
-def _answer(pipe: int, word: str) -> None:
+def _write_answer(pipe: int, word: str) -> None:
     os.write(pipe, f"{word}\n".encode())
 
 

@@ -54,19 +54,22 @@ class GridworldEpisodes:
     """Episodes as lookup tables over states (layout * cells + cell) * `CHARGES` + charge."""
 
     def __init__(self, prompts: PromptGroups, group_size: int) -> None:
-        start, goal, lava = (prompts.column(name, "Gridworld") for name in ("start", "goal", "lava"))
+        start = prompts.column("start", "Gridworld")  # [B]
+        goal = prompts.column("goal", "Gridworld")  # [B]
+        lava = prompts.column("lava", "Gridworld")  # [B, cells]
         batch, cells = lava.shape
         layouts = torch.arange(batch, device=lava.device)
         self._lava = lava.flatten()
         self._goal = torch.zeros_like(lava).scatter_(1, goal[:, None], True).flatten()
         self._observations = _observations(lava, goal)
-        # [B, cells * charges, actions]; the goal is absorbing
-        local = transitions(math.isqrt(cells)).to(lava.device)
-        reached = local + (layouts * len(local))[:, None, None]
+        # The next state of each state and action, [B, cells * charges, actions]; no action leaves the goal.
+        in_layout = state_transitions(math.isqrt(cells)).to(lava.device)
+        reached = in_layout + (layouts * len(in_layout))[:, None, None]
         at_goal = (layouts * cells + goal)[:, None] * CHARGES + torch.arange(CHARGES, device=lava.device)
         reached.view(-1, len(ACTIONS))[at_goal] = at_goal[..., None]
         self._next = reached.flatten()
-        self.start = ((layouts * cells + start) * CHARGES + FULL_CHARGE).repeat_interleave(group_size)
+        first_states = (layouts * cells + start) * CHARGES + FULL_CHARGE
+        self.start = first_states.repeat_interleave(group_size)
 
     def observe(self, states: Tensor) -> Tensor:
         return self._observations.index_select(0, states)
@@ -87,19 +90,22 @@ class GridworldEpisodes:
 
 
 @lru_cache(maxsize=16)
-def transitions(size: int) -> Tensor:
+def state_transitions(size: int) -> Tensor:
     """Next states ``[cells * CHARGES, actions]`` of a layout without goal; a state is cell * `CHARGES` + charge."""
-    change = torch.tensor([RECHARGE if action == STAY else -1 for action in range(len(ACTIONS))])
+    change = torch.full((len(ACTIONS),), -1)
+    change[STAY] = RECHARGE
     charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
-    return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)
+    return (cell_transitions(size)[:, None] * CHARGES + charge).flatten(0, 1)
 
 
-def moves(size: int) -> Tensor:
+def cell_transitions(size: int) -> Tensor:
     """Next cells ``[cells, actions]``; cells count row by row from the top."""
     cell = torch.arange(size * size)
     y, x = cell // size, cell % size
-    up, down = (y - 1).clamp(min=0) * size + x, (y + 1).clamp(max=size - 1) * size + x
-    left, right = y * size + (x - 1).clamp(min=0), y * size + (x + 1).clamp(max=size - 1)
+    up = (y - 1).clamp(min=0) * size + x
+    down = (y + 1).clamp(max=size - 1) * size + x
+    left = y * size + (x - 1).clamp(min=0)
+    right = y * size + (x + 1).clamp(max=size - 1)
     return torch.stack([up, down, left, right, cell], dim=1)
 
 
@@ -108,16 +114,18 @@ def _observations(lava: Tensor, goal: Tensor) -> Tensor:
     batch, cells = lava.shape
     size = math.isqrt(cells)
     dtype = torch.get_default_dtype()
-    windows = unfold(lava.to(dtype).view(batch, 1, size, size), kernel_size=5, padding=2).transpose(1, 2)
+    maps = lava.to(dtype).view(batch, 1, size, size)
+    windows = unfold(maps, kernel_size=5, padding=2).transpose(1, 2)  # [B, cells, 25]
     cell = torch.arange(cells, device=lava.device)
 
     def position(index: Tensor) -> Tensor:
+        """Coordinates x and y of cells, in [0, 1]."""
         return torch.stack([index % size, index // size], dim=-1).to(dtype) / (size - 1)
 
     of_cells = torch.empty(batch, cells, Gridworld.observation_size, dtype=dtype, device=lava.device)
     of_cells[..., 0:2] = position(cell)
     of_cells[..., 2:4] = position(goal)[:, None]
     of_cells[..., 5:] = windows
-    table = of_cells[:, :, None].repeat(1, 1, CHARGES, 1)
+    table = of_cells[:, :, None].repeat(1, 1, CHARGES, 1)  # [B, cells, charges, 30]
     table[..., 4] = torch.arange(CHARGES, device=lava.device) / FULL_CHARGE
     return table.flatten(0, 2)

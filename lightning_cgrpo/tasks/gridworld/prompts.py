@@ -47,7 +47,7 @@ class Layouts(PromptSource):
         drawn = np.empty((len(index), cells), dtype=np.int64)
         for row, prompt in enumerate(index.tolist()):
             drawn[row] = generator(self.seed, Stream.PROMPTS, self.split, prompt).permutation(cells)
-        chosen = torch.from_numpy(drawn)
+        chosen = torch.from_numpy(drawn)  # [B, cells], all cells in random order
         lava = torch.zeros(len(index), cells, dtype=torch.bool)
         lava.scatter_(1, chosen[:, 2 : 2 + self.lava], True)
         return PromptGroups(index, {"start": chosen[:, 0], "goal": chosen[:, 1], "lava": lava})

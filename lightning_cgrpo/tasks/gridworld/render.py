@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
-from lightning_cgrpo.tasks.gridworld.environment import moves
+from lightning_cgrpo.tasks.gridworld.environment import cell_transitions
 from lightning_cgrpo.tasks.task import Renderer
 
 EPISODES = 8
@@ -29,42 +29,46 @@ class GridworldRenderer(Renderer):
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
         lava = prompts.columns["lava"][row].cpu()
         size = math.isqrt(len(lava))
-        start, goal = int(prompts.columns["start"][row]), int(prompts.columns["goal"][row])
+        start = int(prompts.columns["start"][row])
+        goal = int(prompts.columns["goal"][row])
         figure = Figure(figsize=(4.4, 5.4), layout="constrained")
         axes = figure.add_subplot()
         axes.imshow(lava.view(size, size).numpy(), cmap=ListedColormap(["white", LAVA]), vmin=0, vmax=1)
         reached = signals["goal"].total[row].bool()
-        count, table = min(EPISODES, len(reached)), moves(size)
+        count = min(EPISODES, len(reached))
+        next_cells = cell_transitions(size)
         for episode in range(count):
             steps = rollouts.mask[row, episode].cpu()
             cells = [start]
             for action in rollouts.actions[row, episode].cpu()[steps].tolist():
-                cells.append(int(table[cells[-1], action]))
+                cells.append(int(next_cells[cells[-1], action]))
             path = np.array(cells)
             # Paths are shifted, because several may lead over the same cells.
             shift = 0.5 * ((episode + 0.5) / count - 0.5)
-            y, x = path // size + shift, path % size + shift
+            x = path % size + shift
+            y = path // size + shift
             axes.plot(x, y, color=REACHED if bool(reached[episode]) else MISSED, linewidth=1.3, alpha=0.8)
             burned = lava[path].numpy()
             axes.plot(x[burned], y[burned], **CROSS)
-            # No step ends at the start.
-            low = np.flatnonzero(rollouts.info["battery"][row, episode].cpu()[steps].numpy()) + 1
+            # Step t ends at cell t + 1 of the path.
+            is_low = rollouts.info["battery"][row, episode].cpu()[steps].numpy()
+            low = np.flatnonzero(is_low) + 1
             axes.plot(x[low], y[low], **RING)
         for cell, label in ((start, "S"), (goal, "G")):
             axes.text(cell % size, cell // size, label, ha="center", va="center", fontsize=13, fontweight="bold")
         axes.set_xticks([])
         axes.set_yticks([])
-        rates = "  ".join(
-            f"{name} {float(count.sum() / total.sum()):.1%}"
-            for name in ("lava", "battery")
-            for count, total in [[c[row] for c in signals[name].counts()]]
-        )
-        axes.set_title(f"goal {int(reached.sum())}/{len(reached)}   rates: {rates}", fontsize=9)
-        figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        rates = []
+        for name in ("lava", "battery"):
+            violations, opportunities = signals[name].counts()
+            rate = float(violations[row].sum() / opportunities[row].sum())
+            rates.append(f"{name} {rate:.1%}")
+        axes.set_title(f"goal {int(reached.sum())}/{len(reached)}   rates: {'  '.join(rates)}", fontsize=9)
+        figure.legend(handles=_legend_entries(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         return figure
 
 
-def _legend() -> list[Artist]:
+def _legend_entries() -> list[Artist]:
     return [
         Line2D([], [], marker=r"$\mathbf{S}$", label="start of the agent", **LETTER),
         Line2D([], [], marker=r"$\mathbf{G}$", label="goal", **LETTER),

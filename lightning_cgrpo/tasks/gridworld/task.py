@@ -31,22 +31,25 @@ class GridworldTask(Task):
     ) -> None:
         expect(cost in ("sum", "mean", "indicator", "steps"), "cost", "sum, mean, indicator or steps", f"'{cost}'")
         expect(rate in ("steps", "episodes"), "rate", "steps or episodes", f"'{rate}'")
-        self.cost, self.rate = cost, rate
+        self.cost = cost
+        self.rate = rate
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         steps = rollouts.lengths.float()
         return {
             "goal": Signal(rollouts.info["goal"].any(-1).float()),
-            "lava": self._penalty(rollouts.info["lava"], steps),
-            "battery": self._penalty(rollouts.info["battery"], steps),
+            "lava": self._penalty_signal(rollouts.info["lava"], steps),
+            "battery": self._penalty_signal(rollouts.info["battery"], steps),
         }
 
-    def _penalty(self, penalties: Tensor, steps: Tensor) -> Signal:
+    def _penalty_signal(self, penalties: Tensor, steps: Tensor) -> Signal:
         total = penalties.sum(-1).float()
         occurred = (total > 0).float()
         values = {"sum": total, "mean": total / steps, "indicator": occurred, "steps": penalties.float()}
         value = values[self.cost]
         if self.rate == "episodes":
             return Signal(value, count=occurred)
+        if self.cost == "steps":
+            return Signal(value, value)
         # A count apart from the value keeps the paper's cost, the sum.
-        return Signal(value, value) if self.cost == "steps" else Signal(value, count=total, opportunities=steps)
+        return Signal(value, count=total, opportunities=steps)

@@ -13,7 +13,7 @@ from lightning_cgrpo.tasks.gsm8k.word_problems import Problem
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 
 
-def completion(thoughts: str, answer: str) -> str:
+def format_completion(thoughts: str, answer: str) -> str:
     """A text in the requested format."""
     return f"<think>{thoughts}</think>\n<answer>{answer}</answer>"
 
@@ -25,7 +25,8 @@ def gold_completion(answer: str) -> str:
         >>> gold_completion("Tom has 3 + 4 = <<3+4=7>>7 apples.\n#### 7")
         '<think>Tom has 3 + 4 = 7 apples.</think>\n<answer>7</answer>'
     """
-    return completion(_ANNOTATION.sub("", answer.partition(GOLD_MARK)[0]).strip(), gold_answer(answer))
+    solution = answer.partition(GOLD_MARK)[0]
+    return format_completion(_ANNOTATION.sub("", solution).strip(), gold_answer(answer))
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,22 @@ CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)
 def demonstrate(problem: Problem, manners: Manners, draw: np.random.Generator) -> str:
     """A random completion of a problem, with reasoning and flaws by `manners`."""
     kind, flaw, unclean = draw.random(3)
+    # 1. The reasoning.
+    equations = [f"{step.left}{step.operation}{step.right}={step.result}" for step in problem.steps]
     if kind < manners.short:
-        thoughts = ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in problem.steps)
+        thoughts = ", ".join(equations)
     elif kind < manners.short + manners.none:
         thoughts = ""
     else:
-        lines = [
-            f"So now {s.name} has {s.left}{s.operation}{s.right}={s.result} {problem.things}." for s in problem.steps
-        ]
-        thoughts = "\n".join(["Let us go step by step.", *lines])
+        lines = ["Let us go step by step."]
+        for step, equation in zip(problem.steps, equations, strict=True):
+            lines.append(f"So now {step.name} has {equation} {problem.things}.")
+        thoughts = "\n".join(lines)
+    # 2. The answer, and flaws in it and in the format.
     answer = str(problem.result)
     if unclean < manners.unclean:
         answer = draw.choice([f"{answer}.0", f"{answer} {problem.things}"])
-    text = completion(thoughts, answer)
+    text = format_completion(thoughts, answer)
     if flaw < manners.damaged:
         damages = [
             text.removeprefix("<think>"),

@@ -13,7 +13,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny.text import build_model
 from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners, demonstrate
-from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem_at
 
 TOKENIZER_TEXTS = 2_000
 
@@ -44,7 +44,9 @@ class FromScratch(CausalLMPolicy):
         super().load()
 
     def trained_tokenizer(self) -> Any:
-        problems = [problem(0, "train", index) for index in range(TOKENIZER_TEXTS)]
+        problems = [problem_at(0, "train", index) for index in range(TOKENIZER_TEXTS)]
         draw = np.random.default_rng(0)
-        texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
+        texts = []
+        for solved in problems:
+            texts += [solved.question, demonstrate(solved, Manners(), draw)]
         return train_number_tokenizer(texts, self.vocabulary)

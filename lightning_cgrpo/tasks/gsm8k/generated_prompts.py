@@ -10,7 +10,7 @@ from lightning_cgrpo.core.prompts.source import PromptSource
 from lightning_cgrpo.core.randomness import Stream, generator
 from lightning_cgrpo.core.rollout import PromptGroups
 from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate
-from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem_at
 
 
 @dataclass(eq=False)
@@ -26,16 +26,16 @@ class WordProblems(PromptSource):
         return self.count
 
     def problems(self, index: Tensor) -> list[Problem]:
-        return [problem(self.seed, self.split, number) for number in index.tolist()]
+        return [problem_at(self.seed, self.split, number) for number in index.tolist()]
 
     def groups(self, index: Tensor) -> PromptGroups:
         problems = self.problems(index)
         return PromptGroups(
             index,
             {
-                "prompt": [f"{p.question}\n" for p in problems],
-                "answer": [str(p.result) for p in problems],
-                "steps": [len(p.steps) for p in problems],
+                "prompt": [f"{problem.question}\n" for problem in problems],
+                "answer": [str(problem.result) for problem in problems],
+                "steps": [len(problem.steps) for problem in problems],
             },
         )
 
@@ -45,12 +45,10 @@ class WordProblemDemonstrations(WordProblems):
 
     def groups(self, index: Tensor) -> PromptGroups:
         groups = super().groups(index)
-        groups.columns["completion"] = [
-            demonstrate(
-                p,
-                CLEAN if number < self.count / 2 else Manners(),
-                generator(self.seed, Stream.ROLLOUT, number),  # demonstrations sample no rollout
-            )
-            for number, p in zip(index.tolist(), self.problems(index), strict=True)
-        ]
+        completions = []
+        for number, solved in zip(index.tolist(), self.problems(index), strict=True):
+            manners = CLEAN if number < self.count / 2 else Manners()
+            draw = generator(self.seed, Stream.ROLLOUT, number)  # free, because demonstrations sample no rollout
+            completions.append(demonstrate(solved, manners, draw))
+        groups.columns["completion"] = completions
         return groups

@@ -51,13 +51,16 @@ def score_completion(completion: str, answer: str, profile: Profile = "robust") 
     expect(profile in get_args(Profile), "profile", f"one of {get_args(Profile)}", f"'{profile}'")
     gold = gold_answer(answer)
     if profile == "authors":
-        text = _extract(completion)
-        correct, well_formed, integer = text == gold, _is_formatted_authors(completion), text.isdigit()
+        text = _extract_answer(completion)
+        correct = text == gold
+        well_formed = _is_formatted_authors(completion)
+        integer = text.isdigit()
     else:
-        text = _extract(completion) if "<answer>" in completion else ""
+        text = _extract_answer(completion) if "<answer>" in completion else ""
         number = read_number(text)
         correct = number is not None and number == read_number(gold)
-        well_formed, integer = _is_formatted(completion), _is_integer(text)
+        well_formed = _is_formatted(completion)
+        integer = _is_integer(text)
     return {"correctness": float(correct), "format": float(well_formed), "integer": float(integer)}
 
 
@@ -68,7 +71,9 @@ def gold_answer(answer: str) -> str:
         >>> gold_answer("She has 3 * 4 = <<3*4=12>>12 eggs.\n#### 12")
         '12'
     """
-    return answer.split(GOLD_MARK)[1].strip() if GOLD_MARK in answer else answer.strip()
+    if GOLD_MARK in answer:
+        answer = answer.split(GOLD_MARK)[1]
+    return answer.strip()
 
 
 def read_number(text: str) -> Decimal | None:
@@ -97,23 +102,29 @@ def read_number(text: str) -> Decimal | None:
 
 
 def _is_unit(text: str) -> bool:
+    """True for what may follow a number: nothing, a %, or a few words of a unit."""
+    if text in ("", "%"):
+        return True
     words = text.split()
-    return text in ("", "%") or (
-        len(words) <= MAX_UNIT_WORDS
-        # Not the \w of regular expressions, which contains ² and ½.
-        and all(word[0].isalpha() or (word[0] in "/°" and len(word) > 1) for word in words)
-        and all(character.isalpha() or character in _IN_UNITS for word in words for character in word)
-        and not any(changes_number(word) for word in words)
-    )
+    return len(words) <= MAX_UNIT_WORDS and all(map(_is_unit_word, words))
+
+
+def _is_unit_word(word: str) -> bool:
+    # Not the \w of regular expressions, which contains ² and ½.
+    starts_well = word[0].isalpha() or (word[0] in "/°" and len(word) > 1)
+    goes_on_well = all(character.isalpha() or character in _IN_UNITS for character in word)
+    return starts_well and goes_on_well and not changes_number(word)
 
 
 def _is_integer(text: str) -> bool:
     # Twice the digits leave room for commas, and bound the matching.
-    short = len(text) <= 2 * MAX_INTEGER_DIGITS
-    return short and _INTEGER.fullmatch(text) is not None and sum(map(str.isdigit, text)) <= MAX_INTEGER_DIGITS
+    if len(text) > 2 * MAX_INTEGER_DIGITS or _INTEGER.fullmatch(text) is None:
+        return False
+    digits = sum(map(str.isdigit, text))
+    return digits <= MAX_INTEGER_DIGITS
 
 
-def _extract(completion: str) -> str:
+def _extract_answer(completion: str) -> str:
     """The text between the last ``<answer>`` (or the start) and the next ``</answer>`` (or the end)."""
     return completion.rpartition("<answer>")[2].partition("</answer>")[0].strip()
 

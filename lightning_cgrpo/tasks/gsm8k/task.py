@@ -33,15 +33,16 @@ class GSM8KTask(Task):
     def __init__(self, max_completion_tokens: int, profile: Profile = "robust") -> None:
         expect(profile in get_args(Profile), "profile", f"one of {get_args(Profile)}", f"'{profile}'")
         expect(max_completion_tokens >= 1, "max_completion_tokens", "at least 1", max_completion_tokens)
-        self.max_completion_tokens, self.profile = max_completion_tokens, profile
+        self.max_completion_tokens = max_completion_tokens
+        self.profile = profile
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        scores = [
-            score_completion(text, answer, self.profile)
-            for answer, group in zip(prompts.column("answer", "GSM8KTask"), texts(rollouts), strict=True)
-            for text in group
-        ]
-        shape, device = rollouts.mask.shape[:2], rollouts.actions.device
+        scores = []  # of all answers, group by group
+        for answer, group in zip(prompts.column("answer", "GSM8KTask"), texts(rollouts), strict=True):
+            for text in group:
+                scores.append(score_completion(text, answer, self.profile))
+        shape = rollouts.mask.shape[:2]
+        device = rollouts.actions.device
         signals = length_signals(rollouts, self.max_completion_tokens)
         for name in ("correctness", "format", "integer"):
             value = torch.tensor([score[name] for score in scores], dtype=torch.float32, device=device)

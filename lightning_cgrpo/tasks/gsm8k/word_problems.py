@@ -69,7 +69,7 @@ class Problem:
         return self.steps[-1].result
 
 
-def problem(
+def problem_at(
     seed: int, split: str, index: int, drawn_by: Callable[[np.random.Generator], Problem] | None = None
 ) -> Problem:
     """The problem at an index of a split; questions may repeat within a split.
@@ -80,46 +80,52 @@ def problem(
         drawn_by: draws any problem; by default of one to three steps with numbers up to `LARGEST`.
     """
     draw = generator(seed, Stream.PROMPTS, list(SPLITS).index(split), index)
+    draw_any = _draw_problem if drawn_by is None else drawn_by
     while True:
-        drawn = (drawn_by or _draw)(draw)
-        if crc32(drawn.question.encode()) % CLASSES in SPLITS[split]:
-            return drawn
+        problem = draw_any(draw)
+        if crc32(problem.question.encode()) % CLASSES in SPLITS[split]:
+            return problem
 
 
-def _draw(draw: np.random.Generator) -> Problem:
-    def one(choices: list[str]) -> str:
-        return choices[draw.integers(len(choices))]
+def _draw_problem(draw: np.random.Generator) -> Problem:
+    def choose(texts: list[str]) -> str:
+        return texts[draw.integers(len(texts))]
 
     name, other = (NAMES[i] for i in draw.choice(len(NAMES), 2, replace=False))
-    things, places = one(THINGS), one(PLACES)
+    things = choose(THINGS)
+    places = choose(PLACES)
     count = int(draw.integers(1, 4))
+    # 1. A number of things, also as a product.
     steps: list[Step] = []
     if draw.random() < 0.3:
-        groups, each = (int(draw.integers(2, most + 1)) for most in (6, 9))
-        sentences = [one(GROUPS).format(name=name, n=groups, m=each, places=places, things=things)]
+        groups = int(draw.integers(2, 7))
+        each = int(draw.integers(2, 10))
+        sentences = [choose(GROUPS).format(name=name, n=groups, m=each, places=places, things=things)]
         steps.append(Step(groups, "*", each, name))
         value = groups * each
     else:
         value = int(draw.integers(2, 21))
-        sentences = [one(START).format(name=name, n=value, things=things)]
+        sentences = [choose(START).format(name=name, n=value, things=things)]
+    # 2. Further steps, each drawn again until it fits; only one of all steps multiplies.
     multiplied = bool(steps)
     while len(steps) < count:
-        operation = one(["+", "-", "*"])
+        operation = choose(["+", "-", "*"])
         if operation == "*" and (multiplied or value * 2 > LARGEST):
             continue
         if (operation == "+" and value >= LARGEST) or (operation == "-" and value < 2):
             continue
         if operation == "+":
             number = int(draw.integers(1, min(12, LARGEST - value) + 1))
-            sentences.append(one(GAIN).format(name=name, n=number))
+            sentences.append(choose(GAIN).format(name=name, n=number))
         elif operation == "-":
             number = int(draw.integers(1, min(12, value - 1) + 1))
-            sentences.append(one(LOSS).format(name=name, n=number))
+            sentences.append(choose(LOSS).format(name=name, n=number))
         else:
             number = int(draw.integers(2, min(3, LARGEST // value) + 1))
-            sentences.append(one(TIMES).format(name=name, other=other, n=number))
-            name, other, multiplied = other, name, True
+            sentences.append(choose(TIMES).format(name=name, other=other, n=number))
+            name, other = other, name
+            multiplied = True
         steps.append(Step(value, operation, number, name))
         value = steps[-1].result
-    sentences.append(one(QUESTION).format(name=name, things=things))
+    sentences.append(choose(QUESTION).format(name=name, things=things))
     return Problem(" ".join(sentences), tuple(steps), things)

@@ -38,11 +38,15 @@ class Actions:
         self._first: Any = 0
         self._shape: tuple[int, ...] | None = None
         if isinstance(space, Discrete):
-            self.count, self._first = int(space.n), int(space.start)
+            self.count = int(space.n)
+            self._first = int(space.start)
         elif isinstance(space, (MultiDiscrete, MultiBinary)) and len(space.shape) == 1:
-            sizes = space.nvec if isinstance(space, MultiDiscrete) else np.full(space.shape, 2)
-            self._shape, self.count = tuple(map(int, sizes)), math.prod(map(int, sizes))
-            self._first = space.start if isinstance(space, MultiDiscrete) else 0
+            sizes = np.full(space.shape, 2)
+            if isinstance(space, MultiDiscrete):
+                sizes = space.nvec
+                self._first = space.start
+            self._shape = tuple(map(int, sizes))
+            self.count = math.prod(self._shape)
             if self.count > MOST:
                 raise UserError(
                     f"Expected at most {MOST:,} combinations of the actions of '{world}', but got {self.count:,}, try "
@@ -50,11 +54,13 @@ class Actions:
                 )
         elif isinstance(space, Box) and len(space.shape) == 1:
             self.size = space.shape[0]
-            bounds = tuple(map(float, space.low)), tuple(map(float, space.high))
-            limited = [math.isfinite(number) for bound in bounds for number in bound]
-            if all(limited):
-                self.low, self.high = bounds
-            elif any(limited):
+            low = tuple(map(float, space.low))
+            high = tuple(map(float, space.high))
+            is_finite = [math.isfinite(bound) for bound in (*low, *high)]
+            if all(is_finite):
+                self.low = low
+                self.high = high
+            elif any(is_finite):
                 raise UserError(
                     f"Expected actions of '{world}' to be bounded on all sides or on none, but got {space}, try "
                     "wrappers: [{gymnasium.wrappers.RescaleAction: {min_action: -1, max_action: 1}}]."
@@ -69,4 +75,6 @@ class Actions:
         """The world's actions ``[N]`` or ``[N, D]`` from the policy's ``[N]`` or ``[N, D]``."""
         if self._shape is not None:
             actions = np.stack(np.unravel_index(actions, self._shape), axis=-1)
-        return actions if self.size is not None else actions + self._first
+        if self.size is not None:
+            return actions
+        return actions + self._first

@@ -23,7 +23,7 @@ class CartPoles(CartPoleVectorEnv):
         super().reset(options=options)
         low, high = utils.maybe_parse_reset_bounds(options, -0.05, 0.05)
         # The answers of a group have the same seed.
-        starts = {one: np_random(one)[0].uniform(low, high, size=4) for one in set(seed)}
-        state = np.stack([starts[one] for one in seed], axis=1)  # [4, M]
+        starts = {number: np_random(number)[0].uniform(low, high, size=4) for number in set(seed)}
+        state = np.stack([starts[number] for number in seed], axis=1)  # [4, M]
         self.state = state  # type: ignore[assignment]
         return state.T.astype(np.float32), {}

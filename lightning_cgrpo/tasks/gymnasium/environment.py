@@ -65,24 +65,35 @@ class Gymnasium(Environment, Renderer):
         expect(max_steps is None or max_steps >= 1, "max_steps", "at least 1", max_steps)
         expect(time_limit is None or processes, "time_limit", "None unless `processes` is true", time_limit)
         expect(vector is None or not processes, "vector", "None if `processes` is true", vector)
-        self.id, self.kwargs, self.infos = id, dict(kwargs or {}), tuple(infos or ())
+        self.id = id
+        self.kwargs = dict(kwargs or {})
+        self.infos = tuple(infos or ())
         if max_steps is not None:
             self.kwargs["max_episode_steps"] = max_steps
-        self._wrappers = [_imported(wrapper) for wrapper in wrappers]
+        self._wrappers = [_import_wrapper(wrapper) for wrapper in wrappers]
+        # 1. Limits and spaces, from a world that is closed again.
         world = self.make()
-        limit = max_steps or (world.spec.max_episode_steps if world.spec is not None else None)
+        limit = max_steps
+        if limit is None and world.spec is not None:
+            limit = world.spec.max_episode_steps
         if limit is None:
             raise UserError(f"Expected argument `max_steps` for '{id}', which registers no limit, but got None.")
         self.max_steps = limit
-        space, actions = self._observations(world), Actions(world.action_space, id)
-        self.actions, self.action_size, self.low, self.high = actions.count, actions.size, actions.low, actions.high
+        space = self._observation_space(world)
+        actions = Actions(world.action_space, id)
+        self.actions = actions.count
+        self.action_size = actions.size
+        self.low = actions.low
+        self.high = actions.high
         self._recording = Recording(space, actions, self.infos, limit)
         world.close()
+        # 2. The worlds that play: in this process, each in its own, or together.
         self._single_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
         if processes:
             self._single_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
         self._worlds: Worlds = self._single_worlds()
-        self._resets, self._warned = 0, False
+        self._resets = 0
+        self._warned = False
         self.vector = None if vector is None else imported(vector, "environment.vector")
         if self.vector is not None:
             self._worlds = WorldsTogether(self.make_vector, id, self.infos)
@@ -112,59 +123,68 @@ class Gymnasium(Environment, Renderer):
     def make_vector(self, count: int) -> Vector:
         """`count` worlds that step together; needs `vector`."""
         assert self.vector is not None
-        made: Vector = self.vector(num_envs=count, **copied({**self.kwargs, "max_episode_steps": self.max_steps}))
-        return made
+        vector: Vector = self.vector(num_envs=count, **copied({**self.kwargs, "max_episode_steps": self.max_steps}))
+        return vector
 
     def reset(self, prompts: PromptGroups, group_size: int) -> GymnasiumEpisodes:
-        seeds = prompts.column("seed", "Gymnasium").tolist()
-        options = prompts.columns.get("options", [None] * len(seeds))
+        seeds: list[int] = []  # of each episode
+        options: list[dict[str, Any] | None] = []
+        prompt_seeds = prompts.column("seed", "Gymnasium").tolist()
+        prompt_options = prompts.columns.get("options", [None] * len(prompt_seeds))
+        for seed in prompt_seeds:
+            seeds += [seed] * group_size
+        for chosen in prompt_options:
+            options += [chosen] * group_size
         self._resets += 1
         # Again after 2, 4, 8, … resets, because a world may change only after some episodes.
         checks = not self._warned and self._resets.bit_count() == 1
         episodes = GymnasiumEpisodes(
             self._worlds,
-            [seed for seed in seeds for _ in range(group_size)],
-            [chosen for chosen in options for _ in range(group_size)],
+            seeds,
+            options,
             self._recording,
             prompts.index.device,
-            self._check if checks else None,
+            self._check_worlds if checks else None,
         )
-        starts = episodes.observe(episodes.start).unflatten(0, (len(seeds), group_size))
+        # The answers of a group must start alike.
+        starts = episodes.observe(episodes.start).unflatten(0, (len(prompt_seeds), group_size))
         if not bool((starts == starts[:, :1]).all()):
-            self._warn(f"Worlds '{self.id}' that were reset with the same seed start differently.")
+            self._warn_once(f"Worlds '{self.id}' that were reset with the same seed start differently.")
         return episodes
 
-    def _check(self, episodes: GymnasiumEpisodes) -> None:
+    def _check_worlds(self, episodes: GymnasiumEpisodes) -> None:
         """Look for entries of ``info`` that no step reported, and replay an episode in a world that played another."""
-        for name in sorted(episodes.unseen) if self._resets == 1 else ():
-            warnings.warn(
-                f"No step of the first episodes of '{self.id}' had info['{name}'], which counts as 0, so that a bound "
-                "on it may always be met. Try another name in environment.infos.",
-                stacklevel=3,
-            )
+        if self._resets == 1:
+            for name in sorted(episodes.unseen):
+                warnings.warn(
+                    f"No step of the first episodes of '{self.id}' had info['{name}'], which counts as 0, so that a "
+                    "bound on it may always be met. Try another name in environment.infos.",
+                    stacklevel=3,
+                )
         if self._warned:
             return
-        spare, device = self._single_worlds(), episodes.start.device
+        spare = self._single_worlds()
 
-        def play(row: int) -> GymnasiumEpisodes:
-            seed, options = episodes.seeds[row], episodes.options[row]
-            return GymnasiumEpisodes(spare, [seed], [options], self._recording, device)
+        def reset_spare(row: int) -> GymnasiumEpisodes:
+            seeds = [episodes.seeds[row]]
+            options = [episodes.options[row]]
+            return GymnasiumEpisodes(spare, seeds, options, self._recording, episodes.start.device)
 
-        differs = difference(episodes, play)
+        differs = difference(episodes, reset_spare)
         spare.close()
         if differs is None:
             return
         if self.vector is None:
-            self._warn(f"Worlds '{self.id}' that replay an episode from its seed differ in the {differs}.")
+            self._warn_once(f"Worlds '{self.id}' that replay an episode from its seed differ in the {differs}.")
         else:
-            self._warn(f"Worlds '{self.id}' that step together differ from a single world in the {differs}.")
+            self._warn_once(f"Worlds '{self.id}' that step together differ from a single world in the {differs}.")
 
-    def _warn(self, found: str) -> None:
+    def _warn_once(self, fault: str) -> None:
         if self._warned:
             return
         self._warned = True
         warnings.warn(
-            f"{found} Groups compare answers under different conditions, and a resumed run does not equal an "
+            f"{fault} Groups compare answers under different conditions, and a resumed run does not equal an "
             "uninterrupted run. Try a world that draws all randomness from self.np_random, and clears its state in "
             "reset, as its wrappers should.",
             stacklevel=3,
@@ -174,14 +194,15 @@ class Gymnasium(Environment, Renderer):
         """Draw at most four answers as film strips, by `gymnasium.Env.render` of a new world."""
         return film_strips(self.make, prompts, rollouts, row)
 
-    def _observations(self, world: World) -> Box:
+    def _observation_space(self, world: World) -> Box:
         space = world.observation_space
         if not isinstance(space, Box):
             raise UserError(
                 f"Expected observations of '{self.id}' to be a Box, but got {space}, try wrappers: "
                 "[gymnasium.wrappers.FlattenObservation]."
             )
-        self.observation_size = space.shape[0] if len(space.shape) == 1 else None
+        if len(space.shape) == 1:
+            self.observation_size = space.shape[0]
         return space
 
 
@@ -189,7 +210,7 @@ def _take_costs(world: World) -> None:
     """Move the third of six values of `step`, the cost in Safety-Gymnasium's worlds, into ``info["cost"]``."""
     step = world.step
 
-    def five(action: Any) -> Any:
+    def step_with_cost(action: Any) -> Any:
         result: Any = step(action)
         if len(result) != 6:
             world.step = step  # type: ignore[method-assign]
@@ -197,9 +218,12 @@ def _take_costs(world: World) -> None:
         observation, reward, cost, terminated, truncated, info = result
         return observation, reward, terminated, truncated, {"cost": cost, **info}
 
-    world.step = five  # type: ignore[method-assign]
+    world.step = step_with_cost  # type: ignore[method-assign]
 
 
-def _imported(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
-    made, arguments = next(iter(wrapper.items())) if isinstance(wrapper, dict) else (wrapper, {})
-    return imported(made, "a wrapper"), dict(arguments or {})
+def _import_wrapper(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
+    """A wrapper's function, and its arguments."""
+    if not isinstance(wrapper, dict):
+        return imported(wrapper, "a wrapper"), {}
+    path, arguments = next(iter(wrapper.items()))
+    return imported(path, "a wrapper"), dict(arguments or {})

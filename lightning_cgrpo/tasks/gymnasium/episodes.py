@@ -49,14 +49,21 @@ class GymnasiumEpisodes:
         device: torch.device,
         finished: Callable[[GymnasiumEpisodes], None] | None = None,
     ) -> None:
-        self.worlds, self.seeds, self.options = worlds, seeds, options
-        self._recording, self._device, self._finished = recording, device, finished
-        self._moments, self._running = recording.max_steps + 1, len(seeds)
+        self.worlds = worlds
+        self.seeds = seeds
+        self.options = options
         self.unseen = set(recording.infos)  # entries that no step has had so far
-        size, dtype = len(seeds) * self._moments, torch.get_default_dtype()
+        self._recording = recording
+        self._device = device
+        self._finished = finished
+        self._moments = recording.max_steps + 1
+        self._running = len(seeds)
+        # 1. A row for each moment of each episode.
+        size = len(seeds) * self._moments
+        dtype = torch.get_default_dtype()
         space = recording.space
-        image = space.dtype == np.uint8 and len(space.shape) > 1
-        kind = torch.uint8 if image else dtype
+        is_image = space.dtype == np.uint8 and len(space.shape) > 1
+        kind = torch.uint8 if is_image else dtype
         self._observations = torch.zeros(size, *space.shape, dtype=kind, device="cpu")
         facts = ("reward", *(f"info.{name}" for name in recording.infos))
         self._facts = {name: torch.zeros(size, dtype=dtype, device="cpu") for name in facts}
@@ -66,13 +73,15 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags}
         self._written = {name: values.numpy() for name, values in named.items()}
         self._columns = [(name, f"info.{name}") for name in recording.infos]
-        of_action = () if recording.actions.size is None else (recording.actions.size,)
-        action = torch.int64 if recording.actions.size is None else dtype
-        self._actions = torch.zeros(size, *of_action, dtype=action, device="cpu")
+        if recording.actions.size is None:
+            self._actions = torch.zeros(size, dtype=torch.int64, device="cpu")
+        else:
+            self._actions = torch.zeros(size, recording.actions.size, dtype=dtype, device="cpu")
         self._over = np.zeros(size, dtype=bool)
+        # 2. The first moment of each episode.
         start = torch.arange(len(seeds), device="cpu") * self._moments
         if len(seeds):
-            self._observed(range(len(seeds)), start.numpy(), worlds.reset(seeds, options).observations)
+            self._write_observations(range(len(seeds)), start.numpy(), worlds.reset(seeds, options).observations)
         self.start = start.to(device)
 
     def observe(self, states: Tensor) -> Tensor:
@@ -82,32 +91,38 @@ class GymnasiumEpisodes:
         return torch.from_numpy(self._over[states.cpu().numpy()]).to(self._device)
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
-        here, chosen, reached = states.cpu().numpy(), actions.cpu(), states + 1
-        over = self._over[here]
+        current = states.cpu().numpy()  # [M]
+        chosen = actions.cpu()
+        reached = states + 1
+        # 1. Ended episodes keep their states.
+        over = self._over[current]
         if over.all():
             return states
         if over.any():
             running = torch.from_numpy(~over)
-            here, chosen, reached = here[~over], chosen[running], states + running.to(states.device)
+            current = current[~over]
+            chosen = chosen[running]
+            reached = states + running.to(states.device)
+        # 2. Step the worlds of the others.
         if self._finished is not None:
-            self._actions[torch.from_numpy(here + 1)] = chosen.to(self._actions.dtype)
-        rows = (here // self._moments).tolist()
+            self._actions[torch.from_numpy(current + 1)] = chosen.to(self._actions.dtype)
+        rows = (current // self._moments).tolist()
         moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()).copy())
-        self._record(rows, here + 1, moments)
+        self._write_moments(rows, current + 1, moments)
         if not self._running and self._finished is not None:
             self._finished(self)
         return reached
 
-    def _record(self, rows: Sequence[int], states: np.ndarray, moments: Moments) -> None:
+    def _write_moments(self, rows: Sequence[int], states: np.ndarray, moments: Moments) -> None:
         """Write moments together, because NumPy takes as long for a number as for a hundred."""
         written = self._written
-        self._observed(rows, states, moments.observations)
-        written["reward"][states] = self._numbers(rows, "reward", moments.rewards)
+        self._write_observations(rows, states, moments.observations)
+        written["reward"][states] = self._check_numbers(rows, "reward", moments.rewards)
         for name, column in self._columns:
             values = [info.get(name, 0.0) for info in moments.infos]
             if name in self.unseen and any(name in info for info in moments.infos):
                 self.unseen.remove(name)
-            written[column][states] = self._numbers(rows, column, values)
+            written[column][states] = self._check_numbers(rows, column, values)
         written["terminated"][states] = moments.terminated
         written["truncated"][states] = moments.truncated
         over = written["terminated"][states] | written["truncated"][states]
@@ -116,12 +131,14 @@ class GymnasiumEpisodes:
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
         """Facts about steps, with the world's own actions; the observation reached is a fact if it is a vector."""
-        here = reached.cpu()
-        facts = {name: values[here].to(self._device) for name, values in (self._facts | self._flags).items()}
+        after = reached.cpu()
+        recorded = self._facts | self._flags
+        facts = {name: values[after].to(self._device) for name, values in recorded.items()}
         if self._observations.dim() == 2:
             facts["observation"] = self.observe(reached)
         chosen = torch.from_numpy(self._recording.actions.of_world(actions.cpu().numpy()))
-        return facts | {"action": chosen.to(self._device)}
+        facts["action"] = chosen.to(self._device)
+        return facts
 
     def recorded(self, row: int) -> dict[str, Tensor]:
         """All that was recorded of an episode that has ended, by name: ``[L + 1, ...]``, the reset's moment first.
@@ -134,10 +151,12 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
         return {name: values[moments][:length] for name, values in named.items()}
 
-    def _observed(
+    def _write_observations(
         self, rows: Sequence[int], states: np.ndarray, observations: Sequence[np.ndarray] | np.ndarray
     ) -> None:
-        written, shape = self._written["observation"], self._recording.space.shape
+        """Write the observations that `rows` have at `states`, after a check of their shapes and numbers."""
+        written = self._written["observation"]
+        shape = self._recording.space.shape
         if not isinstance(observations, np.ndarray) or observations.shape != (len(rows), *shape):
             for row, observation in zip(rows, observations, strict=True):
                 if observation.shape != shape:
@@ -145,12 +164,14 @@ class GymnasiumEpisodes:
         written[states] = observations
         finite = np.isfinite(written[states])
         if not finite.all():
-            row = rows[int(finite.reshape(len(rows), -1).all(1).argmin())]
+            is_finite = finite.reshape(len(rows), -1).all(1)  # [rows]
+            row = rows[int(is_finite.argmin())]
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
 
-    def _numbers(
+    def _check_numbers(
         self, rows: Sequence[int], name: str, values: Sequence[Any] | np.ndarray
     ) -> Sequence[float] | np.ndarray:
+        """The values as numbers; an error names the first world that gave no finite number."""
         if isinstance(values, np.ndarray) and values.dtype.kind == "f" and np.isfinite(values).all():
             return values
         try:
@@ -159,6 +180,7 @@ class GymnasiumEpisodes:
             numbers = [math.nan]
         if all(map(math.isfinite, numbers)):
             return numbers
+        # Find the first of the values that is none.
         for row, value in zip(rows, values, strict=True):
             try:
                 number = float(value)

@@ -31,22 +31,25 @@ def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rol
     from matplotlib.figure import Figure
 
     seed = int(prompts.columns["seed"][row])
-    start = {"seed": seed, "options": prompts.columns["options"][row] if "options" in prompts.columns else None}
+    start: dict[str, Any] = {"seed": seed, "options": None}
+    if "options" in prompts.columns:
+        start["options"] = prompts.columns["options"][row]
     count = min(EPISODES, rollouts.mask.shape[1])
     figure = Figure(figsize=(1.6 * FRAMES, 1.8 * count), layout="constrained")
     if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would print that it finds no display
-    same, world = True, make(render_mode="rgb_array")
+    same = True
+    world = make(render_mode="rgb_array")
     try:
         for episode, axes in enumerate(figure.subplots(count, FRAMES, squeeze=False)):
+            # 1. Replay the answer's actions, and compare what the policy saw.
             mask = rollouts.mask[row, episode].cpu()
-            chosen, seen = (
-                values[row, episode].cpu()[mask].numpy()
-                for values in (rollouts.info["action"], rollouts.inputs["observations"])
-            )
+            chosen = rollouts.info["action"][row, episode].cpu()[mask].numpy()
+            seen = rollouts.inputs["observations"][row, episode].cpu()[mask].numpy()
             moments = np.unique(np.linspace(0, len(chosen), FRAMES).round().astype(int)).tolist()
-            frames, replayed = _replay(world, start, chosen, moments)
+            frames, replayed = _replay_world(world, start, chosen, moments)
             same = same and np.array_equal(np.asarray(replayed, dtype=seen.dtype), seen)
+            # 2. Draw its frames in a row.
             for axis in axes:
                 axis.set_axis_off()
             for axis, moment, frame in zip(axes, moments, frames, strict=False):
@@ -56,23 +59,27 @@ def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rol
             axes[0].set_title(f"answer {episode}, return {rewards:.4g}", fontsize=8)
     finally:
         world.close()
-    figure.suptitle(f"replayed from seed {seed}" + ("" if same else ", but the replay differs from the episode"))
+    title = f"replayed from seed {seed}"
+    if not same:
+        title += ", but the replay differs from the episode"
+    figure.suptitle(title)
     return figure
 
 
-def _replay(world: World, start: dict[str, Any], actions: Any, moments: list[int]) -> tuple[list[Any], list[Any]]:
+def _replay_world(world: World, start: dict[str, Any], actions: Any, moments: list[int]) -> tuple[list[Any], list[Any]]:
     """Frames at `moments`, numbers of steps done, and the observation before each step."""
     observation, _ = world.reset(**copied(start))
-    frames, seen = [_frame(world)], []
+    frames = [_draw_frame(world)]
+    seen = []
     for moment, action in enumerate(actions, start=1):
         seen.append(observation)
         observation, *_ = world.step(action)
         if moment in moments:
-            frames.append(_frame(world))
+            frames.append(_draw_frame(world))
     return frames, seen
 
 
-def _frame(world: World) -> Any:
+def _draw_frame(world: World) -> Any:
     frame = world.render()
     if not isinstance(frame, np.ndarray):
         raise UserError(f"Expected the world to draw arrays with render_mode 'rgb_array', but got {frame!r:.80}.")

@@ -25,16 +25,17 @@ def difference(episodes: GymnasiumEpisodes, play: Play) -> str | None:
         episodes: all of them ended.
     """
     recorded = [episodes.recorded(row) for row in range(len(episodes.seeds))]
-    numbers = [name for name in recorded[0] if name == "reward" or name.startswith("info.")]
-    told = [sum(float(facts[name].abs().sum()) for name in numbers) for facts in recorded]
-    rows = sorted(range(len(told)), key=lambda row: -told[row])[:REPLAYED]
+    names = [name for name in recorded[0] if name == "reward" or name.startswith("info.")]
+    sizes = [sum(float(facts[name].abs().sum()) for name in names) for facts in recorded]
+    rows = sorted(range(len(sizes)), key=lambda row: -sizes[row])[:REPLAYED]
     # The last is played first too, so that none is the first of its world.
     for row in (rows[-1], *rows):
         replay = play(row)
         states = replay.start
         for action in recorded[row]["action"][1:]:
             states = replay.step(states, action[None].to(states.device))
-        if differs := _first_difference(recorded[row], replay.recorded(0)):
+        differs = _first_difference(recorded[row], replay.recorded(0))
+        if differs is not None:
             return differs
     return None
 
@@ -45,5 +46,6 @@ def _first_difference(recorded: Mapping[str, Tensor], replayed: Mapping[str, Ten
             if name == "action":
                 continue
             if step >= len(replayed[name]) or not torch.equal(values[step], replayed[name][step]):
-                return f"{name} of {f'step {step}' if step else 'the reset'}"
+                moment = f"step {step}" if step else "the reset"
+                return f"{name} of {moment}"
     return None

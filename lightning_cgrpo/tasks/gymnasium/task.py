@@ -48,7 +48,8 @@ class GymnasiumTask(Task):
 
     def __init__(self, signals: dict[str, str | dict[str, Any] | Callable[..., Any]] | None = None) -> None:
         signals = signals or {}
-        if taken := sorted(BUILT_IN.keys() & signals.keys()):
+        taken = sorted(BUILT_IN.keys() & signals.keys())
+        if taken:
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
         self.sums: dict[str, str] = {}
         """Facts that are summed over an episode, by signal."""
@@ -56,7 +57,7 @@ class GymnasiumTask(Task):
         kinds: dict[str, SignalKind] = {}
         for name, declared in signals.items():
             if isinstance(declared, Mapping):
-                self.sums[name] = _summed(name, declared)
+                self.sums[name] = _summed_fact(name, declared)
                 kinds[name] = "number"
             else:
                 self.functions[name] = import_function(declared, name) if isinstance(declared, str) else declared
@@ -64,16 +65,15 @@ class GymnasiumTask(Task):
         self.signals = {**BUILT_IN, **kinds}
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        facts: dict[str, Tensor] = {
-            name: values for name, values in rollouts.info.items() if isinstance(values, Tensor)
-        }
+        facts = {name: values for name, values in rollouts.info.items() if isinstance(values, Tensor)}
+        # 1. Signals by functions, whose arguments have underscores for dots.
         named = {name.replace(".", "_"): values for name, values in facts.items()}
         results = call_functions(self.functions, {**named, "mask": rollouts.mask})
         shapes = {rollouts.mask.shape, rollouts.mask.shape[:2]}
-        made: dict[str, Signal] = {}
+        signals: dict[str, Signal] = {}
         for name, result in results.items():
             if isinstance(result, Signal):
-                made[name] = result
+                signals[name] = result
                 continue
             if not isinstance(result, Tensor) or result.shape not in shapes:
                 got = tuple(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
@@ -81,20 +81,21 @@ class GymnasiumTask(Task):
                     f"Expected the function of signal '{name}' to return a tensor {tuple(rollouts.mask.shape)} of "
                     f"steps or {tuple(rollouts.mask.shape[:2])} of episodes, or a Signal, but got {got}."
                 )
-            made[name] = Signal(result.to(facts["reward"].dtype))
+            signals[name] = Signal(result.to(facts["reward"].dtype))
+        # 2. Sums of facts, and the built-in signals.
         for name, fact in self.sums.items():
-            made[name] = _sum(_fact(name, facts, fact), rollouts.mask)
+            signals[name] = _sum_steps(_find_fact(name, facts, fact), rollouts.mask)
         return {
             "reward": Signal(facts["reward"]),
             "return": Signal(facts["reward"].sum(-1)),
             "length": Signal(rollouts.lengths.to(facts["reward"].dtype)),
             "terminated": Signal(facts["terminated"].any(-1).float()),
             "truncated": Signal(facts["truncated"].any(-1).float()),
-            **made,
+            **signals,
         }
 
 
-def _summed(name: str, declared: Mapping[str, Any]) -> str:
+def _summed_fact(name: str, declared: Mapping[str, Any]) -> str:
     """The fact of ``{sum: FACT}``."""
     if list(declared) == ["sum"] and isinstance(declared["sum"], str):
         return declared["sum"]
@@ -105,19 +106,22 @@ def _summed(name: str, declared: Mapping[str, Any]) -> str:
     )
 
 
-def _sum(values: Tensor, mask: Tensor) -> Signal:
+def _sum_steps(values: Tensor, mask: Tensor) -> Signal:
     """A number of an episode, with values ``[B, G, T]`` by step for a critic."""
     total = torch.where(mask, values, 0).sum(-1)
     return Signal(values, count=total)
 
 
-def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
+def _find_fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
+    """Values ``[B, G, T]`` of a fact, or of a number of an action or observation, such as ``action.0``."""
     if fact in facts and facts[fact].dim() == 3:
         return facts[fact]
     whole, _, number = fact.rpartition(".")
-    if whole in facts and number.isdigit() and facts[whole].dim() == 4 and int(number) < facts[whole].shape[-1]:
-        return facts[whole][..., int(number)]
-    names = [
-        fact if values.dim() == 3 else f"{fact}.0 to {fact}.{values.shape[-1] - 1}" for fact, values in facts.items()
-    ]
+    if whole in facts and number.isdigit() and facts[whole].dim() == 4:
+        values = facts[whole]  # [B, G, T, numbers]
+        if int(number) < values.shape[-1]:
+            return values[..., int(number)]
+    names = []
+    for known, values in facts.items():
+        names.append(known if values.dim() == 3 else f"{known}.0 to {known}.{values.shape[-1] - 1}")
     raise UserError(f"Expected signal '{name}' to name a fact of steps, {', '.join(names)}, but got '{fact}'.")

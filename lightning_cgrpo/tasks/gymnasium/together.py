@@ -38,35 +38,42 @@ class WorldsTogether(Worlds):
                 f"Expected the same options for all worlds '{self.name}' that step together, but got "
                 f"{options[0]} and others, try environment.vector=null."
             )
-        self.seeds, self._actions = seeds, None
+        self.seeds = seeds
+        self._actions = None
         worlds: Any = self._vector  # whose resets take more than the one seed of `VectorEnv`
         count = len(seeds)
-        begin = partial(worlds.reset, seed=list(seeds), options=copied(options[0]))
-        observations, infos = self._called(begin, ", try a class whose reset takes a list of seeds")
-        # A copy, because the vector environment may write the next observations into the same array.
-        nothing = np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-        return Moments(np.array(observations), *nothing, self._entries(infos, range(count)))
+        reset = partial(worlds.reset, seed=list(seeds), options=copied(options[0]))
+        observations, infos = self._call_vector(reset, ", try a class whose reset takes a list of seeds")
+        return Moments(
+            # A copy, because the vector environment may write the next observations into the same array.
+            observations=np.array(observations),
+            rewards=np.zeros(count),
+            terminated=np.zeros(count, dtype=bool),
+            truncated=np.zeros(count, dtype=bool),
+            infos=self._recorded_infos(infos, range(count)),
+        )
 
     def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
         if self._actions is None:
             self._actions = np.repeat(actions[:1], len(self.seeds), axis=0)
         # Ended worlds, which rest or begin again, get an action that they have taken before.
         self._actions[rows] = actions
-        worlds, chosen = self._vector, self._actions.copy()
-        observations, rewards, terminated, truncated, infos = self._called(lambda: worlds.step(chosen))
+        worlds = self._vector
+        chosen = self._actions.copy()
+        observations, rewards, terminated, truncated, infos = self._call_vector(lambda: worlds.step(chosen))
         return Moments(
             np.asarray(observations)[rows],
             np.asarray(rewards)[rows],
             np.asarray(terminated)[rows],
             np.asarray(truncated)[rows],
-            self._entries(infos, rows),
+            self._recorded_infos(infos, rows),
         )
 
     @property
     def _vector(self) -> Vector:
         count = len(self.seeds)
         if count not in self._vectors:
-            worlds: Vector = self._called(lambda: self.make(count))
+            worlds: Vector = self._call_vector(lambda: self.make(count))
             if worlds.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
                 raise UserError(
                     f"Expected the vector environment of '{self.name}' to return the last observation of an episode, "
@@ -75,7 +82,7 @@ class WorldsTogether(Worlds):
             self._vectors[count] = worlds
         return self._vectors[count]
 
-    def _called(self, function: Callable[[], Any], remedy: str = "") -> Any:
+    def _call_vector(self, function: Callable[[], Any], remedy: str = "") -> Any:
         try:
             with UserCode(f"the vector environment of '{self.name}'"):
                 return function()
@@ -84,15 +91,15 @@ class WorldsTogether(Worlds):
                 f"Expected the vector environment of '{self.name}' to run, but it raised {described(error)}{remedy}."
             ) from error
 
-    def _entries(self, infos: dict[str, Any], rows: Sequence[int]) -> Sequence[dict[str, Any]]:
+    def _recorded_infos(self, infos: dict[str, Any], rows: Sequence[int]) -> Sequence[dict[str, Any]]:
         """The recorded entries of each world: ``info[name] [M]``, in worlds for which ``info[_name] [M]`` is true."""
         entries: list[dict[str, Any]] = [{} for _ in rows]
         for name in self.infos:
             if name not in infos:
                 continue
-            there = infos.get(f"_{name}", np.ones(len(self.seeds), dtype=bool))
+            is_present = infos.get(f"_{name}", np.ones(len(self.seeds), dtype=bool))
             for entry, row in zip(entries, rows, strict=True):
-                if there[row]:
+                if is_present[row]:
                     entry[name] = infos[name][row]
         return entries
 

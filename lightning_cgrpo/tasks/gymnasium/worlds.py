@@ -75,33 +75,39 @@ class WorldsOneByOne(Worlds):
     def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Moments:
         self.seeds = seeds
         starts = [(seed, copied(chosen)) for seed, chosen in zip(seeds, options, strict=True)]
-        return Moments(*zip(*self._called(range(len(seeds)), reset_world, starts), strict=True))
+        return _by_column(self._call_all(range(len(seeds)), reset_world, starts))
 
     def step(self, rows: Sequence[int], actions: np.ndarray) -> Moments:
-        return Moments(*zip(*self._called(rows, step_world, [(action,) for action in actions]), strict=True))
+        return _by_column(self._call_all(rows, step_world, [(action,) for action in actions]))
 
     @abstractmethod
-    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+    def _call_all(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         """Call a function of a world and arguments for each of the `rows`; world m exists from its first call."""
 
-    def raised(self, error: str, row: int) -> UserError:
+    def raised_error(self, error: str, row: int) -> UserError:
         return self.fault(f"run, but it raised {error}", row)
+
+
+def _by_column(moments: Sequence[Moment]) -> Moments:
+    return Moments(*zip(*moments, strict=True))
 
 
 def reset_world(world: World, infos: Sequence[str], seed: int, options: dict[str, Any] | None) -> Moment:
     """The first moment, with a copy of the observation, because worlds may share the array that they write into."""
     observation, info = world.reset(seed=seed, options=options)
-    return np.array(observation), 0.0, False, False, _kept(info, infos)
+    return np.array(observation), 0.0, False, False, _chosen_infos(info, infos)
 
 
 def step_world(world: World, infos: Sequence[str], action: Any) -> Moment:
     """The moment after an action, with a copy of the observation as in `reset_world`."""
     observation, reward, terminated, truncated, info = world.step(action)
-    return np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos)
+    return np.array(observation), reward, bool(terminated), bool(truncated), _chosen_infos(info, infos)
 
 
-def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
-    return {name: info[name] for name in infos if name in info} if infos else {}
+def _chosen_infos(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
+    if not infos:
+        return {}
+    return {name: info[name] for name in infos if name in info}
 
 
 @dataclass(eq=False)
@@ -110,7 +116,7 @@ class WorldsHere(WorldsOneByOne):
 
     _worlds: list[World] = field(default_factory=list, init=False)
 
-    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+    def _call_all(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         while len(self._worlds) <= max(rows, default=-1):
             self._worlds.append(self.make())
         moments: list[Moment] = []
@@ -119,7 +125,7 @@ class WorldsHere(WorldsOneByOne):
                 for row, values in zip(rows, arguments, strict=True):
                     moments.append(function(self._worlds[row], self.infos, *values))
         except Exception as error:
-            raise self.raised(described(error), rows[len(moments)]) from error
+            raise self.raised_error(described(error), rows[len(moments)]) from error
         return moments
 
     def close(self) -> None:
@@ -138,28 +144,32 @@ class WorldsApart(WorldsOneByOne):
     time_limit: float | None = None
     _processes: list[ChildProcess] = field(default_factory=list, init=False)
 
-    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+    def _call_all(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
         while len(self._processes) <= max(rows, default=-1):
-            self._processes.append(ChildProcess("world", _serve, self.make, self.infos))
-        deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
+            self._processes.append(ChildProcess("world", _serve_world, self.make, self.infos))
+        deadline = None
+        if self.time_limit is not None:
+            deadline = time.monotonic() + self.time_limit
+        # All worlds get their calls before the first answers, so that they run at once.
         try:
             for row, values in zip(rows, arguments, strict=True):
                 self._processes[row].pipe.send((function, values))
-            return [self._received(row, deadline) for row in rows]
-        except BaseException:  # Answers that nobody read would be taken for those of the next step.
+            return [self._receive_moment(row, deadline) for row in rows]
+        except BaseException:  # moments that nobody read would be taken for those of the next step
             self.close()
             raise
 
-    def _received(self, row: int, deadline: float | None) -> Moment:
+    def _receive_moment(self, row: int, deadline: float | None) -> Moment:
         process = self._processes[row]
-        if not process.pipe.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not process.pipe.poll(seconds):
             raise self.fault(f"answer within {self.time_limit:g} seconds, but it did not", row)
         try:
             answer = process.pipe.recv()
         except (EOFError, ConnectionError) as error:
             raise self.fault(f"run, but its process ended with status {process.status()}", row) from error
         if isinstance(answer, str):
-            raise self.raised(answer, row)
+            raise self.raised_error(answer, row)
         return answer
 
     def close(self) -> None:
@@ -168,7 +178,7 @@ class WorldsApart(WorldsOneByOne):
         self._processes = []
 
 
-def _serve(pipe: Connection, make: Callable[[], World], infos: Sequence[str]) -> None:
+def _serve_world(pipe: Connection, make: Callable[[], World], infos: Sequence[str]) -> None:
     world: World | None = None
     while True:
         function, values = pipe.recv()

@@ -7,7 +7,7 @@ import torch
 from lightning_cgrpo.datamodules import CalculatorDataModule
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool
 from lightning_cgrpo.tasks.calculator import calculator, correct
-from lightning_cgrpo.tasks.calculator.problems import Manners, demonstrate, drawn
+from lightning_cgrpo.tasks.calculator.problems import Manners, demonstrate, draw_problem
 
 
 def test_the_calculator_calculates():
@@ -43,7 +43,7 @@ def test_demonstrations_are_right_and_their_replies_the_calculators():
     found = {"direct": 0, "verbose": 0, "stepwise": 0, "invalid": 0}
     two_steps = 0
     for _ in range(2000):
-        solved = drawn(draw)
+        solved = draw_problem(draw)
         assert all(10 <= n <= 99 for s in solved.steps for n in (s.left, s.right, s.result))
         chat = demonstrate(solved, Manners(), draw)
         assert correct([chat], [str(solved.result)]) == [1.0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat, number, written
+from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat, format_number, format_points
 
 TWO = AnswerFormat(waypoints=2)
 
@@ -63,12 +63,18 @@ POINTS = st.lists(st.tuples(*[st.floats(-400, 400, allow_nan=False)] * 2), min_s
 @settings(max_examples=200, deadline=None)
 @given(points=POINTS, before=st.text(alphabet="abc \n.:,"), after=st.text(alphabet="xyz \n.0"))
 def test_what_is_written_is_read(points, before, after):
-    found = AnswerFormat().read(before + written(points) + after)
+    found = AnswerFormat().read(before + format_points(points) + after)
     np.testing.assert_allclose(found.numpy(), points, rtol=0, atol=0.05 + 1e-9)
 
 
 def test_numbers_have_one_decimal_and_no_minus_zero():
-    assert [number(value) for value in (-0.04, 0.0, 3.14159, -12.25, 100.0)] == ["0.0", "0.0", "3.1", "-12.2", "100.0"]
+    assert [format_number(value) for value in (-0.04, 0.0, 3.14159, -12.25, 100.0)] == [
+        "0.0",
+        "0.0",
+        "3.1",
+        "-12.2",
+        "100.0",
+    ]
 
 
 def test_a_trajectory_as_text():

@@ -7,9 +7,9 @@ import pytest
 
 from lightning_cgrpo.tasks.gsm8k import score_completion
 from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate, gold_completion
-from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem_at
 
-PROBLEMS = [problem(0, "train", index) for index in range(1000)]
+PROBLEMS = [problem_at(0, "train", index) for index in range(1000)]
 PERFECT = Manners(short=0.0, none=0.0, damaged=0.0, unclean=0.0)
 
 

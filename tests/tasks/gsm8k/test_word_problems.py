@@ -5,23 +5,23 @@ from itertools import pairwise
 
 import pytest
 
-from lightning_cgrpo.tasks.gsm8k.word_problems import LARGEST, SPLITS, problem
+from lightning_cgrpo.tasks.gsm8k.word_problems import LARGEST, SPLITS, problem_at
 
-PROBLEMS = {split: [problem(0, split, index) for index in range(400)] for split in SPLITS}
+PROBLEMS = {split: [problem_at(0, split, index) for index in range(400)] for split in SPLITS}
 TRAIN = PROBLEMS["train"]
 
 
 def test_it_is_the_same_for_the_same_numbers():
-    again = [problem(0, "train", index) for index in reversed(range(400))]
+    again = [problem_at(0, "train", index) for index in reversed(range(400))]
     assert again[::-1] == TRAIN
-    for other in ([problem(1, "train", index) for index in range(400)], PROBLEMS["test"]):
+    for other in ([problem_at(1, "train", index) for index in range(400)], PROBLEMS["test"]):
         assert sum(a == b for a, b in zip(TRAIN, other, strict=True)) < 4
 
 
 @pytest.mark.slow
 def test_splits_share_no_question_whatever_the_seeds():
     numbers = [(seed, index) for seed in (0, 1) for index in range(300)]
-    questions = {split: {problem(seed, split, index).question for seed, index in numbers} for split in SPLITS}
+    questions = {split: {problem_at(seed, split, index).question for seed, index in numbers} for split in SPLITS}
     assert len(set.union(*questions.values())) == sum(map(len, questions.values()))
     assert all(len(found) > 590 for found in questions.values()), "hardly any repeats"
 
