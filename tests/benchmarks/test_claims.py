@@ -91,5 +91,5 @@ def test_a_spread_beside_itself_decides_nothing():
 
 
 def test_equal_runs_of_two_studies_are_all_seeds():
-    (method,) = claims.SAME
-    assert sorted(claims.values(method, "rate/lava")) == [0, 1, 2, 3, 4]
+    method = "gridworld/paper/scalarized_advantages_lava_0.01_battery_0.01"
+    assert method in claims.SAME and sorted(claims.values(method, "rate/lava")) == [0, 1, 2, 3, 4]
