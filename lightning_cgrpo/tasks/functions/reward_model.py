@@ -44,7 +44,7 @@ class RewardModel:
             texts = []
             for prompt, completion in zip(prompts[rows], completions[rows], strict=True):
                 texts.append(_text_tokens(tokenizer, prompt, completion))
-            self._check_lengths(texts, getattr(network.config, "max_position_embeddings", None))
+            self._check_lengths(texts, _longest_text(network))
             batch = tokenizer.pad({"input_ids": texts}, padding_side="right", return_tensors="pt").to(network.device)
             rewards += _score_texts(network, batch).float().tolist()
         return rewards
@@ -91,6 +91,16 @@ class RewardModel:
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             self._loaded = network.eval().to(accelerator or "cpu"), tokenizer
         return self._loaded
+
+
+def _longest_text(network: Any) -> int | None:
+    """Tokens that the model has positions for; RoBERTa's begin behind the position of padding."""
+    positions: int | None = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    embeddings = getattr(network.base_model, "embeddings", None)
+    padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+    if positions is None or padding is None:
+        return positions
+    return positions - padding - 1
 
 
 def _text_tokens(tokenizer: Any, prompt: Any, completion: Any) -> list[int]:

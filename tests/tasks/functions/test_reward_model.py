@@ -13,6 +13,7 @@ from transformers import (
     Gemma3Config,
     GPT2Config,
     Qwen2Config,
+    RobertaConfig,
 )
 
 from lightning_cgrpo.core.errors import UserError
@@ -37,6 +38,9 @@ CONFIGURATIONS = {
     "gpt2": lambda pad: GPT2Config(**GPT2, pad_token_id=pad),
     "composite": lambda pad: Gemma3Config(text_config={**TEXT, "pad_token_id": pad}, vision_config=VISION),
     "encoder": lambda pad: BertConfig(**BERT, num_attention_heads=4, pad_token_id=pad or 0),
+    "roberta": lambda pad: RobertaConfig(
+        **BERT, num_attention_heads=4, pad_token_id=pad, max_position_embeddings=pad + 257
+    ),
 }
 
 
@@ -58,7 +62,7 @@ def write(folder, family, pad):
 
 
 @pytest.mark.parametrize("pad", [None, 9])
-@pytest.mark.parametrize("family", CONFIGURATIONS)
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "composite", "encoder"])
 def test_padding_is_no_matter(family, pad, tmp_path):
     """Of chats and of texts, which end with the token that pads them, whatever else is in the batch."""
     tokenizer, model = write(tmp_path, family, pad)
@@ -92,10 +96,14 @@ def test_texts_beside_chats(tmp_path):
     assert both == pytest.approx(model(*texts) + model(*chats), abs=1e-5)
 
 
-def test_a_text_beyond_the_positions_is_refused(tmp_path):
-    write(tmp_path, "qwen2", 9)
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "composite", "roberta"])
+def test_a_text_beyond_the_positions_is_refused(family, tmp_path):
+    """RoBERTa's first positions are the padding's."""
+    tokenizer, _ = write(tmp_path, family, 9)
     model = RewardModel(str(tmp_path / "scores"))
-    assert len(model(["Hi"], [" there"])) == 1
+    word = " there"
+    longest = 256 // len(tokenizer(word).input_ids) * word
+    assert len(model([""], [longest])) == 1
     assert "of at most 256 tokens, the positions of" in refused(model, ["Hi"], [" there" * 300])
 
 
