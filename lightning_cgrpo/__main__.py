@@ -186,11 +186,11 @@ def run() -> None:
             sys.exit(OUTPUT_CLOSED)
         if names_a_remedy(error):
             _end(str(error), 2)
-        from lightning_cgrpo.cli.messages import of_a_lost_process, of_the_disk, of_wandb, unexpected
+        from lightning_cgrpo.cli.messages import disk_message, lost_process_message, unexpected_error, wandb_message
 
-        library = of_a_lost_process(error) or of_wandb(error)
-        message = of_the_disk(error) if isinstance(error, OSError) else library
-        _end(message or unexpected(error), 2 if message else 1)
+        library = lost_process_message(error) or wandb_message(error)
+        message = disk_message(error) if isinstance(error, OSError) else library
+        _end(message or unexpected_error(error), 2 if message else 1)
 
 
 def output_is_closed() -> bool:

@@ -157,7 +157,7 @@ def looks_in(entries: Iterable[Entry]) -> list[Entry]:
     return [entry | ended.get(entry["id"], {}) for entry in entries if entry["event"] == "began"]
 
 
-def recorded(looks: Sequence[Entry], policy: str, question: Mapping[str, Any]) -> Entry | None:
+def recorded_look(looks: Sequence[Entry], policy: str, question: Mapping[str, Any]) -> Entry | None:
     """The ended look that asked the same about the same policy, or None.
 
     Args:
