@@ -139,7 +139,7 @@ def saved_run(record: RunRecord) -> Run:
     return Run(record, series, saved.final, saved.tests, saved.width)
 
 
-def save(run: Run, path: Path) -> None:
+def save_run(run: Run, path: Path) -> None:
     """Write a run as JSON, a line per key and per series for readable differences."""
     rows, steps = {}, np.unique(np.concatenate([np.zeros(0), *(s.steps for s in run.series.values())]))
     for tag, series in run.series.items():

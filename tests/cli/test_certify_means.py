@@ -15,7 +15,7 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
 from lightning_cgrpo.run.certificate import (
     Sample,
-    _beyond_range,
+    _count_beyond_range,
     _counts,
     _range,
     certificate_of,
@@ -74,7 +74,7 @@ def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
     decision, mean, (low, high) = verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values)
     assert decision == "refuted" and mean == pytest.approx(0.1) and low <= mean <= high + 1e-9
     for beyond, count in ((0.0, 0), (1e-6, 300)):
-        assert _beyond_range(rows_of(values + beyond), "c", 0, 0.1) == count
+        assert _count_beyond_range(rows_of(values + beyond), "c", 0, 0.1) == count
 
 
 def test_false_certificates_are_rare() -> None:
