@@ -47,7 +47,7 @@ def write_lineage(
     """Write the record of an exported model beside its weights, and the export into the project's register.
 
     Args:
-        manifest: of the model's run; None if its checkpoint has none.
+        manifest: manifest of the model's run; None if its checkpoint has none.
         weights: fingerprint of the model's files.
         policy: identity of the exported policy, under which looks are registered.
         place: folder of the checkpoint, whose project may have moved; by default `folder`.
@@ -67,7 +67,7 @@ def write_lineage(
         "looks": looks_along(entries, lineage),
     }
     write_whole(folder / FILE, json.dumps(content | {DIGEST: digest_of(content)}, indent=1) + "\n")
-    # After the record, which alone counts if the project can't be written.
+    # The export is registered after its record, because the record alone counts if the project can't be written.
     try:
         with register.locked():
             register.append({"event": "export", "weights": weights, "lineage": lineage, "to": str(folder)})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
-from lightning_cgrpo.run.name import VERSIONED, loggers
+from lightning_cgrpo.run.name import VERSIONED, configured_loggers
 from lightning_cgrpo.settings.configuration import CONFIGURATION, Config, ConfigError, Resolved, get, read, short_class
 
 START = "start"
@@ -42,7 +42,7 @@ class Place:
     @classmethod
     def of(cls, config: Config) -> Self:
         """The place of a configuration's run, by its first logger and its callback of checkpoints."""
-        first = loggers(config)[0]
+        first = configured_loggers(config)[0]
         arguments: dict[str, Any] = first.get("init_args") or {}
         default = get(config, "trainer.default_root_dir") or "."
         key = "project" if short_class(first) == "WandbLogger" else "name"
@@ -241,7 +241,7 @@ def log_beside(config: Config, command: str) -> None:
     run: Path | None = None
     if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS:
         run = Path(checkpoint).parent.parent
-    for logger in loggers(config):
+    for logger in configured_loggers(config):
         if short_class(logger) not in VERSIONED:
             continue
         arguments = logger.setdefault("init_args", {})

@@ -34,10 +34,11 @@ def damage_error(path: Path, problem: str) -> UserError:
         return updates_done(other), other.parent == absolute.parent, version_number(other)
 
     newest_first = sorted(others, key=age, reverse=True)
-    whole = next((other for other in newest_first if find_damage(other) is None), None)
     hint = "and there is no other one"
-    if whole is not None:
-        hint = f"try --ckpt_path={os.path.relpath(whole)}, the newest other one that is whole"
+    for other in newest_first:
+        if find_damage(other) is None:
+            hint = f"try --ckpt_path={os.path.relpath(other)}, the newest other one that is whole"
+            break
     return UserError(f"Expected '{path}' to be a whole checkpoint, but it is damaged ({problem}), {hint}.")
 
 
