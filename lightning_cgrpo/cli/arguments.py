@@ -18,9 +18,9 @@ from lightning_cgrpo.settings.configuration import (
     Resolved,
     build,
     file_layer,
-    find,
+    find_file,
     get,
-    override,
+    override_layer,
 )
 from lightning_cgrpo.settings.key_check import check_keys
 
@@ -45,9 +45,9 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
 
     # Later layers change single values of earlier layers: the defaults, the files, then the command line.
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
-    layers += [override(key, text) for key, text in overrides]
+    layers += [override_layer(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])
-    config.run = run_of(find(files[0])) if files else None
+    config.run = run_of(find_file(files[0])) if files else None
 
     if command != "fit":
         # The config.yaml of a resumed run names the checkpoint from which the run resumed.
@@ -70,7 +70,7 @@ def _extend_import_path(files: Sequence[str]) -> None:
 
     Their folders come at the end of the path, because libraries' modules come first.
     """
-    folders = [find(name).parent.resolve() for name in files]
+    folders = [find_file(name).parent.resolve() for name in files]
     for folder in (*folders, EXAMPLES):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
-from lightning_cgrpo.settings.configuration import PACKAGED, read
+from lightning_cgrpo.settings.configuration import PACKAGED, read_file
 
 NAMES = 34
 """Width of the column of names."""
@@ -56,7 +56,7 @@ def copy_configuration(source: Path) -> None:
     if copy_to.exists():
         raise UserError(f"Expected no file '{copy_to}' here, but there is one, try another folder.")
     text = source.read_text(encoding="utf-8")
-    base = read(source).get("base")
+    base = read_file(source).get("base")
     if isinstance(base, str) and (source.parent / base).is_file():
         base_name = Path(base).name
         text = text.replace(f"base: {base}", f"base: {base_name}")

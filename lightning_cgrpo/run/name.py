@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.run.identity import method_of, seed_of
-from lightning_cgrpo.settings.configuration import Config, Layer, get, short_class, stacked
+from lightning_cgrpo.settings.configuration import Config, Layer, get, merge_layers, short_class
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
@@ -33,7 +33,7 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     before = ""
     for number in range(1, len(layers)):
         layer = layers[number]
-        config = stacked(layers[: number + 1])
+        config = merge_layers(layers[: number + 1])
         after = json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
         if _names_a_logger(layer.config):  # The name begins anew with the logger's own.
             labels = []
@@ -43,10 +43,10 @@ def run_name(layers: Sequence[Layer]) -> Layer:
             labels.append(layer.label)
         before = after
     if not any(layer.is_override and _names_a_logger(layer.config) for layer in layers):
-        labels = _with_seed(labels, stacked(layers))
+        labels = _with_seed(labels, merge_layers(layers))
 
     first = layers[1].label if len(layers) > 1 else "run"
-    configured: Any = get(stacked(layers), "trainer.logger")
+    configured: Any = get(merge_layers(layers), "trainer.logger")
     if isinstance(configured, list):
         named: Any = [_name_logger(logger, first, labels) for logger in configured]
     else:

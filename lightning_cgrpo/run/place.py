@@ -9,7 +9,15 @@ from typing import Any, Self
 
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
 from lightning_cgrpo.run.name import VERSIONED, configured_loggers
-from lightning_cgrpo.settings.configuration import CONFIGURATION, Config, ConfigError, Resolved, get, read, short_class
+from lightning_cgrpo.settings.configuration import (
+    CONFIGURATION,
+    Config,
+    ConfigError,
+    Resolved,
+    get,
+    read_file,
+    short_class,
+)
 
 START = "start"
 """The version under which the evaluation of starting weights logs."""
@@ -211,7 +219,7 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
     if is_remote(checkpoint) or not path.is_file():
         return None
     try:
-        return Resolved(read(path))
+        return Resolved(read_file(path))
     except ConfigError:
         return None
 

@@ -337,7 +337,7 @@ def test_a_second_name_is_left_by_no_command(monkeypatch):
 def test_a_declared_look_is_the_default(given, asked, monkeypatch):
     found = []
     monkeypatch.setattr(command, "find_checkpoint", lambda *_: None)
-    monkeypatch.setattr(command, "_certificate", lambda config, beginning, objective, *options: found.append(options))
+    monkeypatch.setattr(command, "_certify", lambda config, beginning, objective, *options: found.append(options))
     look = ["--model.objective.look.prompts=700", "--model.objective.look.confidence=0.9"]
     command.main([*SMALL, *look, *given])
     assert found == [asked]

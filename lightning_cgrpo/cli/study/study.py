@@ -12,7 +12,7 @@ from typing import Any
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.core.errors import UserError, did_you_mean
 from lightning_cgrpo.run.name import VERSIONED
-from lightning_cgrpo.settings.configuration import Config, find, get, read, short_class
+from lightning_cgrpo.settings.configuration import Config, find_file, get, read_file, short_class
 
 KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
 AFTER = ("validate", "test", "predict", "export")
@@ -91,8 +91,8 @@ def read_study(file: str) -> Study:
     Raises:
         UserError: if a key or value is wrong.
     """
-    path = find(file)
-    content = read(path)
+    path = find_file(file)
+    content = read_file(path)
     if "model" in content or "trainer" in content:
         raise UserError(
             f"Expected {path} to be a study (keys {', '.join(KEYS)}), but got a run's configuration, try "
