@@ -204,12 +204,12 @@ def run() -> None:
             sys.exit(OUTPUT_CLOSED)
         if names_a_remedy(error):
             _exit_with(str(error), 2)
-        from lightning_cgrpo.cli.messages import disk_message, lost_process_message, unexpected_error, wandb_message
+        from lightning_cgrpo.cli.messages import disk_message, of_a_lost_process, unexpected_error, wandb_message
 
         if isinstance(error, OSError):
             message = disk_message(error)
         else:
-            message = lost_process_message(error) or wandb_message(error)
+            message = of_a_lost_process(error) or wandb_message(error)
         if message:
             _exit_with(message, 2)
         _exit_with(unexpected_error(error), 1)

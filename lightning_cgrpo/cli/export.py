@@ -91,7 +91,8 @@ def _write_card(
     if record is None:
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
-    register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+    project = "" if manifest is None else manifest.project
+    register = Register.of(project, checkpoint.parent)
     ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, {})
     looks = certificates_of(ledger.looks(), policy_identity, objective)
     base = get(config, "model.init_args.policy.init_args.model")

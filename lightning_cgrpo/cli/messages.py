@@ -142,9 +142,10 @@ def missing_methods(kind: type) -> str:
         place = f" ({Path(inspect.getsourcefile(kind) or '').name}:{inspect.getsourcelines(kind)[1]})"
     except (OSError, TypeError):  # a class of a notebook, or made by code
         place = ""
+    them = "it" if len(missing) == 1 else "them"
     return (
         f"{kind.__module__}.{kind.__name__}{place} is abstract: it lacks {', '.join(missing)}, which {bases} declares, "
-        f"try to define {'it' if len(missing) == 1 else 'them'}."
+        f"try to define {them}."
     )
 
 
@@ -194,12 +195,12 @@ def wandb_message(error: Exception) -> str | None:
     return None
 
 
-def lost_process_message(error: BaseException) -> str | None:
+def of_a_lost_process(error: BaseException) -> str | None:
     """Message for a collective in which another process of the run is missing; None for other errors."""
     from lightning_cgrpo.core.distributed import world  # not at the top, because it imports torch
 
     complaints = [str(cause) for cause in error_chain(error) if isinstance(cause, RuntimeError)]
-    complaint = next(filter(LOST.search, complaints), None)
+    complaint = next((complaint for complaint in complaints if LOST.search(complaint)), None)
     if complaint is None:
         return None
     rank, size = world()

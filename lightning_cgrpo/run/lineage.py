@@ -54,7 +54,9 @@ def write_lineage(
     """
     if manifest is None:
         return
-    register = Register.of(manifest.project, folder if place is None else place)
+    if place is None:
+        place = folder
+    register = Register.of(manifest.project, place)
     entries = register.entries()
     lineage = with_exports(entries, manifest.lineage, manifest.start.get("weights"))
     content: dict[str, Any] = {
@@ -87,7 +89,7 @@ def read_lineage(folder: Path, weights: str) -> Ancestry:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         written = content.pop(DIGEST)
-        lineage = tuple(map(str, content["lineage"]))
+        lineage = tuple(str(run) for run in content["lineage"])
         used = torch.from_numpy(np.frombuffer(b64decode(content["prompts"]), dtype=np.int64).copy())
         known = content["prompts known"] is True
         looks = tuple(dict(entry) for entry in content.get("looks", ()))

@@ -71,7 +71,10 @@ def configured_loggers(config: Config) -> list[Config]:
     configured = get(config, "trainer.logger")
     if not isinstance(configured, list):
         configured = [configured]
-    return [logger if isinstance(logger, dict) else {} for logger in configured]
+    loggers: list[Config] = []
+    for logger in configured:
+        loggers.append(logger if isinstance(logger, dict) else {})
+    return loggers
 
 
 def _names_a_logger(config: Config) -> bool:

@@ -193,7 +193,7 @@ def _last_checkpoint(place: Place) -> Path:
     others = _similar_checkpoints(place.folder)
     hint = "; `fit` without --ckpt_path starts a run"
     if others:
-        hint = f", try --ckpt_path={' or '.join(map(str, others))}"
+        hint = f", try --ckpt_path={' or '.join(str(other) for other in others)}"
     raise ConfigError(f"Expected a checkpoint {place.folder}/*/{CHECKPOINTS}/{LAST}, but found none{hint}.")
 
 

@@ -197,8 +197,10 @@ def _find_module(name: str) -> tuple[list[Path], Path | None]:
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     if spec.has_location and spec.origin:
         return folders, Path(spec.origin)
+    if not folders:
+        return [], None
     # A folder without __init__.py is a package, too, and has no file of its own.
-    return folders, folders[0] if folders else None
+    return folders, folders[0]
 
 
 def _is_library(file: Path) -> bool:
@@ -237,8 +239,9 @@ def _list_contents(place: Path) -> list[Path]:
 
 def _is_small(place: Path) -> bool:
     """True for up to `SMALL` bytes; counting ends where they are exceeded."""
+    files = place.rglob("*") if place.is_dir() else [place]
     total = 0
-    for file in place.rglob("*") if place.is_dir() else [place]:
+    for file in files:
         if file.is_file():
             total += file.stat().st_size
         if total > SMALL:
@@ -305,9 +308,13 @@ def _list_imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 def _absolute_path(module: str, level: int, package: str) -> str:
     """A path without leading dots: one dot is the package itself, each further dot the package above."""
+    if not level:
+        return module
     folders = package.split(".")
-    above = folders[: len(folders) + 1 - level] if level else []
-    return ".".join([*above, module] if module else above)
+    above = folders[: len(folders) + 1 - level]
+    if module:
+        above.append(module)
+    return ".".join(above)
 
 
 def _imported_beside(tree: ast.Module, file: Path) -> Iterator[str]:

@@ -146,7 +146,9 @@ def saved_run(record: RunRecord) -> Run:
     steps = np.array(saved.steps, float)
     series = {}
     for tag, row in saved.series.items():
-        values = np.array(row if isinstance(row, list) else [row] * len(steps), float)
+        if not isinstance(row, list):  # one value stands for all steps
+            row = [row] * len(steps)
+        values = np.array(row, float)
         known = ~np.isnan(values)
         series[tag] = Series(steps[known], values[known])
     return Run(record, series, saved.final, saved.tests, saved.width)
@@ -160,8 +162,8 @@ def save_run(run: Run, path: Path) -> None:
     for tag, series in run.series.items():
         known = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
         row = [known.get(step) for step in steps]
-        # A constant series is one value.
-        series_lines.append(_json_line(tag, row[0] if len(set(row)) == 1 else row))
+        is_constant = len(set(row)) == 1
+        series_lines.append(_json_line(tag, row[0] if is_constant else row))
     values = {"final": run.final, "tests": run.tests, "width": run.width, "steps": steps}
     lines = [_json_line(key, value) for key, value in {**run.record.as_json(), **values}.items()]
     lines.append('"series":{\n' + ",\n".join(series_lines) + "}")

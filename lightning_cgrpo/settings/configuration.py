@@ -220,7 +220,8 @@ def _check_callbacks(config: Config, layer: Config) -> None:
         )
     if not isinstance(present, Mapping) or not isinstance(names, Mapping):
         return
-    for name in map(str, names):
+    for key in names:
+        name = str(key)
         similar = difflib.get_close_matches(name, present, n=1, cutoff=0.8)
         # A longer name, such as "checkpoints_best" beside "checkpoints", means another callback.
         if similar and name not in present and not name.startswith(similar[0]):

@@ -145,7 +145,8 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
         names = list(signature.parameters) if signature is not None else []
         example = "{}"
         if not isinstance(value, (bool, list)):
-            example = f"{{{names[0] if names else ''}: {value}}}"
+            first = names[0] if names else ""
+            example = f"{{{first}: {value}}}"
         raise ConfigError(
             f"Expected {where} to be settings ({', '.join(names)}), but got {value}, try --{where}='{example}'."
         )

@@ -43,7 +43,8 @@ def _list_leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         if not value and key:
             yield key, {}
         for name, part in value.items():
-            yield from _list_leaves(part, f"{key}.{name}" if key else str(name))
+            below = f"{key}.{name}" if key else str(name)
+            yield from _list_leaves(part, below)
     elif isinstance(value, (list, tuple)) and any(isinstance(part, Mapping) for part in value):
         for number, part in enumerate(value):
             yield from _list_leaves(part, f"{key}.{number}")

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import kill_loop
 from benchmarks.run_differences import differences
-from lightning_cgrpo.cli.messages import lost_process_message
+from lightning_cgrpo.cli.messages import of_a_lost_process
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("LIGHTNING_CGRPO_KILLS", 3))
@@ -202,12 +202,12 @@ def test_what_libraries_say_of_a_lost_process(text):
     try:
         raise ValueError("while sums are added") from RuntimeError(text)
     except ValueError as raised:
-        error, message = raised, lost_process_message(raised)
+        error, message = raised, of_a_lost_process(raised)
     assert message.count("\n") == 0 and "--ckpt_path=auto" in message
     assert ("on 10.0.0.7" in message) == ("10.0.0.7" in text)
-    assert lost_process_message(ValueError(text)) is None
+    assert of_a_lost_process(ValueError(text)) is None
     error.__cause__.__cause__, error.__cause__.args = error, ("No space left on device",)  # a circle
-    assert lost_process_message(error) is None
+    assert of_a_lost_process(error) is None
 
 
 @pytest.mark.slow

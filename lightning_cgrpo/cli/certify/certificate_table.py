@@ -55,7 +55,8 @@ def _row_cells(name: str, verdict: Mapping[str, Any]) -> list[Text | str]:
     rate = verdict["rate"]
     decision = verdict["decision"]
 
-    bound = f"{'>=' if at_least else '<='} {threshold:g}"
+    relation = ">=" if at_least else "<="
+    bound = f"{relation} {threshold:g}"
     if "given" in verdict:
         bound += f" given {verdict['given']}"
 

@@ -104,7 +104,8 @@ def _certify(
         }
         policy = identity(weights, measuring(config, base))
         about = {"checkpoint": str(checkpoint), "update": update, "policy": policy, "question": question}
-        register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+        project = "" if manifest is None else manifest.project
+        register = Register.of(project, checkpoint.parent)
         ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, about)
 
         # The same question to the same policy gets its recorded answer.
@@ -175,10 +176,13 @@ def _explain_look(register: Register, ledger: Ledger, checkpoint: Path, look: Ma
     company = look["company"]
     if company["here"] > 1 or company["tested"]:
         note += f" {company['here']} of {company['policies']} policies of this project were measured on these prompts"
-        note += f", {company['tested']} of them by `test`." if company["tested"] else "."
+        if company["tested"]:
+            note += f", {company['tested']} of them by `test`"
+        note += "."
     unended = sum("decision" not in other for other in ledger.looks())
     if unended:
-        note += f" {unended} {'look' if unended == 1 else 'looks'} began without an end, and counted."
+        looks = "look" if unended == 1 else "looks"
+        note += f" {unended} {looks} began without an end, and counted."
     manifest = ledger.manifest
     if manifest is not None and not manifest.start_known:
         note += " The prompts that trained the starting model are not known."

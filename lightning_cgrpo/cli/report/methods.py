@@ -154,7 +154,10 @@ def _method_identity(record: RunRecord) -> Mapping[str, object]:
 
 def _natural_order(path: Path) -> list[tuple[int, str]]:
     """A sort key that puts version_10 after version_9: numbers compare as numbers, and come after other text."""
-    key = []
+    key: list[tuple[int, str]] = []
     for part in re.split(r"(\d+)", str(path)):
-        key.append((int(part), "") if part.isdigit() else (-1, part))
+        if part.isdigit():
+            key.append((int(part), ""))
+        else:
+            key.append((-1, part))
     return key

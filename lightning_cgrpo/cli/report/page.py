@@ -41,8 +41,10 @@ def report_page(methods: Sequence[MethodRuns], tables: Sequence[Table]) -> str:
     rows = []
     notes: list[str] = []
     for method in methods:
-        seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)
-        rows.append([plain(method.label), seeds, method.progress])
+        seeds = []
+        for run in method.runs:
+            seeds.append("?" if run.seed is None else str(run.seed))
+        rows.append([plain(method.label), ", ".join(seeds), method.progress])
         notes += [f"- {plain(note)}\n" for note in notes_of(method)]
     parts = [grid("# Report\n\n## What was read", ["method", "seeds", "updates"], rows)]
     if notes:

@@ -128,9 +128,9 @@ def _value_cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], val
             notes.append(bound.interval_text(*intervals[0]))
     if value.seeds < len(method.runs):
         notes.append(f"{value.seeds}/{len(method.runs)}")
-    note = ", ".join(filter(None, notes))
-    if note:
-        text += f" ({note})"
+    notes = [note for note in notes if note]
+    if notes:
+        text += f" ({', '.join(notes)})"
     return f"{text} !" if marked else text
 
 
@@ -210,7 +210,8 @@ def _all_conditions(name: str, methods: Sequence[MethodRuns]) -> set[str | None]
 
 
 def _threshold_text(bound: Bound) -> str:
-    return f"{'≥' if bound.lower else '≤'} {bound.threshold:g}"
+    relation = "≥" if bound.lower else "≤"
+    return f"{relation} {bound.threshold:g}"
 
 
 def _decimal_places(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         UserError: if the study, a run or an argument is wrong.
         SystemExit: with status 1, if a run failed.
     """
-    arguments = list(sys.argv[2:] if argv is None else argv)
+    arguments = sys.argv[2:] if argv is None else list(argv)
     options = _make_parser().parse_args(arguments)
     study = read_study(options.study)
     results_folder = options.results or study.logs
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if options.list:
         for run in chosen:
-            print(f"{run.name}: {describe_state(run) if run in unfinished else 'finished'}")
+            state = describe_state(run) if run in unfinished else "finished"
+            print(f"{run.name}: {state}")
         print(f"{len(chosen) - len(unfinished)} of {len(chosen)} runs are finished.")
         return
 

@@ -111,7 +111,8 @@ def _cost_table(methods: Sequence[MethodRuns]) -> str:
     rows = []
     for method in methods:
         rewards = [run.final[REWARD] for run in method.runs if REWARD in run.final]
-        row = [plain(method.label), str(len(method.runs)), f"{fmean(rewards):.3f}" if rewards else "-"]
+        reward = f"{fmean(rewards):.3f}" if rewards else "-"
+        row = [plain(method.label), str(len(method.runs)), reward]
         for key in COSTS:
             costs = [getattr(run.record, key) for run in method.runs]
             known = [cost for cost in costs if cost is not None]

@@ -64,7 +64,9 @@ class Termination(_SignalConnector):
         if rank_zero_only.rank != 0:  # type: ignore[attr-defined] # set by Lightning
             return
         text = f"\n{SIGNALS[signal.Signals(number)]}: the run ends after this update, with last.ckpt"
-        text += "; a second Ctrl-C ends it now.\n" if number == signal.SIGINT else ".\n"
+        if number == signal.SIGINT:
+            text += "; a second Ctrl-C ends it now"
+        text += ".\n"
         # Not by print, because the handler may have interrupted another print. Perhaps nobody reads it.
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
