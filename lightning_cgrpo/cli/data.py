@@ -136,11 +136,13 @@ def _render_first_prompt(data: GroupDataModule, module: Any) -> str | None:
         return None
     try:
         source = data.source("train")
+        # prompt_ids: [prompts, tokens]
         prompt_tokens = sampler.first_prompt(policy, source)["prompt_ids"][0].tolist()
         lines = ["The first training prompt, as the policy reads it:", _decode_tokens(policy, prompt_tokens)]
         if isinstance(module, SupervisedFineTuning):
             first_row = torch.zeros(1, dtype=torch.int64)
             rollouts = demonstrated(policy, source.groups(first_row), sampler.tools)
+            # actions and mask: [groups, answers, tokens]
             trained_tokens = rollouts.actions[0, 0][rollouts.mask[0, 0]].tolist()
             lines += ["The first demonstration's trained tokens:", _decode_tokens(policy, trained_tokens)]
     except UserError as error:
@@ -180,6 +182,8 @@ def _print_inventory(inventory: dict[str, list[Pieces]]) -> None:
         for piece in pieces:
             table.add_row(split, piece.kind, f"{piece.expected:,}", f"{piece.present:,}", f"{len(piece.faults):,}")
     print_table(table)
+
+    # Notes and faults, which would make the table too wide.
     for split, pieces in inventory.items():
         for piece in pieces:
             if piece.note:

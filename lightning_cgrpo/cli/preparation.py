@@ -59,6 +59,7 @@ def _check_processes(config: Config) -> None:
     nodes = get(config, "trainer.num_nodes") or 1
     counts = {"torchrun": os.environ.get("WORLD_SIZE"), "SLURM": os.environ.get("SLURM_NTASKS")}
     for launcher, count in counts.items():
+        # In an interactive job of SLURM, Lightning launches the processes itself.
         interactive = launcher == "SLURM" and os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
         if count is not None and not interactive and isinstance(devices, int) and devices * nodes != int(count):
             raise ConfigError(

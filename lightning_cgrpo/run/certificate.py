@@ -223,6 +223,7 @@ def check_prompts(
                 f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
                 "try a small rate, such as 0.001."
             )
+    # The prompts that certify all constraints if no answer violates one; None if no number does.
     fewest = fewest_prompts(list(planned.values()), confidence)
     if not planned or (fewest is not None and prompts >= fewest):
         return

@@ -95,6 +95,7 @@ def read_lineage(folder: Path, weights: str) -> Ancestry:
         looks = tuple(dict(entry) for entry in content.get("looks", ()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Ancestry(fault=f"{file} is damaged")
+    # A record that was edited, or that belongs to other weights, is not believed to be complete.
     if written != digest_of(content):
         return Ancestry(lineage, used, fault=f"{file} was edited by hand", looks=looks)
     if content["weights"] != weights:

@@ -99,7 +99,7 @@ class Register:
         if not self.file.exists():
             return []
         entries: list[Entry] = []
-        before = ""
+        before = ""  # the digest of the entry before
         try:
             lines, tail = _split_lines(self.file.read_bytes())
             for line in lines:

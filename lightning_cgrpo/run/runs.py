@@ -81,7 +81,7 @@ def read_record(path: Path) -> RunRecord | None:
     try:
         content = json.loads(text)
         for key in REQUIRED:
-            content[key]
+            content[key]  # raises KeyError for a missing key
         record = RunRecord.read(content)
         if record.saved is not None:
             saved_run(record)

@@ -84,6 +84,7 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
             hint = hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     _check_numbers(config)
+    # YAML reads key:value, without a space, as a text.
     for key in ("trainer", "model", "data", "callbacks"):
         value = config.get(key)
         text = value.get("class_path") if isinstance(value, Mapping) else value

@@ -171,6 +171,7 @@ def _explain_look(register: Register, ledger: Ledger, checkpoint: Path, look: Ma
     from lightning_cgrpo.run.register import EDITED
     from lightning_cgrpo.run.runs import read_record
 
+    # The assumptions, and the other policies that were measured on these prompts.
     note = f"Assumes that {'; that '.join(look['assumptions'])}.\n"
     note += f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."
     company = look["company"]
@@ -183,6 +184,8 @@ def _explain_look(register: Register, ledger: Ledger, checkpoint: Path, look: Ma
     if unended:
         looks = "look" if unended == 1 else "looks"
         note += f" {unended} {looks} began without an end, and counted."
+
+    # Prompts that may have trained the policy without a record.
     manifest = ledger.manifest
     if manifest is not None and not manifest.start_known:
         note += " The prompts that trained the starting model are not known."
@@ -190,6 +193,8 @@ def _explain_look(register: Register, ledger: Ledger, checkpoint: Path, look: Ma
         note += " The prompts that trained are not known, because an earlier version wrote their fingerprints."
     if any((folder / EARLIER).is_file() for folder in {checkpoint.parent, checkpoint.parent.parent, ledger.place}):
         note += f" Looks in {EARLIER}, by an earlier version, neither spent error nor keep their prompts out."
+
+    # Limits of the verdict.
     note += f" Not certified: {', '.join(look['not_certified'])}."
     if look["not_as_in_training"]:
         note += f" Not as in training: {'; '.join(look['not_as_in_training'])}."

@@ -80,6 +80,7 @@ def _values_table(
     beside: Values | None = None,
 ) -> Table:
     """A row per method; values `beside` add a row below."""
+    # A column per tag. Its values have equally many decimals.
     logged = logged_tags(methods, values)
     tags: list[str] = []
     for family in families:

@@ -105,7 +105,7 @@ def train(study: Study, runs: Sequence[Run]) -> list[str]:
 @contextlib.contextmanager
 def print_progress(runs: Sequence[Run]) -> Iterator[None]:
     """Print the updates of all runs every minute."""
-    before = sum(progress(run)[0] for run in runs)
+    before = sum(progress(run)[0] for run in runs)  # updates of earlier sittings
     began = time.monotonic()
     over = threading.Event()
 

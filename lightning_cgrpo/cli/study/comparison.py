@@ -79,7 +79,7 @@ def _difference_table(methods: Sequence[MethodRuns], where: str, values: Values,
     rows = []
     for method in others:
         cells = []
-        counts = set()
+        counts = set()  # numbers of common seeds, which differ where a run lacks a tag
         for tag in tags:
             apart = difference(_by_seed(first, values, tag), _by_seed(method, values, tag))
             if apart is None:
@@ -116,6 +116,7 @@ def _cost_table(methods: Sequence[MethodRuns]) -> str:
         for key in COSTS:
             costs = [getattr(run.record, key) for run in method.runs]
             known = [cost for cost in costs if cost is not None]
+            # The number of seeds follows if some runs have no record of the cost.
             cell = f"{fmean(known):,.0f}" if known else "-"
             if 0 < len(known) < len(costs):
                 cell += f" ({len(known)}/{len(costs)})"

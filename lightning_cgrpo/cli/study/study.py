@@ -93,6 +93,8 @@ def read_study(file: str) -> Study:
     """
     path = find_file(file)
     content = read_file(path)
+
+    # The keys.
     if "model" in content or "trainer" in content:
         raise UserError(
             f"Expected {path} to be a study (keys {', '.join(KEYS)}), but got a run's configuration, try "
@@ -102,6 +104,8 @@ def read_study(file: str) -> Study:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS) or f" Keys are {', '.join(KEYS)}."
             raise UserError(f"Unknown key '{key}' in {path}.{hint}")
+
+    # The values.
     base = content.get("base")
     _expect(base, f"base in {path} to name a configuration", base)
     bases = _read_texts(base, "base", path)

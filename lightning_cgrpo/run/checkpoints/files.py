@@ -41,6 +41,7 @@ def newest(folders: Iterable[Path]) -> Path | None:
     Raises:
         UserError: another version has more updates, so that nobody can tell which is meant.
     """
+    # The newest checkpoint of each folder.
     newest_by_folder = []
     for folder in folders:
         put_back(folder)
@@ -57,6 +58,7 @@ def newest(folders: Iterable[Path]) -> Path | None:
     def age(path: Path) -> tuple[int, float, str]:
         return version_number(path), updates_done(path), str(path)
 
+    # The last version's checkpoint, unless another version trained longer.
     chosen = max(newest_by_folder, key=age)
     for other in newest_by_folder:
         if updates_done(chosen) < updates_done(other) < math.inf:

@@ -45,8 +45,8 @@ class Panels:
 
 def columns_of(methods: Sequence[MethodRuns]) -> list[Panels]:
     """Rewards; rates with lower and with upper bounds apart; each mean, which has a unit of its own; weights."""
-    logged: dict[str, None] = {}
-    lower: set[str] = set()
+    logged: dict[str, None] = {}  # all tags, in the order of the logs
+    lower: set[str] = set()  # tags of constraints with lower bounds
     for method in methods:
         logged |= dict.fromkeys(method.tags)
         lower |= {bound.tag(name) for name, bound in method.bounds.items() if bound.lower}

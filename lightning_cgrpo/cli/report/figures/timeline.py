@@ -40,9 +40,11 @@ def timeline(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         for axes, method in zip(grid, page, strict=True):
             name_row(axes, method.label, 2)
             axes.grid(visible=False)
+            # A row per enforced constraint, the first at the top.
             names = list(method.enforced)
             axes.set_yticks(range(len(names)), [f"{name} {method.enforced[name]}" for name in names])
             axes.set_ylim(len(names) - 0.5, -0.5)
+            # Each update has the width of the narrowest bin of the runs.
             strips = [_met_series(run) for run in method.runs]
             width = min((run.width for run in method.runs), default=1.0)
             for row, name in enumerate(names):
