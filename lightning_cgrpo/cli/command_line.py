@@ -48,7 +48,7 @@ class CommandLine(LightningCLI):
     """
 
     registers = True
-    """Whether a test is registered, so that a certificate on its prompts tells of it."""
+    """Whether a test is registered, so that a later certificate on its prompts mentions the test."""
 
     def __init__(self, subcommand: str, config: Resolved, flags: list[str]) -> None:
         self._chosen = subcommand
@@ -128,11 +128,11 @@ class CommandLine(LightningCLI):
                 super().instantiate_classes()
         except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
+        # Loggers write the hyperparameters that a user's own class keeps: write interpolations for secret values.
         for key, part in (("model", self.model), ("data", self.datamodule)):
-            # Loggers write the hyperparameters that a user's own class keeps.
             if part is not None and part.hparams:
-                kept = self._environment.hidden(dict(part.hparams_initial), f"{key}.init_args")
-                part._hparams_initial = AttributeDict(kept)
+                hyperparameters = self._environment.hidden(dict(part.hparams_initial), f"{key}.init_args")
+                part._hparams_initial = AttributeDict(hyperparameters)
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:

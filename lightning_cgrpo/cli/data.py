@@ -1,4 +1,4 @@
-"""The command ``data``: what a configuration's splits need and what of it is there, before any training."""
+"""The command ``data``: list the pieces that a configuration's splits need and that are missing, before training."""
 
 from __future__ import annotations
 

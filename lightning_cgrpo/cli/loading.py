@@ -102,7 +102,7 @@ def with_defaults(config: Config, **kinds: type) -> Config:
 
 @contextmanager
 def _parse_parts(config: Config, kinds: Mapping[str, type]) -> Iterator[tuple[ArgumentParser, Namespace]]:
-    """A parser of the classes that the configuration names at the keys of `kinds`, and what it read.
+    """A parser of the classes that the configuration names at the keys of `kinds`, and the parts that it parsed.
 
     Raises:
         ConfigError: errors of the parser, and within the context.

@@ -9,7 +9,7 @@ from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.run.record import Measurement, RunRecord
 
 SURE = 2.0
-"""Standard errors by which a reward ends below its start, to be told."""
+"""A reward counts as lost if it ends this many standard errors below its start."""
 
 
 def advice(record: RunRecord) -> list[str]:

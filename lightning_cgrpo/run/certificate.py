@@ -1,4 +1,4 @@
-"""From a look's sums to its certificate: what is decided, by which test, and with which bounds."""
+"""From a look's sums to its certificate: decisions, their tests, and bounds of the rates."""
 
 from __future__ import annotations
 

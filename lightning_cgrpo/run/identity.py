@@ -18,13 +18,13 @@ Method = dict[str, Any]
 
 def method_of(config: Config) -> Method:
     """The parts of a resolved configuration that two runs of one method share."""
-    parts: Method = {}
+    method: Method = {}
     trainer = config.get("trainer") or {}
     learning_settings = learning({key: config.get(key) for key in ("model", "data", "callbacks")})
     for key in ("model", "data"):
         part = _reduce_value(learning_settings.get(key))
         if part not in (None, {}):
-            parts[key] = part
+            method[key] = part
 
     # Callbacks by class, because the name that a configuration gives to a callback changes nothing.
     callbacks: dict[str, Any] = {}
@@ -38,11 +38,11 @@ def method_of(config: Config) -> Method:
             name = f"{name}_{len(callbacks)}"
         callbacks[name] = reduced
     if callbacks:
-        parts["callbacks"] = dict(sorted(callbacks.items()))
+        method["callbacks"] = dict(sorted(callbacks.items()))
     precision = trainer.get("precision")
     if precision not in FULL_PRECISION:
-        parts["precision"] = precision
-    return parts
+        method["precision"] = precision
+    return method
 
 
 def identity_of(config: Config) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lightning_cgrpo.run.manifest import Manifest
 from lightning_cgrpo.run.register import Entry, Register, digest_of, share_prompts, with_exports
 
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
-"""Fields of a constraint that change its threshold or its training, and not what is counted."""
+"""Fields of a constraint that change its threshold or its training, and not the counts."""
 
 
 def error_share(number: int) -> float:
@@ -180,7 +180,7 @@ def recorded_look(looks: Sequence[Entry], policy: str, question: Mapping[str, An
 
 
 def certificates_of(looks: Iterable[Entry], policy: str, objective: Objective) -> list[Entry]:
-    """The ended looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
+    """The ended looks at a policy whose constraints count the same as an objective's; thresholds may differ.
 
     Args:
         policy: its identity.
@@ -196,7 +196,7 @@ def certificates_of(looks: Iterable[Entry], policy: str, objective: Objective) -
 
 
 def _counting_fields(constraint: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared fields of a constraint that decide what is counted."""
+    """The declared fields of a constraint that decide its counts."""
     return {name: value for name, value in constraint.items() if value is not None and name not in TRAINING}
 
 

@@ -1,4 +1,4 @@
-"""The manifest: one value that says what a run was made of, kept in every checkpoint."""
+"""The manifest: one value with all parts of a run, kept in every checkpoint."""
 
 from __future__ import annotations
 
@@ -192,12 +192,12 @@ def prompts_digest(fingerprints: Tensor) -> str:
 
 
 def differences(before: Manifest, now: Manifest) -> list[str]:
-    """A line for each difference, of what a resumed run trains with to what its first part trained with."""
+    """A line for each difference between the parts of a resumed run and the parts of its first start."""
     lines = []
     if before.settings is not None and now.settings is not None:
         for key, (old, new) in differing(before.settings, now.settings).items():
             if key == PRECISION and before.machine:
-                continue  # told below, whether a setting chose it or the kind of device
+                continue  # reported below, whether a setting or the kind of device chose it
             lines.append(f"{key} {shown(old)} -> {shown(new)}")
     for split in dict.fromkeys([*before.sizes, *now.sizes]):
         lines += _prompt_differences(before, now, split)
@@ -214,13 +214,13 @@ def differences(before: Manifest, now: Manifest) -> list[str]:
         if UNSET not in (old, new):  # a policy without chats reads no chat
             lines.append(f"{name} reads otherwise: its chat template writes the date, or differs")
     for name, (old, new) in differing(before.machine, now.machine).items():
-        if UNSET not in (old, new):  # a version that told less of its machine
+        if UNSET not in (old, new):  # an earlier version that recorded less about its machine
             lines.append(f"{name} {old} -> {new}")
     return lines
 
 
 def _describe_change(old: str, new: str) -> str:
-    """The change of a fingerprint, which says nothing by its own value."""
+    """The change of a fingerprint in a word, because its value means nothing to a reader."""
     if old == UNSET:
         return "added"
     return "gone" if new == UNSET else "differs"

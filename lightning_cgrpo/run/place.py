@@ -86,8 +86,8 @@ def run_of(file: Path) -> Path | None:
 
 def _name_in(version: Path) -> Any:
     """The name of the run in the folder; None without a readable configuration."""
-    kept = configuration_beside(version / CHECKPOINTS / LAST)
-    return None if kept is None else Place.of(kept).name
+    config = configuration_beside(version / CHECKPOINTS / LAST)
+    return None if config is None else Place.of(config).name
 
 
 def _with_continuations(first: Path, versions: Sequence[Path]) -> list[Path]:
@@ -225,7 +225,7 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
 
 
 def _beginning_line(command: str, config: Config, asked: Any, reason: str) -> str | None:
-    """The line that says from which weights a command begins; None if there is nothing to say."""
+    """A line that names the weights from which a command begins; None where no line is printed."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is not None:
         if command not in BEGINNINGS:

@@ -46,7 +46,7 @@ SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 @dataclass
 class Reads:
-    """Fingerprints of what code reads, by name.
+    """Fingerprints of the inputs of code, by name.
 
     Args:
         code: modules of the user's own, and small installed packages.
@@ -318,7 +318,7 @@ def _absolute_path(module: str, level: int, package: str) -> str:
 
 
 def _imported_beside(tree: ast.Module, file: Path) -> Iterator[str]:
-    """Modules beside a module that imports by a computed name, as far as they are imported by now."""
+    """The modules imported by now that lie beside a module, if the module imports by a computed name."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node) in IMPORTS)
     if all(node.args and _constant_text(node.args[0]) is not None for node in calls):
         return

@@ -1,4 +1,4 @@
-"""RunRecord: what ran, how it ended and what was measured, as ``summary.json`` holds it. Imports no torch."""
+"""RunRecord: a run's settings, end and measurements, as ``summary.json`` holds them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Best:
-    """The best checkpoint, and the metric that says so."""
+    """The best checkpoint, and the metric that ranks it."""
 
     checkpoint: str
     monitor: str
@@ -151,7 +151,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Fingerprints of the user's code by module, of the prompts by split, and of what a task's `reads` lists."""
+    """Fingerprints of the user's code by module, of the prompts by split, and of the files in a task's `reads`."""
 
     code: dict[str, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)

@@ -159,7 +159,7 @@ class Register:
         return written
 
     def take(self, entries: Iterable[Entry]) -> None:
-        """Append entries of another project's register, as far as they aren't here.
+        """Append the entries of another project's register that are missing here.
 
         Raises:
             UserError: see `append` and `locked`.

@@ -76,7 +76,7 @@ def override_layer(key: str, text: str) -> Layer:
 
     # The label: the last words of the key, and a short form of the value.
     words = [word for word in key.split(".") if word != "init_args"]
-    # The last word alone would not tell settings of two parts apart, such as two constraints' thresholds.
+    # Two words, because the last word alone is the same for two parts, such as the thresholds of two constraints.
     last_words = words[-2:] if len(words) > 2 else words[-1:]
     name = ".".join(last_words).removesuffix("_everything")
     short_value = value.rpartition(".")[2] if is_class(value) else text.rpartition("/")[2].strip("{}[] ")
@@ -93,7 +93,7 @@ def merge_layers(layers: Iterable[Layer]) -> Config:
 
 
 class Environment:
-    """The interpolations of the environment, which stand in what a run writes instead of their values.
+    """The interpolations of the environment, which a run writes in its files instead of their values.
 
     Values of environment variables may be secrets.
 

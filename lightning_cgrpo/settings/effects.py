@@ -71,9 +71,9 @@ EFFECTS = {
     "data.test_prompts": Effect.TEST,
     "data.test_train_prompts": Effect.TEST,
 }
-"""Effects by dotted key, of the key and all keys below it. What has no row changes learning.
+"""Effects by dotted key, of the key and all keys below it. A key without a row changes learning.
 
-So does every other seed, because a seed that a configuration names doesn't follow the run's.
+Every other seed changes learning, too, because a seed that a configuration names doesn't follow the run's.
 """
 ANYWHERE = {
     "cuda_graphs": Effect.COMPUTATION,
@@ -90,7 +90,7 @@ RUN_LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
 SAME_TEST_PROMPTS = ("data.eval_prompts", "data.prompts_per_update", "data.seed", "data.val_prompts")
 """Settings of the data that change no test prompt."""
 PROMPTS_PLACES = ("data.path", "data.subset", "data.val_path")
-"""Settings that name where prompts come from, which fingerprints tell."""
+"""Settings that name the files of prompts, whose fingerprints are compared instead."""
 PLACE_NAMES = ("path", "model")
 """Last parts of keys that name a folder or a hub's model, where only the last part of the value counts."""
 CONSTRAINTS = "model.objective.constraints"

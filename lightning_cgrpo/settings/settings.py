@@ -15,7 +15,7 @@ Settings = dict[str, Any]
 
 UNSET = "unset"
 MADE = "made"
-"""The key that tells a run from Python, whose trainer and callbacks have other keys than a configuration's."""
+"""The key that marks a run from Python, whose trainer and callbacks have other keys than a configuration's."""
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:

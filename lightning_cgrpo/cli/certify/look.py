@@ -89,7 +89,7 @@ class _Look(CommandLine):
         super().__init__("test", config, [])
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Leave to `run` what LightningCLI's constructor would do at its end."""
+        """Do nothing at the end of LightningCLI's constructor, because `run` runs the command."""
 
     def run(self) -> None:
         """Call `test`. Collective."""

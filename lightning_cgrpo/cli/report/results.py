@@ -100,7 +100,7 @@ def _values_table(
 
 
 def logged_tags(methods: Sequence[MethodRuns], values: Values) -> list[str]:
-    """The tags of which any run has a value, in the order of the logs."""
+    """The tags that have a value in any run, in the order of the logs."""
     tags: dict[str, None] = {}
     for method in methods:
         for run in method.runs:

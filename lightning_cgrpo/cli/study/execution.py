@@ -40,7 +40,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Children:
-    """Child processes, each of which a thread waits for."""
+    """Child processes; a thread waits for each."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()

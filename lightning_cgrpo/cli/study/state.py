@@ -146,7 +146,7 @@ def digest_now(run: Run, split: Split) -> str | None:
 
 
 def progress(run: Run) -> tuple[int, int | None]:
-    """Updates done and asked, as far as known."""
+    """Updates done, and updates asked if known."""
     folder = newest_version(run)
     record = None if folder is None else read_record(folder / SUMMARY)
     if record is None:

@@ -121,11 +121,11 @@ def _read_variants(content: Config, bases: list[str], path: Path) -> dict[str, t
     files = []
     for base in bases:
         files += ["-c", base]
-    given = content.get("variants") or {Path(bases[0]).stem: ""}  # a study without variants has the base alone
-    _expect(isinstance(given, dict), f"variants in {path} to be arguments by name", given)
+    texts = content.get("variants") or {Path(bases[0]).stem: ""}  # a study without variants has the base alone
+    _expect(isinstance(texts, dict), f"variants in {path} to be arguments by name", texts)
     overrides = _split_words(content.get("overrides"), "overrides", path)
     variants = {}
-    for name, text in given.items():
+    for name, text in texts.items():
         well_named = re.fullmatch(r"\w[\w.+-]{,79}", str(name))
         _expect(well_named, f"a variant's name in {path} to have at most 80 letters, digits, and _ . + -", name)
         variants[str(name)] = (*files, *overrides, *_split_words(text, name, path))
@@ -134,17 +134,17 @@ def _read_variants(content: Config, bases: list[str], path: Path) -> dict[str, t
 
 def _read_seeds(content: Config, path: Path) -> tuple[int, ...]:
     """The seeds of a list, or the first seeds from 0 of a count."""
-    given = content.get("seeds")
-    if given is None:
+    value = content.get("seeds")
+    if value is None:
         return (0,)
     seeds: list[Any] = []
-    if _is_count(given):
-        seeds = list(range(given))
-    elif isinstance(given, list):
-        seeds = given
+    if _is_count(value):
+        seeds = list(range(value))
+    elif isinstance(value, list):
+        seeds = value
     whole = all(seed == 0 or _is_count(seed) for seed in seeds)
     different = whole and len(set(seeds)) == len(seeds) > 0
-    _expect(different, f"seeds in {path} to be a count or a list of different numbers", given)
+    _expect(different, f"seeds in {path} to be a count or a list of different numbers", value)
     return tuple(seeds)
 
 
