@@ -50,17 +50,22 @@ class Place:
     @classmethod
     def of(cls, config: Config) -> Self:
         """The place of a configuration's run, by its first logger and its callback of checkpoints."""
+        # The folder of the first logger: SAVE_DIR/NAME, or SAVE_DIR/PROJECT for W&B.
         first = configured_loggers(config)[0]
         arguments: dict[str, Any] = first.get("init_args") or {}
         default = get(config, "trainer.default_root_dir") or "."
         key = "project" if short_class(first) == "WandbLogger" else "name"
         folder = Path(arguments.get("save_dir") or default) / str(arguments.get(key) or "lightning_logs")
+
+        # The folder of checkpoints that the callback names, or that a run without a logger has.
         chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
         version = getattr(config, "run", None)
         if chosen is None and get(config, "trainer.logger") is False:
             chosen = (version or Path(default)) / CHECKPOINTS
-        name = arguments.get("name")
         fixed = None if chosen is None else Path(chosen)
+
+        # The run whose own config.yaml was read, if the configuration did not change its name.
+        name = arguments.get("name")
         if version is not None and _name_in(version) == name:
             # The file is found from any folder, and `save_dir` is relative to the folder in which the run began.
             return cls(version.parent, name, fixed, version)
