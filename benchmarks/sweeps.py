@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_cgrpo.cli.report.figures.style import GRAY, METHODS, legend, line, save, style
+from lightning_cgrpo.cli.report.figures.style import GRAY, METHODS, add_legend, figure_style, legend_line, save_figure
 from lightning_cgrpo.cli.report.measures import statistic
 from lightning_cgrpo.cli.report.methods import MethodRuns, collect
 from lightning_cgrpo.cli.report.results import MEASURED, REWARD
@@ -187,9 +187,10 @@ def _figure(sweep: Sweep) -> Figure:
         # Rates begin at 0, rewards only if they come near 0.
         if tag != REWARD or 0 <= lowest[tag] < 0.25 * high:
             axes.set_ylim(0, high)
-    entries = [line(color, name, marker="o", markersize=3) for name, color in colors.items()]
+    entries = [legend_line(color, name, marker="o", markersize=3) for name, color in colors.items()]
     source = "test" if tested else "end of training"
-    legend(figure, [*entries, line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8)])
+    entries.append(legend_line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8))
+    add_legend(figure, entries)
     return figure
 
 
@@ -221,9 +222,9 @@ def _draw_line(axes: Axes, one: Line, component: str, tag: str, tested: bool, co
 def main(folder: str) -> None:
     """Draw the sweeps of the runs in a folder."""
     for methods in collect([(None, Path(folder))]).values():
-        with style():
+        with figure_style():
             for name, figure in sweep_figures(find_sweeps(methods)):
-                print(save(figure, Path(folder) / name))
+                print(save_figure(figure, Path(folder) / name))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, is_remote, newest
 from lightning_cgrpo.run.checkpoints.folder_lock import FolderLock
-from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
+from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles, write_error, write_failure
 from lightning_cgrpo.run.checkpoints.replacement import (
     UNFINISHED,
     remove_checkpoint,
@@ -139,7 +139,7 @@ class SafeCheckpoints(ModelCheckpoint):
                 raise
             if trainer.is_global_zero:
                 remove_checkpoint(unfinished)
-            raise unwritten(target, cause) from error
+            raise write_error(target, cause) from error
         trainer.strategy.barrier()
         if trainer.is_global_zero:
             replace_checkpoint(unfinished, target)

@@ -105,9 +105,9 @@ EVALUATION_OPTIONS = """\
 
 def main(arguments: list[str]) -> None:
     """Run the command in the first argument."""
-    commands = RUNS | {name: text for name, (_, text) in TOOLS.items()}
+    commands = RUNS | {name: purpose for name, (_, purpose) in TOOLS.items()}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        listing = "\n".join(f"  {name:<12} {text}" for name, text in commands.items())
+        listing = "\n".join(f"  {name:<12} {purpose}" for name, purpose in commands.items())
         print(HELP.format(commands=listing), end="")
         return
     if arguments[0] == "--version":
@@ -115,37 +115,53 @@ def main(arguments: list[str]) -> None:
 
         print(__version__)
         return
-    command, rest = arguments[0], arguments[1:]
+    command, *rest = arguments
     if command not in commands:
-        hint = _command_meant(command, commands)
+        hint = _hint_at_command(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
-    # Users' own classes lie in the folder where the command runs, as with python -m.
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        stdlib_first("")
-    # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
-    # such as the worker that makes prompts.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
+    _prepare_imports()
     if command in TOOLS:
-        importlib.import_module(TOOLS[command][0]).main(rest)
+        module_name, _ = TOOLS[command]
+        importlib.import_module(module_name).main(rest)
         return
     if {"-h", "--help"} & set(rest):
-        purpose = RUNS[command][0].upper() + RUNS[command][1:]
-        options = FIT_OPTIONS if command == "fit" else EVALUATION_OPTIONS
-        shown = ("last", "best, auto (the newest, or a new run)") if command == "fit" else ("best", "last, null (none)")
-        settings = {"purpose": purpose, "options": options, "checkpoint": shown[0], "others": shown[1]}
-        print(RUN_HELP.format(command=command, **settings), end="")
+        _print_run_help(command)
         return
     config, flags = read_arguments(command, rest)
     beginning = find_checkpoint(command, config)
     _grow_segments(config)
-    gc.disable()  # what is imported stays, and searches for garbage among it would take a second
+    gc.disable()  # imported modules stay, and searches for garbage among them would take a second
     try:
         from lightning_cgrpo.cli.command_line import main as run_command
     finally:
         gc.enable()
     run_command(command, config, flags, beginning)
+
+
+def _prepare_imports() -> None:
+    """Make users' own classes importable, and set environment variables that libraries read when they are imported."""
+    # Users' own classes lie in the folder where the command runs, as with python -m.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        stdlib_first("")
+    # Threads that spin while they wait would take the cores from other processes, such as the worker that makes
+    # prompts.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
+
+
+def _print_run_help(command: str) -> None:
+    """Print the help of fit, validate, test or predict."""
+    purpose = RUNS[command][0].upper() + RUNS[command][1:]
+    if command == "fit":
+        settings = {
+            "options": FIT_OPTIONS,
+            "checkpoint": "last",
+            "others": "best, auto (the newest, or a new run)",
+        }
+    else:
+        settings = {"options": EVALUATION_OPTIONS, "checkpoint": "best", "others": "last, null (none)"}
+    print(RUN_HELP.format(command=command, purpose=purpose, **settings), end="")
 
 
 def _grow_segments(config: Config) -> None:
@@ -158,10 +174,12 @@ def _grow_segments(config: Config) -> None:
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
-def _command_meant(word: str, commands: Iterable[str]) -> str:
+def _hint_at_command(word: str, commands: Iterable[str]) -> str:
     """A hint such as `` Did you mean 'fit'?``, also for a misspelled synonym."""
-    near = difflib.get_close_matches(word, [*commands, *SYNONYMS], n=1)
-    return did_you_mean(SYNONYMS.get(near[0], near[0]), commands) if near else did_you_mean(word, commands)
+    similar = difflib.get_close_matches(word, [*commands, *SYNONYMS], n=1)
+    if not similar:
+        return did_you_mean(word, commands)
+    return did_you_mean(SYNONYMS.get(similar[0], similar[0]), commands)
 
 
 def run() -> None:
@@ -173,24 +191,28 @@ def run() -> None:
         main(sys.argv[1:])
         sys.stdout.flush()  # a closed pipe may show only here
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich's, whose reader has gone
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends so where nobody reads its output
             sys.exit(OUTPUT_CLOSED)
         raise
     except UserError as error:
-        _end(str(error), 2)
+        _exit_with(str(error), 2)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and output_is_closed():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest, which Python flushes
             sys.exit(OUTPUT_CLOSED)
         if names_a_remedy(error):
-            _end(str(error), 2)
-        from lightning_cgrpo.cli.messages import of_a_lost_process, of_the_disk, of_wandb, unexpected
+            _exit_with(str(error), 2)
+        from lightning_cgrpo.cli.messages import disk_message, of_a_lost_process, unexpected_error, wandb_message
 
-        library = of_a_lost_process(error) or of_wandb(error)
-        message = of_the_disk(error) if isinstance(error, OSError) else library
-        _end(message or unexpected(error), 2 if message else 1)
+        if isinstance(error, OSError):
+            message = disk_message(error)
+        else:
+            message = of_a_lost_process(error) or wandb_message(error)
+        if message:
+            _exit_with(message, 2)
+        _exit_with(unexpected_error(error), 1)
 
 
 def output_is_closed() -> bool:
@@ -202,9 +224,10 @@ def output_is_closed() -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-def _end(message: str, status: int) -> NoReturn:
-    lines = map(printable, f"lightning_cgrpo: error: {message}".split("\n"))
-    print(*lines, sep="\n", file=sys.stderr)
+def _exit_with(message: str, status: int) -> NoReturn:
+    """Print an error message, and end the program with a status."""
+    lines = [printable(line) for line in f"lightning_cgrpo: error: {message}".split("\n")]
+    print("\n".join(lines), file=sys.stderr)
     sys.exit(status)
 
 

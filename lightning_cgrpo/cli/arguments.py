@@ -18,9 +18,9 @@ from lightning_cgrpo.settings.configuration import (
     Resolved,
     build,
     file_layer,
-    find,
+    find_file,
     get,
-    override,
+    override_layer,
 )
 from lightning_cgrpo.settings.key_check import check_keys
 
@@ -36,20 +36,19 @@ NAMED = ("model.init_args.objective.constraints", "model.init_args.task.init_arg
 
 def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[str]]:
     """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``)."""
-    files, overrides, flags = _split(arguments)
+    files, overrides, flags = _split_arguments(arguments)
     if flags and command in ("certify", "data", "export"):
         raise ConfigError(f"Expected no {flags[0]} for {command}, try it with fit.")
     if not files and not flags:
         raise ConfigError("Expected a configuration, but got none, try -c configs/gridworld.yaml.")
-    # A configuration may name modules beside it, and examples, which an installed package has in a folder of their own.
-    # The end of the path, because libraries' modules come first.
-    for folder in (*(find(name).parent.resolve() for name in files), EXAMPLES):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
+    _extend_import_path(files)
+
+    # Later layers change single values of earlier layers: the defaults, the files, then the command line.
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
-    layers += [override(key, text) for key, text in overrides]
+    layers += [override_layer(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])
-    config.run = run_of(find(files[0])) if files else None
+    config.run = run_of(find_file(files[0])) if files else None
+
     if command != "fit":
         # The config.yaml of a resumed run names the checkpoint from which the run resumed.
         checkpoint = dict(overrides).get("ckpt_path", AUTO)
@@ -57,13 +56,24 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Resolved, list[s
     if not flags and "model" not in config:
         raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
     objective = get(config, "model.init_args.objective")
-    declared = isinstance(objective, dict) and "class_path" not in objective
+    is_declared = isinstance(objective, dict) and "class_path" not in objective
     for path in NAMED:
         _remove_nulls(config, path, layers)
     check_keys(config, OPTIONS.get(command, ()))
-    if declared:
-        Objective.declared(objective)  # wrong constraints are told before torch is imported
+    if is_declared:
+        Objective.declared(objective)  # wrong constraints are reported before torch is imported
     return config, flags
+
+
+def _extend_import_path(files: Sequence[str]) -> None:
+    """Make modules importable that lie beside a configuration, and the packaged examples.
+
+    Their folders come at the end of the path, because libraries' modules come first.
+    """
+    folders = [find_file(name).parent.resolve() for name in files]
+    for folder in (*folders, EXAMPLES):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def _remove_nulls(config: Config, path: str, layers: Sequence[Layer]) -> None:
@@ -79,7 +89,9 @@ def _remove_nulls(config: Config, path: str, layers: Sequence[Layer]) -> None:
     for layer in layers:
         if not layer.is_override:
             known |= dict.fromkeys(get(layer.config, path) or ())
-    for name in [name for name, value in named.items() if value is None]:
+    for name, value in list(named.items()):
+        if value is not None:
+            continue
         del named[name]
         if name not in known:
             place = path.replace(".init_args", "")  # as on the command line
@@ -89,8 +101,11 @@ def _remove_nulls(config: Config, path: str, layers: Sequence[Layer]) -> None:
             )
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    files, overrides, flags = [], [], []
+def _split_arguments(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:
+    """The files after ``-c``, the overrides ``--KEY=VALUE`` as pairs, and the flags of jsonargparse."""
+    files: list[str] = []
+    overrides: list[tuple[str, str]] = []
+    flags: list[str] = []
     queue = list(arguments)
     while queue:
         argument = queue.pop(0)
@@ -100,7 +115,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
         if argument.startswith("-c") and argument.endswith(YAML) and "=" not in argument:
             argument = f"-c={argument[2:]}"  # programs take -cFILE, too
         key, equals, value = argument.lstrip("-").partition("=")
-        followed = bool(queue) and not queue[0].startswith("-")
+
+        # Flags.
         if argument == "--help=all":
             flags.append("--help")
             continue
@@ -108,8 +124,12 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
             flags.append(argument)
             continue
         if key.endswith(".help"):
-            flags.append(f"{argument}={queue.pop(0)}" if followed and not equals else argument)
+            if not equals and queue and not queue[0].startswith("-"):
+                argument += f"={queue.pop(0)}"  # the class whose help is asked for
+            flags.append(argument)
             continue
+
+        # Files and overrides. A value follows "=", or is the next argument.
         if not equals:
             if not queue or queue[0].startswith("--"):
                 raise ConfigError(f"Expected a value for {argument}, as in {argument}=VALUE, but got none.")

@@ -48,10 +48,12 @@ class CommandLine(LightningCLI):
     """
 
     registers = True
-    """Whether a test is registered, so that a certificate on its prompts tells of it."""
+    """Whether a test is registered, so that a later certificate on its prompts mentions the test."""
 
     def __init__(self, subcommand: str, config: Resolved, flags: list[str]) -> None:
-        self._chosen, self._given, self._flags = subcommand, config, flags
+        self._chosen = subcommand
+        self._given_config = config
+        self._flags = flags
         self._environment = config.environment
         self._identity = identity_of(config)  # before parsing changes the configuration
         if get(config, "trainer.precision") == "auto":
@@ -71,7 +73,7 @@ class CommandLine(LightningCLI):
         )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        # One parser of four, because each takes about 0.1 s to build, and to look through for every key.
+        # Only the chosen subcommand's parser, because each takes about 0.1 s to build and to search for every key.
         return {self._chosen: LightningCLI.subcommands()[self._chosen]}
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -91,25 +93,30 @@ class CommandLine(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         try:
             if self._flags:
-                shown = f"--config={yaml.safe_dump(dict(self._given), sort_keys=False)}"
-                with self._printed():
-                    self.config = parser.parse_args([self._chosen, shown, *self._flags])
+                config_option = f"--config={yaml.safe_dump(dict(self._given_config), sort_keys=False)}"
+                with self._hide_environment():
+                    self.config = parser.parse_args([self._chosen, config_option, *self._flags])
             else:  # faster than from text
                 with UserCode("the modules that the configuration names"):
-                    self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
+                    self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given_config})
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error
 
     @contextmanager
-    def _printed(self) -> Iterator[None]:
-        """Print what is printed inside, as ``--print_config`` does, with the interpolations of the environment."""
-        text, prints = io.StringIO(), any(flag.startswith("--print_config") for flag in self._flags)
+    def _hide_environment(self) -> Iterator[None]:
+        """In the output of ``--print_config``, write interpolations in place of values of the environment."""
+        captured = io.StringIO()
+        prints_config = any(flag.startswith("--print_config") for flag in self._flags)
         try:
-            with redirect_stdout(text):
+            with redirect_stdout(captured):
                 yield
         finally:
-            print(self._environment.hidden_yaml(text.getvalue()) if prints else text.getvalue(), end="")
-            if prints and not text.getvalue() and isinstance(sys.exception(), SystemExit):
+            text = captured.getvalue()
+            if prints_config:
+                print(self._environment.hidden_yaml(text), end="")
+            else:
+                print(text, end="")
+            if prints_config and not text and isinstance(sys.exception(), SystemExit):
                 raise ConfigError("Expected a configuration to print, but code of a class that it names ended Python.")
 
     def _parse_ckpt_path(self) -> None:
@@ -121,11 +128,11 @@ class CommandLine(LightningCLI):
                 super().instantiate_classes()
         except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
+        # Loggers write the hyperparameters that a user's own class keeps: write interpolations for secret values.
         for key, part in (("model", self.model), ("data", self.datamodule)):
-            # Loggers write the hyperparameters that a user's own class keeps.
             if part is not None and part.hparams:
-                kept = self._environment.hidden(dict(part.hparams_initial), f"{key}.init_args")
-                part._hparams_initial = AttributeDict(kept)
+                hyperparameters = self._environment.hidden(dict(part.hparams_initial), f"{key}.init_args")
+                part._hparams_initial = AttributeDict(hyperparameters)
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:
@@ -140,51 +147,62 @@ class CommandLine(LightningCLI):
         except BaseException:
             launcher = self.trainer.strategy.launcher
             if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.
-                end(launcher.procs)
+                end_processes(launcher.procs)
             raise
 
-    def _settings(self) -> Settings:
+    def _all_settings(self) -> Settings:
         """Every setting with its default; values of environment variables stay interpolations, with a short hash."""
-        given = self.config[self._chosen].as_dict()
-        return settings_of(self._environment.fingerprinted(given))
+        filled = self.config[self._chosen].as_dict()
+        return settings_of(self._environment.fingerprinted(filled))
 
     def _run_lightning(self, subcommand: str) -> None:
         try:
             super()._run_subcommand(subcommand)
-        except SystemExit as end:
+        except SystemExit as ending:
             # Lightning ends with status 1 after Ctrl-C.
-            if isinstance(end.__context__, KeyboardInterrupt):
-                raise end.__context__ from None
+            if isinstance(ending.__context__, KeyboardInterrupt):
+                raise ending.__context__ from None
             raise
         except (MisconfigurationException, ValueError) as error:
             # Lightning's own refusals, of options that do not fit the number of batches.
-            if not isinstance(error, UserError) and any(f"`{name}`" in str(error) for name in BATCH_OPTIONS):
+            names_batch_option = any(f"`{name}`" in str(error) for name in BATCH_OPTIONS)
+            if names_batch_option and not isinstance(error, UserError):
                 raise ConfigError(" ".join(str(error).split())) from error
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+
         # Lightning refuses callbacks that a switch of the trainer turns off.
-        off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
-        extra = [callback for callback in named.values() if callback is not None and not isinstance(callback, off)]
-        extra.append(RunManifest(self._settings()))
+        switched_off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
+        callbacks: list[Callback] = []
+        for callback in named.values():
+            if callback is not None and not isinstance(callback, switched_off):
+                callbacks.append(callback)
+
+        # Callbacks that every run has.
+        callbacks.append(RunManifest(self._all_settings()))
         if self._chosen == "fit":
-            extra.append(RunSummary(self._identity))
+            callbacks.append(RunSummary(self._identity))
         if self._chosen == "test" and self.registers:
-            extra.append(TestedPrompts())
+            callbacks.append(TestedPrompts())
+
         self._set_precision(config)
         try:
-            return self._instantiate_trainer(config, extra)
+            return self._instantiate_trainer(config, callbacks)
         except MisconfigurationException as error:
-            settings = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
-            told = ", ".join(f"trainer.{key}={value}" for key, value in settings.items() if value not in (None, "auto"))
-            raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
+            options = []
+            for key in ("accelerator", "devices", "strategy", "precision"):
+                if config.get(key) not in (None, "auto"):
+                    options.append(f"trainer.{key}={config[key]}")
+            raise ConfigError(f"The trainer can't be made with {', '.join(options)}: {first_line(error)}.") from error
 
     def _set_precision(self, config: dict[str, Any]) -> None:
         """Choose the precision of a run that names none, neither as an option nor as a plugin."""
         plugins = config.get("plugins") or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if not isinstance(plugins, list):
+            plugins = [plugins]
         if config.get("precision") is not None or any(isinstance(plugin, Precision) for plugin in plugins):
             return
         config["precision"] = automatic_precision(getattr(self.model, "policy", None), config.get("accelerator"))
@@ -201,12 +219,12 @@ def main(subcommand: str, config: Resolved, flags: list[str], beginning: str | N
     CommandLine(subcommand, config, flags)
 
 
-def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+def end_processes(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """End the processes that a failed process launched, after `GRACE` seconds; Lightning does so only after Ctrl-C."""
-    until = time.monotonic() + GRACE
+    deadline = time.monotonic() + GRACE
     for process in processes:
         try:
-            process.wait(max(until - time.monotonic(), 0))
+            process.wait(max(deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

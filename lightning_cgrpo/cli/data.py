@@ -1,4 +1,4 @@
-"""The command ``data``: what a configuration's splits need and what of it is there, before any training."""
+"""The command ``data``: list the pieces that a configuration's splits need and that are missing, before training."""
 
 from __future__ import annotations
 
@@ -52,15 +52,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     data, module = run["data"], run["model"]
     if not isinstance(data, GroupDataModule):
         raise UserError(f"Expected data with prompts, but got {type(data).__name__}, try a GroupDataModule.")
-    every: dict[str, list[Pieces]] = {split: _pieces(data, module, split) for split in NUMBERS}
-    _show(every)
-    if (rendered := _rendered(data, module)) is not None:
-        print(rendered)
-    lines = [f"{split}: {line}" for split, pieces in every.items() for kind in pieces for line in kind.faults]
+    inventory: dict[str, list[Pieces]] = {split: _list_pieces(data, module, split) for split in NUMBERS}
+    _print_inventory(inventory)
+    first_prompt = _render_first_prompt(data, module)
+    if first_prompt is not None:
+        print(first_prompt)
+
+    fault_lines: list[str] = []
+    lacking: list[str] = []
+    for split, pieces in inventory.items():
+        for piece in pieces:
+            fault_lines += [f"{split}: {fault}\n" for fault in piece.faults]
+            if not piece.enough:
+                lacking.append(f"{piece.kind} of {split}")
     if options.out is not None:
-        options.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="backslashreplace")
-        print(f"Wrote {len(lines)} lines to {options.out}.")
-    lacking = [f"{kind.kind} of {split}" for split, pieces in every.items() for kind in pieces if not kind.enough]
+        options.out.write_text("".join(fault_lines), encoding="utf-8", errors="backslashreplace")
+        print(f"Wrote {len(fault_lines)} lines to {options.out}.")
     if lacking:
         raise UserError(
             f"Expected the data to be whole, but {', '.join(lacking)} are missing or corrupt, so that a run refuses to "
@@ -68,14 +75,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
 
 
-def _pieces(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
+def _list_pieces(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     """A split's pieces; a split that can't be read is a piece with the error."""
     from lightning_cgrpo.core.prompts.inventory import Pieces
 
     try:
         pieces = data.inventory(split)
         if pieces and all(kind.enough for kind in pieces):
-            pieces += _lengths(data, module, split)
+            pieces += _measure_lengths(data, module, split)
     except ValueError as error:
         if not names_a_remedy(error):
             raise
@@ -83,7 +90,7 @@ def _pieces(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     return pieces
 
 
-def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
+def _measure_lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     """Tokens of the prompts for a language model: of all rows in memory, else of the first prompt."""
     import torch
 
@@ -101,21 +108,20 @@ def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
     except UserError as error:
         return [Pieces(kind, 0, note=f"not measured: {str(error)[:120]}")]
     room = policy.room(module.sampler.longest)
+    tools = getattr(module.sampler, "tools", ())
     measured = range(len(source)) if source.rows is not None else range(1)
     lengths: list[int] = []
     for first in range(0, len(measured), AT_ONCE):
         index = torch.tensor(measured[first : first + AT_ONCE])
         groups = source.groups(index)
         variables = variables_of(groups.columns, len(groups))
-        inputs = policy.read_prompts(
-            groups.column("prompt", "data"), index, getattr(module.sampler, "tools", ()), variables
-        )
-        lengths += inputs["prompt_mask"].sum(-1).tolist()
-    long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
-    return [Pieces(kind, len(lengths), long, f"at most {max(lengths):,} tokens, room for {room:,}")]
+        inputs = policy.read_prompts(groups.column("prompt", "data"), index, tools, variables)
+        lengths += inputs["prompt_mask"].sum(-1).tolist()  # mask: [prompts, tokens]
+    too_long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
+    return [Pieces(kind, len(lengths), too_long, f"at most {max(lengths):,} tokens, room for {room:,}")]
 
 
-def _rendered(data: GroupDataModule, module: Any) -> str | None:
+def _render_first_prompt(data: GroupDataModule, module: Any) -> str | None:
     """The first training prompt as a language model reads it, and the first demonstration, in escapes; else None."""
     import torch
 
@@ -124,31 +130,44 @@ def _rendered(data: GroupDataModule, module: Any) -> str | None:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
     from lightning_cgrpo.samplers.generation import GenerationSampler
 
-    policy, sampler = getattr(module, "policy", None), getattr(module, "sampler", None)
+    policy = getattr(module, "policy", None)
+    sampler = getattr(module, "sampler", None)
     if not isinstance(policy, CausalLMPolicy) or not isinstance(sampler, GenerationSampler) or not policy.stop_tokens:
         return None
     try:
         source = data.source("train")
-        read = sampler.first_prompt(policy, source)["prompt_ids"][0].tolist()
-        lines = ["The first training prompt, as the policy reads it:", _text(policy, read)]
+        # prompt_ids: [prompts, tokens]
+        prompt_tokens = sampler.first_prompt(policy, source)["prompt_ids"][0].tolist()
+        lines = ["The first training prompt, as the policy reads it:", _decode_tokens(policy, prompt_tokens)]
         if isinstance(module, SupervisedFineTuning):
-            made = demonstration_rollouts(policy, source.groups(torch.zeros(1, dtype=torch.int64)), sampler.tools)
-            trained = made.actions[0, 0][made.mask[0, 0]].tolist()
-            lines += ["The first demonstration's trained tokens:", _text(policy, trained)]
+            first_row = torch.zeros(1, dtype=torch.int64)
+            rollouts = demonstration_rollouts(policy, source.groups(first_row), sampler.tools)
+            # actions and mask: [groups, answers, tokens]
+            trained_tokens = rollouts.actions[0, 0][rollouts.mask[0, 0]].tolist()
+            lines += ["The first demonstration's trained tokens:", _decode_tokens(policy, trained_tokens)]
     except UserError as error:
         lines = ["The first training prompt can't be shown:", str(error)]
-    return "\n".join([*(printable(line) for line in lines), f"Answers end at {printable(sampler.ends(policy))}."])
+    lines.append(f"Answers end at {sampler.ends(policy)}.")
+    return "\n".join(printable(line) for line in lines)
 
 
-def _text(policy: Any, tokens: list[int]) -> str:
-    """The text of tokens, with an image's token once."""
+def _decode_tokens(policy: Any, tokens: list[int]) -> str:
+    """The text of tokens, with an image's repeated token once, and without the middle of a long text."""
     image = getattr(policy, "image_token", None)
-    kept = [token for place, token in enumerate(tokens) if token != image or tokens[place - 1 : place] != [image]]
+    kept: list[int] = []
+    previous = None
+    for token in tokens:
+        if token != image or previous != image:
+            kept.append(token)
+        previous = token
     text = policy.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]} [...] {text[-LETTERS // 2 :]}"
+    if len(text) <= LETTERS:
+        return text
+    return f"{text[: LETTERS // 2]} [...] {text[-LETTERS // 2 :]}"
 
 
-def _show(every: dict[str, list[Pieces]]) -> None:
+def _print_inventory(inventory: dict[str, list[Pieces]]) -> None:
+    """Print a table of all splits' pieces, then notes and the first faults."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -159,16 +178,18 @@ def _show(every: dict[str, list[Pieces]]) -> None:
     table.title_justify = "left"
     for head in ("split", "pieces", "expected", "present", "missing or corrupt"):
         table.add_column(head, justify="left" if head in ("split", "pieces") else "right", no_wrap=True)
-    for split, pieces in every.items():
-        for kind in pieces:
-            numbers = (f"{number:,}" for number in (kind.expected, kind.present, len(kind.faults)))
-            table.add_row(split, kind.kind, *numbers)
+    for split, pieces in inventory.items():
+        for piece in pieces:
+            table.add_row(split, piece.kind, f"{piece.expected:,}", f"{piece.present:,}", f"{len(piece.faults):,}")
     print_table(table)
-    for split, pieces in every.items():
-        for kind in pieces:
-            if kind.note:
-                print(f"- {split}, {kind.kind}: {printable(kind.note)}")
-            for line in kind.faults[:SHOWN]:
-                print(f"- {split}: {printable(line)}")
-            if (more := len(kind.faults) - SHOWN) > 0:
-                print(f"- {split}: {more:,} more {kind.kind}, which --out FILE lists")
+
+    # Notes and faults, which would make the table too wide.
+    for split, pieces in inventory.items():
+        for piece in pieces:
+            if piece.note:
+                print(f"- {split}, {piece.kind}: {printable(piece.note)}")
+            for fault in piece.faults[:SHOWN]:
+                print(f"- {split}: {printable(fault)}")
+            unshown = len(piece.faults) - SHOWN
+            if unshown > 0:
+                print(f"- {split}: {unshown:,} more {piece.kind}, which --out FILE lists")

@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"Expected --out to be a new or empty directory, but got '{options.out}', which has something in it, try "
             "another name."
         )
-    _export(config, beginning, options.out, options.merge)
+    _export_policy(config, beginning, options.out, options.merge)
 
 
-def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
+def _export_policy(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     # Imported here, because --help and misspelled keys must not wait for torch.
     from lightning_cgrpo.cli.certify.policy_identity import identity, measuring
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint, read_manifest
@@ -56,25 +56,29 @@ def _export(config: Config, beginning: str | None, directory: Path, merge: bool)
     save = getattr(policy, "save_pretrained", None)
     if save is None:
         raise UserError(f"Expected a policy that is a language model, but got {type(policy).__name__}.")
+
+    # The weights.
     checkpoint = Path(config["ckpt_path"])
     update, weights, base = read_checkpoint(checkpoint)
-    exported = identity(weights, measuring(config, base))
+    policy_identity = identity(weights, measuring(config, base))
     put_weights(policy, weights, base, checkpoint)
     save(directory, merge)
+
+    # The run that trained the policy: its prompts, for later certificates, and its model card.
     manifest = read_manifest(checkpoint)
-    write_lineage(directory, manifest, fingerprint(directory), exported, checkpoint.parent)
-    _write_card(config, checkpoint, update, exported, directory, manifest)
+    write_lineage(directory, manifest, fingerprint(directory), policy_identity, checkpoint.parent)
+    _write_card(config, checkpoint, update, policy_identity, directory, manifest)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     print(f"Wrote the policy after update {update}, of {checkpoint}, to {directory} ({size / 1e6:.1f} MB).")
 
 
 def _write_card(
-    config: Config, checkpoint: Path, update: int, policy: str, directory: Path, manifest: Manifest | None
+    config: Config, checkpoint: Path, update: int, policy_identity: str, directory: Path, manifest: Manifest | None
 ) -> None:
-    """A model card from the summary of the checkpoint's run, and the certificates of the exported policy.
+    """Write a model card from the summary of the checkpoint's run, and the certificates of the exported policy.
 
     Args:
-        policy: its `identity`, of weights and decoding.
+        policy_identity: `identity` of the exported policy, from weights and decoding.
     """
     from lightning_cgrpo.callbacks.model_card import CARD, write_card
     from lightning_cgrpo.run.checkpoints.files import written_in
@@ -87,9 +91,11 @@ def _write_card(
     if record is None:
         return
     objective = Objective.declared(get(config, "model.init_args.objective") or {})
-    register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+    project = "" if manifest is None else manifest.project
+    register = Register.of(project, checkpoint.parent)
     ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, {})
-    looks = certificates_of(ledger.looks(), policy, objective)
+    looks = certificates_of(ledger.looks(), policy_identity, objective)
     base = get(config, "model.init_args.policy.init_args.model")
-    method, rewards = short_class(get(config, "model")), ", ".join(objective.rewards)
+    method = short_class(get(config, "model"))
+    rewards = ", ".join(objective.rewards)
     write_card(directory, base, method, record, update, rewards, looks)

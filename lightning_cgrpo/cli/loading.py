@@ -53,7 +53,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
         module = lightning_cgrpo.load("runs/gsm8k/version_0")
         texts = module.policy.model.generate(...)
     """
-    path = _chosen(Path(checkpoint))
+    path = _choose_checkpoint(Path(checkpoint))
     check_checkpoint(str(path))
     config = configuration_beside(path)
     if config is None:
@@ -63,11 +63,12 @@ def load(checkpoint: str | Path) -> RolloutModule:
         )
     import_names()
     module: RolloutModule = instantiate({"model": config["model"]}, model=RolloutModule)["model"]
-    put_weights(module.policy, *read_checkpoint(path)[1:], path)
+    _, weights, base = read_checkpoint(path)
+    put_weights(module.policy, weights, base, path)
     return module.eval()
 
 
-def _chosen(path: Path) -> Path:
+def _choose_checkpoint(path: Path) -> Path:
     """The checkpoint, or a run's default checkpoint, which is printed."""
     if not path.exists():
         raise UserError(f"There is no checkpoint '{path}' (seen from {Path.cwd()}).")
@@ -77,28 +78,31 @@ def _chosen(path: Path) -> Path:
     if last is None:
         raise UserError(f"Expected a checkpoint, or the folder of a run, but '{path}' holds no checkpoint.")
     best = best_of(last)
-    chosen, why = (last, "the newest") if best is None else (best[0], f"the best by {best[1]}")
-    print(f"Loading {chosen}, {why}.")
-    return chosen
+    if best is None:
+        print(f"Loading {last}, the newest.")
+        return last
+    checkpoint, ranked_by = best
+    print(f"Loading {checkpoint}, the best by {ranked_by}.")
+    return checkpoint
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
     """Make the objects of a configuration at the keys of `kinds`, their base classes; returns them by key."""
-    with _parsed(config, kinds) as (parser, parsed):
-        made = parser.instantiate_classes(parsed)
-    return {key: made[key] for key in kinds}
+    with _parse_parts(config, kinds) as (parser, parsed):
+        objects = parser.instantiate_classes(parsed)
+    return {key: objects[key] for key in kinds}
 
 
 def with_defaults(config: Config, **kinds: type) -> Config:
     """The parts of a configuration at the keys of `kinds`, with the defaults of their classes."""
-    with _parsed(config, kinds) as (_, parsed):
+    with _parse_parts(config, kinds) as (_, parsed):
         filled: Config = parsed.as_dict()
     return filled
 
 
 @contextmanager
-def _parsed(config: Config, kinds: Mapping[str, type]) -> Iterator[tuple[ArgumentParser, Namespace]]:
-    """A parser of the classes that the configuration names at the keys of `kinds`, and what it read.
+def _parse_parts(config: Config, kinds: Mapping[str, type]) -> Iterator[tuple[ArgumentParser, Namespace]]:
+    """A parser of the classes that the configuration names at the keys of `kinds`, and the parts that it parsed.
 
     Raises:
         ConfigError: errors of the parser, and within the context.
@@ -130,7 +134,8 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:
         file = path / _METADATA_FILENAME if sharded else path
         saved = check_parts(torch.load(file, map_location="cpu", weights_only=True, mmap=True), str(path))
         state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
-        update, base = int(saved["global_step"]), saved.get("base_weights", {}).get("policy")
+        update = int(saved["global_step"])
+        base = saved.get("base_weights", {}).get("policy")
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise UserError(
             f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {first_line(error)}."
@@ -147,7 +152,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 @contextmanager
-def held(checkpoint: Path) -> Iterator[Path]:
+def hold_checkpoint(checkpoint: Path) -> Iterator[Path]:
     """A second name for a checkpoint's files as they are now, removed afterwards: a running `fit` may replace them.
 
     Names that killed commands of this machine left behind are removed first.
@@ -155,20 +160,15 @@ def held(checkpoint: Path) -> Iterator[Path]:
     Raises:
         UserError: an error within, under the checkpoint's own name.
     """
-    for left in checkpoint.parent.glob(f".*.{_machine()}.*-*{checkpoint.suffix}"):
-        process = left.stem.rpartition(".")[2].partition("-")[0]
-        if process.isdigit() and not _runs(int(process)):
-            remove_checkpoint(left)
-    unique = f"{_machine()}.{os.getpid()}-{uuid4().hex[:8]}"
+    machine = _machine_name()
+    for leftover in checkpoint.parent.glob(f".*.{machine}.*-*{checkpoint.suffix}"):
+        process = leftover.stem.rpartition(".")[2].partition("-")[0]
+        if process.isdigit() and not _is_running(int(process)):
+            remove_checkpoint(leftover)
+    unique = f"{machine}.{os.getpid()}-{uuid4().hex[:8]}"
     name = checkpoint.with_name(f".{checkpoint.stem}.{unique}{checkpoint.suffix}")
     try:
-        try:
-            if checkpoint.is_dir():
-                shutil.copytree(checkpoint, name, copy_function=os.link)
-            else:
-                os.link(checkpoint, name)
-        except OSError:  # a file system without links
-            (shutil.copytree if checkpoint.is_dir() else shutil.copy2)(checkpoint, name)
+        _link_or_copy(checkpoint, name)
         yield name
     except UserError as error:
         # The user knows the file by its own name.
@@ -177,24 +177,38 @@ def held(checkpoint: Path) -> Iterator[Path]:
         remove_checkpoint(name)
 
 
-def stamp(path: Path) -> list[tuple[str, int, int]]:
+def _link_or_copy(checkpoint: Path, name: Path) -> None:
+    """Give a checkpoint's files a second name; on a file system without links, copy them."""
+    try:
+        if checkpoint.is_dir():
+            shutil.copytree(checkpoint, name, copy_function=os.link)
+        else:
+            os.link(checkpoint, name)
+    except OSError:
+        if checkpoint.is_dir():
+            shutil.copytree(checkpoint, name)
+        else:
+            shutil.copy2(checkpoint, name)
+
+
+def file_stamps(path: Path) -> list[tuple[str, int, int]]:
     """Sizes and times of a checkpoint's files, which change if a program writes into them."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = [(str(file), file.stat()) for file in files]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
-def _machine() -> str:
+def _machine_name() -> str:
     return re.sub(r"\W", "_", platform.node())
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
-        pass
+    except OSError:  # another user's process
+        return True
     return True
 
 
@@ -207,6 +221,7 @@ def put_weights(policy: Policy, weights: dict[str, Tensor], base: str | None, ch
     with UserCode(f"{type(policy).__name__}.load"):
         policy.load()
     if base is not None:
+        # The base weights come from the model's files, and get the precision of the checkpoint's weights.
         if any(weight.dtype == torch.float64 for weight in weights.values()):
             policy.double()
         weights = same_base(policy, base, str(checkpoint)) | weights

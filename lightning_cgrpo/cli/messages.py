@@ -25,8 +25,10 @@ LOST = re.compile(
 """Complaints of gloo, NCCL and torch's store about a process that has ended."""
 # jsonargparse's texts
 KEY = 'Parser key "'
-CLASS, LITERAL = "Expected a <class '", "Expected a typing.Literal["
-IMPORT_PATH, GIVEN = "Expected a dot import path string: ", "Given value: "
+CLASS = "Expected a <class '"
+LITERAL = "Expected a typing.Literal["
+IMPORT_PATH = "Expected a dot import path string: "
+GIVEN = "Given value: "
 ABSTRACT = re.compile(r"Expected an instantiatable class, but (?P<path>\S*) ?is abstract")
 GIVEN_CLASS = re.compile(r"Given value: (?:.*class_path['\"]?[=:] ?['\"])?(?P<path>\w+(?:\.\w+)*)")
 """The class in a value, which jsonargparse leaves out of a complaint that repeats it."""
@@ -46,14 +48,14 @@ MODULES = {"optimizer": ["torch.optim"], "lr_scheduler": ["torch.optim.lr_schedu
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes, each once: those that threads raise again, as on a full disk, may form a circle."""
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and its causes, each once: errors that threads raise again, as on a full disk, may form a circle."""
     passed: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in passed:
-        passed.add(id(link))
-        yield link
-        link = link.__cause__ or link.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in passed:
+        passed.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def explain(error: BaseException) -> str:
@@ -61,9 +63,9 @@ def explain(error: BaseException) -> str:
 
     jsonargparse repeats the key's parts on lines of their own, and lists all types that a value could have had.
     """
-    for link in chain(error):
-        if names_a_remedy(link):
-            return str(link)
+    for cause in error_chain(error):
+        if names_a_remedy(cause):
+            return str(cause)
     lines = [line.strip(" -") for line in str(error).splitlines()]
     keys: list[str] = []
     for number, line in enumerate(lines):
@@ -71,14 +73,13 @@ def explain(error: BaseException) -> str:
             keys.append(line.partition(KEY)[2].partition('"')[0])
         elif line and not line.startswith(REPEATED):
             key = ".".join(keys)
-            complaint = (
-                _of_class(line, key) or _of_an_abstract_class(lines[number:]) or _of_type(lines[number:]) or line
-            )
+            rest = lines[number:]
+            complaint = _class_message(line, key) or _abstract_class_message(rest) or _type_message(rest) or line
             return f"{key}: {complaint}" if keys else complaint
     return str(error)
 
 
-def _of_class(line: str, key: str) -> str | None:
+def _class_message(line: str, key: str) -> str | None:
     """The complaint about a class that doesn't exist, or that can't stand at the key; None for other lines."""
     name = line.partition(IMPORT_PATH)[2]
     if not name:
@@ -88,19 +89,19 @@ def _of_class(line: str, key: str) -> str | None:
     return f"There is no class '{name}'.{did_you_mean(name, _class_names(key))}"
 
 
-def _of_an_abstract_class(lines: list[str]) -> str | None:
+def _abstract_class_message(lines: list[str]) -> str | None:
     """The complaint about a class that lacks methods, or about settings without their class; None for other lines."""
     complaint = ABSTRACT.match(lines[0])
     if complaint is None:
         return None
-    given = next(filter(None, map(GIVEN_CLASS.match, lines)), None)
-    path = complaint["path"] or (given["path"] if given else "")
+    path = complaint["path"] or _given_class(lines)
     try:
         base = _class_at(path)
     except (ImportError, AttributeError, ValueError):
         return f"Expected a class without abstract methods, but got {path or 'another'}."
     if not base.__module__.startswith("lightning_cgrpo."):
-        return f"Expected a whole class, but {lacking(base)}"
+        return f"Expected a whole class, but {missing_methods(base)}"
+    # The package's own abstract class stands for settings without a class: list the classes that may stand here.
     names = set()
     for namespace in NAMESPACES:
         for value in vars(importlib.import_module(namespace)).values():
@@ -110,30 +111,45 @@ def _of_an_abstract_class(lines: list[str]) -> str | None:
     return f"Expected a class before its settings, but got none, try {choice}."
 
 
+def _given_class(lines: list[str]) -> str:
+    """The first class that the lines give as a value, or ""."""
+    for line in lines:
+        match = GIVEN_CLASS.match(line)
+        if match is not None:
+            return match["path"]
+    return ""
+
+
 def _class_at(path: str) -> type:
     """The class at an import path, or of a name in `NAMESPACES`."""
     module, _, name = path.rpartition(".")
-    modules = [module] if module else [space for space in NAMESPACES if hasattr(importlib.import_module(space), name)]
-    found: type = getattr(importlib.import_module(modules[0] if modules else ""), name)
-    return found
+    if not module:
+        namespaces = [space for space in NAMESPACES if hasattr(importlib.import_module(space), name)]
+        module = namespaces[0] if namespaces else ""
+    kind: type = getattr(importlib.import_module(module), name)
+    return kind
 
 
-def lacking(kind: type) -> str:
-    """What a class of the user lacks, where it begins, and which class declares it."""
+def missing_methods(kind: type) -> str:
+    """The methods that a user's class lacks, the line where the class begins, and the class that declares them."""
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    declaring = {name: next(base for base in reversed(kind.__mro__) if name in vars(base)) for name in missing}
-    bases = ", ".join(sorted({base.__name__ for base in declaring.values()}))
+    declaring = set()
+    for name in missing:
+        first = next(base for base in reversed(kind.__mro__) if name in vars(base))
+        declaring.add(first.__name__)
+    bases = ", ".join(sorted(declaring))
     try:
         place = f" ({Path(inspect.getsourcefile(kind) or '').name}:{inspect.getsourcelines(kind)[1]})"
-    except (OSError, TypeError):  # of a notebook, or made by code
+    except (OSError, TypeError):  # a class of a notebook, or made by code
         place = ""
+    them = "it" if len(missing) == 1 else "them"
     return (
         f"{kind.__module__}.{kind.__name__}{place} is abstract: it lacks {', '.join(missing)}, which {bases} declares, "
-        f"try to define {'it' if len(missing) == 1 else 'them'}."
+        f"try to define {them}."
     )
 
 
-def _of_type(lines: list[str]) -> str | None:
+def _type_message(lines: list[str]) -> str | None:
     """The complaint about a value of another type, in the words of a configuration; None for other lines."""
     wanted, _, value = lines[0].partition(". Got value: ")
     choices: list[str] = []
@@ -143,6 +159,8 @@ def _of_type(lines: list[str]) -> str | None:
             choices += [choice.strip(" '\"") for choice in inside.split(",")]
         if not value and line.startswith(GIVEN):
             value = line.removeprefix(GIVEN).partition(". Got value: ")[0]
+
+    # A type such as <class 'int'> in the words of a configuration, or the choices of a Literal.
     if wanted.startswith(CLASS) and wanted.endswith("'>"):
         name = wanted.removeprefix(CLASS).removesuffix("'>")
         kind = WORDS.get(name.rpartition(".")[2], name)
@@ -153,7 +171,7 @@ def _of_type(lines: list[str]) -> str | None:
     return f"Expected {kind}, but got {value or 'another value'}."
 
 
-def of_the_disk(error: OSError) -> str | None:
+def disk_message(error: OSError) -> str | None:
     """Message for a full disk or a folder closed to the user; None for other errors."""
     if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
@@ -165,7 +183,7 @@ def of_the_disk(error: OSError) -> str | None:
     return None
 
 
-def of_wandb(error: Exception) -> str | None:
+def wandb_message(error: Exception) -> str | None:
     """Message for W&B that is not installed, or whose server refuses the run; None for other errors."""
     if isinstance(error, ModuleNotFoundError) and "wandb" in str(error):
         return f"Expected W&B for WandbLogger, but it is not installed, try {installing('wandb')}."
@@ -181,36 +199,45 @@ def of_a_lost_process(error: BaseException) -> str | None:
     """Message for a collective in which another process of the run is missing; None for other errors."""
     from lightning_cgrpo.core.distributed import world  # not at the top, because it imports torch
 
-    link = next((link for link in chain(error) if isinstance(link, RuntimeError) and LOST.search(str(link))), None)
-    if link is None:
+    complaints = [str(cause) for cause in error_chain(error) if isinstance(cause, RuntimeError)]
+    complaint = next((complaint for complaint in complaints if LOST.search(complaint)), None)
+    if complaint is None:
         return None
-    (rank, size), at = world(), re.search(r"\[([^\]/]+)\]:\d+", str(link))
+    rank, size = world()
     other = f"process {1 - rank}" if size == 2 else "another process"
+    address = re.search(r"\[([^\]/]+)\]:\d+", complaint)
+    if address is not None:
+        other += f" on {address[1]}"
     return (
-        f"Expected all {size} processes of the run to go on, but {other}{f' on {at[1]}' if at else ''} is lost, as "
+        f"Expected all {size} processes of the run to go on, but {other} is lost, as "
         f"process {rank} found; its own output says why. Try the command again with --ckpt_path=auto."
     )
 
 
-def unexpected(error: Exception) -> str:
+def unexpected_error(error: Exception) -> str:
     """At most three lines: the error and its place, its note, and the file of the traceback."""
-    lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
+    first_note = getattr(error, "__notes__", [])[:1]
     with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
-    return "\n".join([*lines, f"The traceback is in {file.name}."])
+    summary = f"{type(error).__name__}: {first_line(error)}{_raised_at(error)}"
+    return "\n".join([summary, *first_note, f"The traceback is in {file.name}."])
 
 
-def _place(error: BaseException) -> str:
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*LIBRARIES, "<"))
-    ]
-    if not frames:
-        return ""
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})"
+def _raised_at(error: BaseException) -> str:
+    """The innermost line of the traceback that is in no library, or ""."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((*LIBRARIES, "<")):
+            return f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})"
+    return ""
 
 
 def _class_names(key: str = "") -> list[str]:
-    """Names of classes, of callbacks or optimizers alone for their keys."""
-    modules = [name for name in NAMESPACES if key != "callbacks" or name.endswith(".callbacks")]
-    modules = MODULES.get(key.rpartition(".")[2], modules)
-    return [name for module in modules for name in importlib.import_module(module).__all__]
+    """Names of all classes; at the keys of callbacks and optimizers, only the names of their kind."""
+    modules = MODULES.get(key.rpartition(".")[2], list(NAMESPACES))
+    if key == "callbacks":
+        modules = [name for name in NAMESPACES if name.endswith(".callbacks")]
+    names = []
+    for module in modules:
+        names += importlib.import_module(module).__all__
+    return names

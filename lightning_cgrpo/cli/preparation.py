@@ -16,7 +16,9 @@ from lightning_cgrpo.run.place import EVALUATIONS, log_beside
 from lightning_cgrpo.settings.configuration import Config, ConfigError, get
 from lightning_cgrpo.settings.signatures import NAMESPACES
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# glibc's numbers of the options of mallopt.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def prepare(command: str, config: Config, beginning: str | None = None) -> None:
@@ -53,16 +55,19 @@ def import_names() -> None:
 
 def _check_processes(config: Config) -> None:
     """Refuse a number of processes, from torchrun or SLURM, other than the configured number."""
-    devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
-    launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
-    for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
+    devices = get(config, "trainer.devices")
+    nodes = get(config, "trainer.num_nodes") or 1
+    counts = {"torchrun": os.environ.get("WORLD_SIZE"), "SLURM": os.environ.get("SLURM_NTASKS")}
+    for launcher, count in counts.items():
+        # In an interactive job of SLURM, Lightning launches the processes itself.
         interactive = launcher == "SLURM" and os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
         if count is not None and not interactive and isinstance(devices, int) and devices * nodes != int(count):
             raise ConfigError(
                 f"Expected trainer.devices x trainer.num_nodes to be the {count} processes of {launcher}, but got "
                 f"{devices} x {nodes}, try --trainer.devices={int(count) // nodes}."
             )
-    if nodes > 1 and launched == (None, None) and "MASTER_ADDR" not in os.environ:
+    launched = any(count is not None for count in counts.values())
+    if nodes > 1 and not launched and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"Expected MASTER_ADDR and NODE_RANK in the environment for trainer.num_nodes={nodes}, but got none, try "
             "torchrun or SLURM on every node (docs/multi_gpu.md)."

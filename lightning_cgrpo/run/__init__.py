@@ -1,1 +1,1 @@
-"""What a run is: identity, name and place, record, manifest, looks and certificates, checkpoints."""
+"""Runs: identity, name and place, record, manifest, looks and certificates, checkpoints."""

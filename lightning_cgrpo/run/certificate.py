@@ -1,4 +1,4 @@
-"""From a look's sums to its certificate: what is decided, by which test, and with which bounds."""
+"""From a look's sums to its certificate: decisions, their tests, and bounds of the rates."""
 
 from __future__ import annotations
 
@@ -58,15 +58,18 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
     """
     counts = {}
     for name in objective.decided:
-        counts[name] = _counts(objective, name, sample.rows, sample.longest, sample.single.get(name, False))
-    prompts, clusters = len(sample.rows["answers"]), sample.rows.get(CLUSTER)
+        counts[name] = _constraint_counts(objective, name, sample.rows, sample.longest, sample.single.get(name, False))
+    prompts = len(sample.rows["answers"])
+    clusters = sample.rows.get(CLUSTER)
     samples = prompts if clusters is None else len(clusters.unique())
-    judged = verdicts(counts, 1 - asked.level)
+    verdict_of = verdicts(counts, 1 - asked.level)
+
     constraints: dict[str, dict[str, Any]] = {}
-    for name, verdict in judged.items():
+    for name, verdict in verdict_of.items():
         constraint = objective.constrained[name]
         bound = constraint.bound
-        least, width = _range(name, constraint, sample.longest)
+        # Verdicts are about shares of the range of violations: put them back into units of the user's threshold.
+        least, width = _violation_range(name, constraint, sample.longest)
         low, high = bound.shown_interval(least + width * verdict.lower, least + width * verdict.upper)
         constraints[name] = {
             "decision": verdict.decision,
@@ -79,7 +82,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         if constraint.given is not None:
             constraints[name]["given"] = constraint.given
     return {
-        "decision": overall([verdict.decision for verdict in judged.values()]),
+        "decision": overall([verdict.decision for verdict in verdict_of.values()]),
         "prompts": prompts,
         "samples": samples,
         "source": sample.source,
@@ -94,28 +97,30 @@ def _not_certified(objective: Objective) -> Iterator[str]:
     """Sentences about declared constraints that have no verdict."""
     for name in objective.constraints:
         if name not in objective.decided:
-            yield f"{name} ({'no range' if name in objective.constrained else 'monitored'})"
+            reason = "no range" if name in objective.constrained else "monitored"
+            yield f"{name} ({reason})"
     yield "the reward"
 
 
 def _assumptions(objective: Objective, sample: Sample) -> Iterator[str]:
     """Assumptions of the verdicts that no answer can show."""
-    yield _independence(sample.rows.get(CLUSTER))
-    if sample.longest is not None and not all(sample.single.get(name, False) for name in objective.decided):
+    yield _describe_independence(sample.rows.get(CLUSTER))
+    all_single = all(sample.single.get(name, False) for name in objective.decided)
+    if sample.longest is not None and not all_single:
         yield f"an answer has at most {sample.longest:,} steps"
     for name, constraint in objective.decided.items():
         if not constraint.bound.of_mean:
             continue
-        least, width = _range(name, constraint, sample.longest)
-        edges = sorted(
-            abs(edge) if edge == 0 else edge for edge in constraint.bound.shown_interval(least, least + width)
-        )
-        beyond = _beyond_range(sample.rows, name, least, width)
+        least, width = _violation_range(name, constraint, sample.longest)
+        low, high = sorted(constraint.bound.shown_interval(least, least + width))
+        low = low or 0.0  # -0.0 is written as 0
+        high = high or 0.0
+        beyond = _count_beyond_range(sample.rows, name, least, width)
         cut = f" ({beyond:,} answers beyond count as its edge)" if beyond else ""
-        yield f"{name} is the mean of values cut to {edges[0]:g} to {edges[1]:g}{cut}"
+        yield f"{name} is the mean of values cut to {low:g} to {high:g}{cut}"
 
 
-def _independence(clusters: Tensor | None) -> str:
+def _describe_independence(clusters: Tensor | None) -> str:
     """A sentence about prompts that belong together: known or assumed.
 
     Args:
@@ -134,24 +139,29 @@ def _independence(clusters: Tensor | None) -> str:
     )
 
 
-def _beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
+def _count_beyond_range(rows: Mapping[str, Tensor], name: str, least: float, width: float) -> int:
     """The number of answers whose values are beyond their declared range."""
     opportunities = rows[opportunities_of(name)]
     violations = (rows[violations_of(name)] - least * opportunities) / width
     # Signals are float32, which rounds a value at the edge of its range.
     rounding = EDGE * opportunities
-    return int(((violations < -rounding) | (violations > opportunities + rounding)).sum())
+    below = violations < -rounding
+    above = violations > opportunities + rounding
+    return int((below | above).sum())
 
 
 def cluster_sizes(prompts: int, clusters: Sequence[float] | None) -> Array:
     """The number of prompts of each independent sample."""
-    return np.ones(prompts) if clusters is None else np.unique(clusters, return_counts=True)[1]
+    if clusters is None:
+        return np.ones(prompts)
+    _, sizes = np.unique(clusters, return_counts=True)
+    return sizes
 
 
 def check_ranges(objective: Objective, longest: int | None) -> None:
     """Raise a `ConfigError` for a mean without a range, before anything is sampled."""
     for name, constraint in objective.decided.items():
-        _range(name, constraint, longest)
+        _violation_range(name, constraint, longest)
 
 
 def planned_tests(
@@ -166,19 +176,24 @@ def planned_tests(
         sizes: prompts of each sample, see `cluster_sizes`.
     """
     planned = {}
-    together = sizes is not None and sizes.max(initial=1) > 1
     for name, constraint in objective.decided.items():
         if constraint.bound.of_mean:
             continue
         signal = signals.get(key(name, constraint))
+        # The mean share of the most opportunities that a sample can have; None if every sample has one.
         share = None
         if signal is not None and not signal.of_whole_answers:
-            opportunities_BG = over_steps(signal.counts()[1]).double()
+            _, opportunities = signal.counts()
+            opportunities_BG = over_steps(opportunities).double()  # [groups, answers]
             answers = torch.tensor(float(opportunities_BG.numel()), device=opportunities_BG.device).double()
-            total, answers = all_sum(torch.stack([opportunities_BG.sum(), answers])).tolist()
-            share = max(total / answers / (longest or 1), 1e-6)
-        if sizes is not None and together:
-            share = (1.0 if share is None else share) * float(sizes.mean() / sizes.max())
+            # The sums of all processes.
+            all_opportunities, all_answers = all_sum(torch.stack([opportunities_BG.sum(), answers])).tolist()
+            share = max(all_opportunities / all_answers / (longest or 1), 1e-6)
+        if sizes is not None and sizes.max(initial=1) > 1:
+            # A sample is a cluster of prompts, and may have as many opportunities as the largest cluster.
+            if share is None:
+                share = 1.0
+            share = share * float(sizes.mean() / sizes.max())
         planned[name] = PlannedTest(constraint.bound.target, share)
     return planned
 
@@ -195,7 +210,7 @@ def check_prompts(
     Args:
         planned: the test of each constraint.
         prompts: independent samples.
-        confidence: of this look.
+        confidence: confidence of this look.
         available: prompts that the data has; None if the data generates any number.
         clustered: whether samples are clusters of prompts.
 
@@ -208,6 +223,7 @@ def check_prompts(
                 f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
                 "try a small rate, such as 0.001."
             )
+    # The prompts that certify all constraints if no answer violates one; None if no number does.
     fewest = fewest_prompts(list(planned.values()), confidence)
     if not planned or (fewest is not None and prompts >= fewest):
         return
@@ -219,13 +235,14 @@ def check_prompts(
             "0.001."
         )
     words = "clusters of prompts" if clustered else "prompts"
+    remedy = _advise_more_prompts(fewest, available, clustered)
     raise ConfigError(
         f"Expected at least {fewest} {words}, because fewer can't certify {', '.join(planned)} with confidence "
-        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {_remedy(fewest, available, clustered)}."
+        f"{confidence:.4g} even without a violation, but got {prompts:g}, try {remedy}."
     )
 
 
-def _remedy(fewest: int, available: int | None, clustered: bool) -> str:
+def _advise_more_prompts(fewest: int, available: int | None, clustered: bool) -> str:
     """Advice for a look with fewer independent samples than this; see `check_prompts`."""
     if clustered:
         return f"prompts of at least {fewest} clusters"
@@ -234,7 +251,9 @@ def _remedy(fewest: int, available: int | None, clustered: bool) -> str:
     return f"--prompts {fewest} or more"
 
 
-def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool) -> Counts:
+def _constraint_counts(
+    objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None, whole: bool
+) -> Counts:
     """The counts of a constraint.
 
     Args:
@@ -242,30 +261,35 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     """
     constraint = objective.constrained[name]
     _check_faults(name, constraint, rows)
-    violations, opportunities = rows[violations_of(name)].numpy(), rows[opportunities_of(name)].numpy()
-    least, width = _range(name, constraint, longest)
+    violations = rows[violations_of(name)].numpy()  # [prompts]
+    opportunities = rows[opportunities_of(name)].numpy()  # [prompts]
+
+    # A mean becomes a rate: the share of its range by which a value violates. Values beyond the range are cut to it.
+    least, width = _violation_range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
     if constraint.bound.of_mean:
         violations = violations.clip(0, opportunities)
+    threshold = (constraint.bound.target - least) / width
+
+    # The test relies on the most opportunities of an answer.
     most = 1.0 if whole else float(longest or 1)
     if opportunities.max(initial=0) > most or (whole and not np.isin(opportunities, (0, 1)).all()):
         raise UserError(
             f"Expected at most {most:g} opportunities per answer for '{name}', the sampler's longest answer, but "
             f"got {opportunities.max():g}, try a signal of whole answers; the look is spent."
         )
-    threshold = (constraint.bound.target - least) / width
     if CLUSTER in rows:
-        violations, opportunities, largest = _by_cluster(rows[CLUSTER], violations, opportunities)
+        violations, opportunities, largest = _sum_clusters(rows[CLUSTER], violations, opportunities)  # [samples]
         most *= largest
     return Counts(violations, opportunities, threshold, most, constraint.bound.of_mean)
 
 
 def _check_faults(name: str, constraint: Constraint, rows: Mapping[str, Tensor]) -> None:
     """Raise a `UserError` where answers lack a finite signal that the constraint reads."""
-    read = [constraint.signal or name]
+    signals = [constraint.signal or name]
     if constraint.given is not None:
-        read.append(constraint.given)
-    faults = max(int(rows[faults_of(signal)].sum()) for signal in read)
+        signals.append(constraint.given)
+    faults = max(int(rows[faults_of(signal)].sum()) for signal in signals)
     if faults:
         raise UserError(
             f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
@@ -273,24 +297,24 @@ def _check_faults(name: str, constraint: Constraint, rows: Mapping[str, Tensor])
         )
 
 
-def _by_cluster(clusters: Tensor, violations: Array, opportunities: Array) -> tuple[Array, Array, float]:
+def _sum_clusters(clusters: Tensor, violations: Array, opportunities: Array) -> tuple[Array, Array, float]:
     """Sums over the prompts that belong together, which are one sample with all of their opportunities.
 
     Args:
         clusters: numbers of the prompts' samples ``[N]``, equal within one.
-        violations: of each prompt ``[N]``.
-        opportunities: of each prompt ``[N]``.
+        violations: violations of each prompt ``[N]``.
+        opportunities: opportunities of each prompt ``[N]``.
 
     Returns:
         Violations ``[S]`` and opportunities ``[S]`` of the S samples, and the prompts of the largest sample.
     """
-    numbers, sizes = np.unique(clusters.numpy(), return_inverse=True, return_counts=True)[1:]
+    _, numbers, sizes = np.unique(clusters.numpy(), return_inverse=True, return_counts=True)
     violations = np.bincount(numbers, violations).astype(float)
     opportunities = np.bincount(numbers, opportunities).astype(float)
     return violations, opportunities, float(sizes.max(initial=1))
 
 
-def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:
+def _violation_range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:
     """Least level of violation, and the width of its range: 0 and 1 for a rate.
 
     Raises:
@@ -299,11 +323,14 @@ def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[floa
     if not constraint.bound.of_mean:
         return 0.0, 1.0
     least, most = constraint.range or (0.0, 0.0)
-    if constraint.range is None and (constraint.signal or name) == "tokens" and longest is not None:
-        most = float(longest)
+    counts_tokens = (constraint.signal or name) == "tokens"
+    if constraint.range is None and counts_tokens and longest is not None:
+        most = float(longest)  # the range of an answer's length
     if least == most:
         raise ConfigError(
             f"Expected a range for a certificate of the mean '{name}', because one rare answer could move an unbounded "
             f"mean, but got none, try range: [LEAST, GREATEST] in the constraint."
         )
-    return (-most, most - least) if constraint.bound.lower else (least, most - least)
+    if constraint.bound.lower:  # A lower bound on a value is an upper bound on its negative.
+        return -most, most - least
+    return least, most - least

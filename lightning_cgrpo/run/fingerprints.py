@@ -23,10 +23,12 @@ def source_fingerprints(source: Any) -> Tensor | None:
         source: a `PromptSource`, or a user's own class with prompts.
     """
     rows = getattr(source, "rows", None)
-    if rows is None:
-        names = getattr(source, "names", None)
-        rows = None if names is None else [{"prompt": name} for name in names]
-    return None if rows is None else record_fingerprints(rows)
+    if rows is not None:
+        return record_fingerprints(rows)
+    names = getattr(source, "names", None)
+    if names is not None:
+        return record_fingerprints([{"prompt": name} for name in names])
+    return None
 
 
 def file_fingerprints(folder: Path) -> dict[str, str]:

@@ -18,26 +18,31 @@ Method = dict[str, Any]
 
 def method_of(config: Config) -> Method:
     """The parts of a resolved configuration that two runs of one method share."""
-    parts: Method = {}
+    method: Method = {}
     trainer = config.get("trainer") or {}
-    given = learning({key: config.get(key) for key in ("model", "data", "callbacks")})
+    learning_settings = learning({key: config.get(key) for key in ("model", "data", "callbacks")})
     for key in ("model", "data"):
-        if (part := _reduced(given.get(key))) not in (None, {}):
-            parts[key] = part
-    # By class, because the name that a configuration gives to a callback changes nothing.
-    named: dict[str, Any] = {}
-    for callback in [*_listed(given.get("callbacks")), *_listed(trainer.get("callbacks"))]:
+        part = _reduce_value(learning_settings.get(key))
+        if part not in (None, {}):
+            method[key] = part
+
+    # Callbacks by class, because the name that a configuration gives to a callback changes nothing.
+    callbacks: dict[str, Any] = {}
+    for callback in [*_list_callbacks(learning_settings.get("callbacks")), *_list_callbacks(trainer.get("callbacks"))]:
         # A class without arguments may stand for its name alone.
-        reduced = _reduced({"class_path": callback} if is_class(callback) else callback)
-        if reduced is not None:
-            name = str(reduced.get("class_path", "callback")) if isinstance(reduced, dict) else str(reduced)
-            named[name if name not in named else f"{name}_{len(named)}"] = reduced
-    if named:
-        parts["callbacks"] = dict(sorted(named.items()))
+        reduced = _reduce_value({"class_path": callback} if is_class(callback) else callback)
+        if reduced is None:
+            continue
+        name = str(reduced.get("class_path", "callback")) if isinstance(reduced, dict) else str(reduced)
+        if name in callbacks:
+            name = f"{name}_{len(callbacks)}"
+        callbacks[name] = reduced
+    if callbacks:
+        method["callbacks"] = dict(sorted(callbacks.items()))
     precision = trainer.get("precision")
     if precision not in FULL_PRECISION:
-        parts["precision"] = precision
-    return parts
+        method["precision"] = precision
+    return method
 
 
 def identity_of(config: Config) -> dict[str, Any]:
@@ -66,26 +71,29 @@ def seed_of(config: Config) -> int | None:
     return None
 
 
-def _listed(callbacks: Any) -> Iterable[Any]:
+def _list_callbacks(callbacks: Any) -> Iterable[Any]:
+    """The callbacks of a mapping by name, of a list, or a single callback."""
     if isinstance(callbacks, Mapping) and "class_path" not in callbacks:
         return callbacks.values()
     return callbacks if isinstance(callbacks, list) else [callbacks]
 
 
-def _reduced(value: Any, key: str = "") -> Any:
+def _reduce_value(value: Any, key: str = "") -> Any:
+    """A setting without the parts that make no other method, in the form that equal settings share."""
     if isinstance(value, Mapping):
         if "class_path" in value and only_shows(str(value["class_path"])):
             return None
         kept = {}
         for name, part in value.items():
-            if (reduced := _reduced(part, str(name))) is not None:
+            reduced = _reduce_value(part, str(name))
+            if reduced is not None:
                 kept[str(name)] = reduced
         # Empty arguments and no arguments are the same.
         if kept.get("init_args") == {}:
             del kept["init_args"]
         return kept
     if isinstance(value, list):
-        return [_reduced(part, key) for part in value]
+        return [_reduce_value(part, key) for part in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)  # 1.0 is the same setting as 1.
     if not isinstance(value, str):
@@ -94,5 +102,7 @@ def _reduced(value: Any, key: str = "") -> Any:
         return class_name(value)
     if "." in value and is_class(value):  # A class without arguments may stand for its name alone.
         return {"class_path": class_name(value)}
-    # Places differ between machines. A prefix such as "packaged:" is a part of the place.
-    return PurePath(value).name.rpartition(":")[2] if key in PLACE_NAMES else value
+    if key in PLACE_NAMES:
+        # Places differ between machines. A prefix such as "packaged:" is a part of the place.
+        return PurePath(value).name.rpartition(":")[2]
+    return value

@@ -47,14 +47,16 @@ def write_lineage(
     """Write the record of an exported model beside its weights, and the export into the project's register.
 
     Args:
-        manifest: of the model's run; None if its checkpoint has none.
+        manifest: manifest of the model's run; None if its checkpoint has none.
         weights: fingerprint of the model's files.
         policy: identity of the exported policy, under which looks are registered.
         place: folder of the checkpoint, whose project may have moved; by default `folder`.
     """
     if manifest is None:
         return
-    register = Register.of(manifest.project, folder if place is None else place)
+    if place is None:
+        place = folder
+    register = Register.of(manifest.project, place)
     entries = register.entries()
     lineage = with_exports(entries, manifest.lineage, manifest.start.get("weights"))
     content: dict[str, Any] = {
@@ -67,7 +69,7 @@ def write_lineage(
         "looks": looks_along(entries, lineage),
     }
     write_whole(folder / FILE, json.dumps(content | {DIGEST: digest_of(content)}, indent=1) + "\n")
-    # After the record, which alone counts if the project can't be written.
+    # The export is registered after its record, because the record alone counts if the project can't be written.
     try:
         with register.locked():
             register.append({"event": "export", "weights": weights, "lineage": lineage, "to": str(folder)})
@@ -87,12 +89,13 @@ def read_lineage(folder: Path, weights: str) -> Ancestry:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         written = content.pop(DIGEST)
-        lineage = tuple(map(str, content["lineage"]))
+        lineage = tuple(str(run) for run in content["lineage"])
         used = torch.from_numpy(np.frombuffer(b64decode(content["prompts"]), dtype=np.int64).copy())
         known = content["prompts known"] is True
         looks = tuple(dict(entry) for entry in content.get("looks", ()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Ancestry(fault=f"{file} is damaged")
+    # A record that was edited, or that belongs to other weights, is not believed to be complete.
     if written != digest_of(content):
         return Ancestry(lineage, used, fault=f"{file} was edited by hand", looks=looks)
     if content["weights"] != weights:

@@ -35,13 +35,14 @@ class Log:
 
     def add(self, folder: Path) -> None:
         """Add all logs in a run's folder, the oldest first; a CSV log beside event files repeats them."""
-        events = sorted(folder.glob("*.tfevents.*"), key=lambda file: file.name)  # The names begin with the time.
+        event_files = sorted(folder.glob("*.tfevents.*"), key=lambda file: file.name)  # The names begin with the time.
         # A CSVLogger removes the metrics that it finds, so tests log into folders of their own.
         tables = sorted([*folder.glob(METRICS), *folder.glob(f"*/{METRICS}")], key=lambda file: file.stat().st_mtime)
+        read_values = _read_events if event_files else _read_table
         self.tests = {}  # Tests in an earlier folder are tests of an earlier checkpoint.
-        for file in events or tables:
+        for file in event_files or tables:
             tests: dict[str, float] = {}
-            for tag, update, value in _events(file) if events else _rows(file):
+            for tag, update, value in read_values(file):
                 if tag == SAMPLES:
                     self.samples[update] = value
                 elif tag.startswith(TRAINING) and np.isfinite(value):
@@ -51,7 +52,7 @@ class Log:
             self.tests = tests or self.tests
 
 
-def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
+def _read_events(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Tag, update and value of each event, up to an unfinished record."""
     # TensorBoard's reader remarks on a missing TensorFlow, and works without.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
@@ -63,12 +64,15 @@ def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
     events.Reload()
     tags = events.Tags()
     for tag in tags["scalars"]:
-        yield from ((tag, event.step, event.value) for event in events.Scalars(tag))
-    for event in events.Tensors(f"{SAMPLES}/text_summary") if f"{SAMPLES}/text_summary" in tags["tensors"] else ():
-        yield SAMPLES, event.step, event.tensor_proto.string_val[0].decode("utf-8", "replace")
+        for event in events.Scalars(tag):
+            yield tag, event.step, event.value
+    samples = f"{SAMPLES}/text_summary"
+    if samples in tags["tensors"]:
+        for event in events.Tensors(samples):
+            yield SAMPLES, event.step, event.tensor_proto.string_val[0].decode("utf-8", "replace")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
+def _read_table(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Tag, update and value of ``metrics.csv`` and of the samples beside it; truncated lines are left out."""
     with path.open(encoding="utf-8", newline="") as lines:
         for line in csv.DictReader(lines):

@@ -21,7 +21,7 @@ from lightning_cgrpo.run.manifest import Manifest
 from lightning_cgrpo.run.register import Entry, Register, digest_of, share_prompts, with_exports
 
 TRAINING = (*BOUNDS, "aim", "role", "cost", "range", "start", "over")
-"""Fields of a constraint that change its threshold or its training, and not what is counted."""
+"""Fields of a constraint that change its threshold or its training, and not the counts."""
 
 
 def error_share(number: int) -> float:
@@ -91,14 +91,18 @@ class Ledger:
     def looks(self) -> list[Entry]:
         """All looks at the lineage or at the same policy, oldest first; a look that did not end has no ``decision``."""
         entries = self.register.entries()
-        names = {*self._lineage(entries)}
-        return [look for look in looks_in(entries) if names & {*look["lineage"]} or self._is_of_this_policy(look)]
+        runs = {*self._find_lineage(entries)}
+        looks = []
+        for look in looks_in(entries):
+            if runs & {*look["lineage"]} or self._is_of_this_policy(look):
+                looks.append(look)
+        return looks
 
     def _is_of_this_policy(self, look: Entry) -> bool:
         policy = self.about.get("policy")
         return policy is not None and look.get("policy") == policy
 
-    def _lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
+    def _find_lineage(self, entries: Iterable[Entry]) -> tuple[str, ...]:
         """The runs that made the policy, also those that exported its starting model."""
         if self.manifest is None or not self.manifest.lineage:
             return (f"in {self.place.resolve()}",)
@@ -111,9 +115,11 @@ class Ledger:
 
             def ask() -> Asked:
                 locked.enter_context(self.register.locked())
-                looks, question = self.looks(), self.about["question"]
-                run = {} if self.manifest is None else self.manifest.used_as
-                return Asked(question["prompts"], question["confidence"], len(looks) + 1, used_prompts(looks, run))
+                looks = self.looks()
+                question = self.about["question"]
+                run_prompts = {} if self.manifest is None else self.manifest.used_as
+                used = used_prompts(looks, run_prompts)
+                return Asked(question["prompts"], question["confidence"], len(looks) + 1, used)
 
             yield by_first(ask)
 
@@ -132,7 +138,7 @@ class Ledger:
                     "at": datetime.now(UTC).isoformat(timespec="seconds"),
                     **self.about,
                     "manifest": None if self.manifest is None else self.manifest.digest,
-                    "lineage": list(self._lineage(self.register.entries())),
+                    "lineage": list(self._find_lineage(self.register.entries())),
                     "look": asked.number,
                     "error": asked.level,
                     "shown": shown,
@@ -157,46 +163,47 @@ def looks_in(entries: Iterable[Entry]) -> list[Entry]:
     return [entry | ended.get(entry["id"], {}) for entry in entries if entry["event"] == "began"]
 
 
-def recorded(looks: Sequence[Entry], policy: str, question: Mapping[str, Any]) -> Entry | None:
+def recorded_look(looks: Sequence[Entry], policy: str, question: Mapping[str, Any]) -> Entry | None:
     """The ended look that asked the same about the same policy, or None.
 
     Args:
         policy: its identity.
         question: settings of this look by name.
     """
+    # Through JSON, as the register has its questions.
+    asked = _without_unset(json.loads(json.dumps(question)))
     for look in reversed(looks):
-        # Through JSON, as the register has it.
-        same = _given(look["question"]) == _given(json.loads(json.dumps(question)))
-        if same and look["policy"] == policy and "decision" in look:
+        same_question = _without_unset(look["question"]) == asked
+        if same_question and look["policy"] == policy and "decision" in look:
             return look
     return None
 
 
 def certificates_of(looks: Iterable[Entry], policy: str, objective: Objective) -> list[Entry]:
-    """The ended looks at a policy whose constraints mean what they mean in an objective; thresholds may differ.
+    """The ended looks at a policy whose constraints count the same as an objective's; thresholds may differ.
 
     Args:
         policy: its identity.
     """
-    here = {name: _meaning(asdict(constraint)) for name, constraint in objective.constraints.items()}
-    found = []
+    counted = {name: _counting_fields(asdict(constraint)) for name, constraint in objective.constraints.items()}
+    certificates = []
     for look in looks:
         asked = look["question"]["constraints"]
-        same = all(here.get(name) == _meaning(constraint) for name, constraint in asked.items())
+        same = all(counted.get(name) == _counting_fields(constraint) for name, constraint in asked.items())
         if same and look["policy"] == policy and "decision" in look:
-            found.append(look)
-    return found
+            certificates.append(look)
+    return certificates
 
 
-def _meaning(constraint: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared fields of a constraint that decide what is counted."""
+def _counting_fields(constraint: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared fields of a constraint that decide its counts."""
     return {name: value for name, value in constraint.items() if value is not None and name not in TRAINING}
 
 
-def _given(settings: Any) -> Any:
-    """Settings without those left out, because later versions know more settings."""
+def _without_unset(settings: Any) -> Any:
+    """Settings without those that are None, because later versions know more settings."""
     if isinstance(settings, Mapping):
-        return {name: _given(value) for name, value in settings.items() if value is not None}
+        return {name: _without_unset(value) for name, value in settings.items() if value is not None}
     return settings
 
 
@@ -215,15 +222,19 @@ def used_prompts(looks: Iterable[Entry], run: Mapping[str, Tensor]) -> Used:
 
 
 def company_of(entries: Sequence[Entry], look: Entry) -> dict[str, int]:
-    """How many policies of the project were measured at all, and how many by looks or tests at a look's prompts."""
-    policies: set[tuple[str, int]] = set()
-    here: set[tuple[str, int]] = set()
+    """Numbers of policies: measured in the project, measured at a look's prompts, and measured there by a test."""
+    policies: set[tuple[str, int]] = set()  # a policy is a run and an update
+    looked: set[tuple[str, int]] = set()
     tested: set[tuple[str, int]] = set()
     for entry in entries:
         if "shown" not in entry:
             continue
-        policy = (entry["lineage"] or [""])[-1], entry["update"]
+        run = entry["lineage"][-1] if entry["lineage"] else ""
+        policy = run, entry["update"]
         policies.add(policy)
         if share_prompts(entry["shown"], look["shown"]):
-            (tested if entry["event"] == "test" else here).add(policy)
-    return {"policies": len(policies), "here": len(here | tested), "tested": len(tested)}
+            if entry["event"] == "test":
+                tested.add(policy)
+            else:
+                looked.add(policy)
+    return {"policies": len(policies), "here": len(looked | tested), "tested": len(tested)}

@@ -1,4 +1,4 @@
-"""The manifest: one value that says what a run was made of, kept in every checkpoint."""
+"""The manifest: one value with all parts of a run, kept in every checkpoint."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ SHOWN = 60
 """Characters of a value in a line."""
 NAMES = {"train": "training prompts", "val": "validation prompts"}
 USES = {"train": "that trained", "val": "that validated"}
+PART_WORDS = {
+    "code": "code of",
+    "start": "the starting model's",
+    "files": "the file of",
+    "variables": "the environment's",
+    "versions": "version of",
+}
+"""Words of a line for the parts of a manifest with fingerprints or versions by name."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ class Manifest:
     @property
     def name(self) -> str:
         """16 hexadecimal digits, equal for runs that differ in their length, place and versions alone."""
-        settings = {key: value for key, value in (self.settings or {}).items() if effect_of(key) not in ELSEWHERE}
+        settings = self.settings or {}
+        settings = {key: value for key, value in settings.items() if effect_of(key) not in ELSEWHERE}
         content = json.dumps([settings, self.sizes, self.code, self.start, self.files], sort_keys=True, default=str)
         digest = blake2b(content.encode(), digest_size=8)
         for split in sorted(self.prompts):
@@ -102,10 +111,12 @@ class Manifest:
 
     def starting(self, lineage: Iterable[str], used: Tensor, known: bool) -> Manifest:
         """This manifest, of a new run whose starting model was made by the runs `lineage` with the prompts `used`."""
-        names = [run for run in lineage if run != self.name]
+        name = self.name
+        earlier_runs = [run for run in lineage if run != name]
         seen = used[~torch.isin(used, self.used)]
         # Weights that were drawn from the seed have seen no prompt.
-        return replace(self, lineage=(*names, self.name), seen=seen, start_known=known or not self.start)
+        start_known = known or not self.start
+        return replace(self, lineage=(*earlier_runs, name), seen=seen, start_known=start_known)
 
     def continuing(self, before: Manifest) -> Manifest:
         """This manifest, of a run that resumes from a checkpoint of the run `before`."""
@@ -158,13 +169,17 @@ def _is_written(name: str, value: Any) -> bool:
         return _are_fingerprints(value, 1)
     if name == "lineage":
         return isinstance(value, (list, tuple)) and all(isinstance(run, str) for run in value)
-    if name in ("start_known", "project"):
-        return isinstance(value, bool if name == "start_known" else str)
+    if name == "start_known":
+        return isinstance(value, bool)
+    if name == "project":
+        return isinstance(value, str)
+    # All other parts are values by name.
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return False
     if name == "prompts":
         return all(_are_fingerprints(part, 2) and part.shape[1] == 2 for part in value.values())
-    return all(isinstance(part, int if name == "sizes" else str) for part in value.values())
+    kind = int if name == "sizes" else str
+    return all(isinstance(part, kind) for part in value.values())
 
 
 def _are_fingerprints(value: Any, dimensions: int) -> bool:
@@ -177,55 +192,54 @@ def prompts_digest(fingerprints: Tensor) -> str:
 
 
 def differences(before: Manifest, now: Manifest) -> list[str]:
-    """A line for each difference, of what a resumed run trains with to what its first part trained with."""
+    """A line for each difference between the parts of a resumed run and the parts of its first start."""
     lines = []
     if before.settings is not None and now.settings is not None:
         for key, (old, new) in differing(before.settings, now.settings).items():
             if key == PRECISION and before.machine:
-                continue  # told below, whether a setting chose it or the kind of device
+                continue  # reported below, whether a setting or the kind of device chose it
             lines.append(f"{key} {shown(old)} -> {shown(new)}")
     for split in dict.fromkeys([*before.sizes, *now.sizes]):
         lines += _prompt_differences(before, now, split)
-    if trained := _trained_validation(before, now):
+    trained = _count_trained_validation(before, now)
+    if trained:
         lines.append(f"{trained:,} of {now.sizes['val']:,} validation prompts trained before")
-    for what, part in (
-        ("code of", "code"),
-        ("the starting model's", "start"),
-        ("the file of", "files"),
-        ("the environment's", "variables"),
-        ("version of", "versions"),
-    ):
+    for part, words in PART_WORDS.items():
         if part in before.lacks:
             continue
         for name, (old, new) in differing(getattr(before, part), getattr(now, part)).items():
-            lines.append(f"{what} {name} {_change(what, old, new)}")
+            change = f"{old} -> {new}" if part == "versions" else _describe_change(old, new)
+            lines.append(f"{words} {name} {change}")
     for name, (old, new) in differing(before.rendered, now.rendered).items():
         if UNSET not in (old, new):  # a policy without chats reads no chat
             lines.append(f"{name} reads otherwise: its chat template writes the date, or differs")
     for name, (old, new) in differing(before.machine, now.machine).items():
-        if UNSET not in (old, new):  # a version that told less of its machine
+        if UNSET not in (old, new):  # an earlier version that recorded less about its machine
             lines.append(f"{name} {old} -> {new}")
     return lines
 
 
-def _change(what: str, old: str, new: str) -> str:
-    if what == "version of":
-        return f"{old} -> {new}"
+def _describe_change(old: str, new: str) -> str:
+    """The change of a fingerprint in a word, because its value means nothing to a reader."""
     if old == UNSET:
         return "added"
     return "gone" if new == UNSET else "differs"
 
 
 def _prompt_differences(before: Manifest, now: Manifest, split: str) -> Iterator[str]:
+    """At most one line about the prompts of a split."""
     name = NAMES.get(split, f"{split} prompts")
-    old_size, new_size = before.sizes.get(split, 0), now.sizes.get(split, 0)
+    old_size = before.sizes.get(split, 0)
+    new_size = now.sizes.get(split, 0)
     if split not in before.prompts or split not in now.prompts:
         if old_size != new_size:
             yield f"{old_size:,} {name} -> {new_size:,}"
         return
-    old, new = before.prompts[split][:, 0], now.prompts[split][:, 0]
+    old = before.prompts[split][:, 0]  # [prompts]
+    new = now.prompts[split][:, 0]
     if torch.equal(old, new):
         return
+    # Counters, because a prompt may occur several times.
     added = sum((Counter(new.tolist()) - Counter(old.tolist())).values())
     if old_size != new_size:
         yield f"{old_size:,} {name} -> {new_size:,}, of which {added:,} are new"
@@ -235,7 +249,7 @@ def _prompt_differences(before: Manifest, now: Manifest, split: str) -> Iterator
         yield f"the {name} have another order"
 
 
-def _trained_validation(before: Manifest, now: Manifest) -> int:
+def _count_trained_validation(before: Manifest, now: Manifest) -> int:
     """Number of validation prompts that trained, and did not validate, before a resume."""
     if "train" not in before.prompts or "val" not in now.prompts:
         return 0
@@ -247,6 +261,10 @@ def _trained_validation(before: Manifest, now: Manifest) -> int:
 
 
 def shown(value: Any) -> str:
-    """A setting's value in a line."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    """A setting's value in a line, as YAML writes it."""
+    text = str(value)
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = text.lower()
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.run.identity import method_of, seed_of
-from lightning_cgrpo.settings.configuration import Config, Layer, get, short_class, stacked
+from lightning_cgrpo.settings.configuration import Config, Layer, get, merge_layers, short_class
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
@@ -28,13 +28,14 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     Args:
         layers: defaults, files, overrides.
     """
+    # The labels of the layers that change learning: method or seed differ once the layer is added.
     labels: list[str] = []
     before = ""
     for number in range(1, len(layers)):
         layer = layers[number]
-        config = stacked(layers[: number + 1])
+        config = merge_layers(layers[: number + 1])
         after = json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
-        if _names_a_logger(layer.config):
+        if _names_a_logger(layer.config):  # The name begins anew with the logger's own.
             labels = []
             if layer.is_override:
                 break
@@ -42,14 +43,14 @@ def run_name(layers: Sequence[Layer]) -> Layer:
             labels.append(layer.label)
         before = after
     if not any(layer.is_override and _names_a_logger(layer.config) for layer in layers):
-        labels = _with_seed(labels, stacked(layers))
+        labels = _with_seed(labels, merge_layers(layers))
+
     first = layers[1].label if len(layers) > 1 else "run"
-    logger = get(stacked(layers), "trainer.logger")
-    named: Any
-    if isinstance(logger, list):
-        named = [_with_name(one, first, labels) for one in logger]
+    configured: Any = get(merge_layers(layers), "trainer.logger")
+    if isinstance(configured, list):
+        named: Any = [_name_logger(logger, first, labels) for logger in configured]
     else:
-        named = _with_name(logger, first, labels)
+        named = _name_logger(configured, first, labels)
     return Layer({"trainer": {"logger": named}}, "")
 
 
@@ -60,36 +61,42 @@ def _with_seed(labels: list[str], config: Config) -> list[str]:
         return labels
     from omegaconf import OmegaConf
 
-    read = OmegaConf.select(OmegaConf.create(config), "seed_everything")
-    return [*(label for label in labels if not label.startswith("seed=${")), f"seed={read}"]
+    number = OmegaConf.select(OmegaConf.create(config), "seed_everything")
+    others = [label for label in labels if not label.startswith("seed=${")]
+    return [*others, f"seed={number}"]
 
 
-def loggers(config: Config) -> list[Config]:
+def configured_loggers(config: Config) -> list[Config]:
     """The configured loggers; {} stands for any other value, such as False."""
     configured = get(config, "trainer.logger")
     if not isinstance(configured, list):
         configured = [configured]
-    return [logger if isinstance(logger, dict) else {} for logger in configured]
+    loggers: list[Config] = []
+    for logger in configured:
+        loggers.append(logger if isinstance(logger, dict) else {})
+    return loggers
 
 
 def _names_a_logger(config: Config) -> bool:
-    for logger in loggers(config):
+    for logger in configured_loggers(config):
         arguments = logger.get("init_args") or logger
         if arguments.get("name") is not None:
             return True
     return False
 
 
-def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
+def _name_logger(logger: Any, first: str, labels: Sequence[str]) -> Any:
+    """The configuration of a logger, with the run's name and folder; loggers without names stay as they are."""
     settings = {"class_path": logger} if isinstance(logger, str) else logger
     if not isinstance(settings, dict) or short_class(settings) not in NAMED:
         return logger
     arguments = {"save_dir": "runs", "name": first, **(settings.get("init_args") or {})}
     arguments["save_dir"] = os.path.expanduser(os.path.expandvars(arguments["save_dir"]))
-    return {**settings, "init_args": {**arguments, "name": _joined([str(arguments["name"]), *labels])}}
+    arguments["name"] = _join_labels([str(arguments["name"]), *labels])
+    return {**settings, "init_args": arguments}
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join_labels(parts: Sequence[str]) -> str:
     """A folder's name of at most `LONGEST` characters."""
     cleaned = []
     for number, part in enumerate(parts):

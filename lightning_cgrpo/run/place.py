@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightning_cgrpo.run.checkpoints.files import CHECKPOINTS, LAST, best_of, is_remote, newest, put_back
-from lightning_cgrpo.run.name import VERSIONED, loggers
-from lightning_cgrpo.settings.configuration import CONFIGURATION, Config, ConfigError, Resolved, get, read, short_class
+from lightning_cgrpo.run.name import VERSIONED, configured_loggers
+from lightning_cgrpo.settings.configuration import (
+    CONFIGURATION,
+    Config,
+    ConfigError,
+    Resolved,
+    get,
+    read_file,
+    short_class,
+)
 
 START = "start"
 """The version under which the evaluation of starting weights logs."""
@@ -41,29 +49,36 @@ class Place:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        first = loggers(config)[0]
+        """The place of a configuration's run, by its first logger and its callback of checkpoints."""
+        # The folder of the first logger: SAVE_DIR/NAME, or SAVE_DIR/PROJECT for W&B.
+        first = configured_loggers(config)[0]
         arguments: dict[str, Any] = first.get("init_args") or {}
         default = get(config, "trainer.default_root_dir") or "."
         key = "project" if short_class(first) == "WandbLogger" else "name"
         folder = Path(arguments.get("save_dir") or default) / str(arguments.get(key) or "lightning_logs")
+
+        # The folder of checkpoints that the callback names, or that a run without a logger has.
         chosen = get(config, "callbacks.checkpoints.init_args.dirpath")
         version = getattr(config, "run", None)
         if chosen is None and get(config, "trainer.logger") is False:
             chosen = (version or Path(default)) / CHECKPOINTS
-        name, fixed = arguments.get("name"), None if chosen is None else Path(chosen)
+        fixed = None if chosen is None else Path(chosen)
+
+        # The run whose own config.yaml was read, if the configuration did not change its name.
+        name = arguments.get("name")
         if version is not None and _name_in(version) == name:
             # The file is found from any folder, and `save_dir` is relative to the folder in which the run began.
             return cls(version.parent, name, fixed, version)
         return cls(folder, name, fixed)
 
     def checkpoints(self) -> Iterator[Path]:
-        """Folders of checkpoints of the run's versions: all, or those of `version` and what continues it."""
+        """Folders of checkpoints of the run's versions: of all, or of `version` and the versions that continue it."""
         if self.fixed is not None:
             yield self.fixed
             return
-        versions = [found.parent for found in self.folder.glob(f"*/{CHECKPOINTS}")]
+        versions = [checkpoints.parent for checkpoints in self.folder.glob(f"*/{CHECKPOINTS}")]
         if self.version is not None:
-            versions = _continued(self.version, versions)
+            versions = _with_continuations(self.version, versions)
         for version in versions:
             if _name_in(version) in (None, self.name):
                 yield version / CHECKPOINTS
@@ -76,26 +91,32 @@ def run_of(file: Path) -> Path | None:
 
 def _name_in(version: Path) -> Any:
     """The name of the run in the folder; None without a readable configuration."""
-    kept = configuration_beside(version / CHECKPOINTS / LAST)
-    return None if kept is None else Place.of(kept).name
+    config = configuration_beside(version / CHECKPOINTS / LAST)
+    return None if config is None else Place.of(config).name
 
 
-def _continued(first: Path, versions: Sequence[Path]) -> list[Path]:
-    """The versions that are `first`, or that resumed from it or from one of these."""
+def _with_continuations(first: Path, versions: Sequence[Path]) -> list[Path]:
+    """The version `first`, the versions that resumed from it, the versions that resumed from these, and so on."""
+    # The version from which each version resumed. Versions lie side by side, so names suffice, wherever the command
+    # that resumed ran. A checkpoint in the folder of another run does not count.
     resumed_from = {}
     for version in versions:
-        kept = configuration_beside(version / CHECKPOINTS / LAST) or {}
-        # Versions lie side by side, so names suffice, wherever the command that resumed ran; another run has another.
-        earlier = Path(str(kept.get("ckpt_path"))).parent.parent
-        resumed_from[version.name] = earlier.name if earlier.parent.name == version.parent.name else ""
-    family = {first.name}
-    while more := {name for name, earlier in resumed_from.items() if earlier in family} - family:
-        family |= more
-    return [version for version in versions if version.name in family]
+        config = configuration_beside(version / CHECKPOINTS / LAST) or {}
+        earlier = Path(str(config.get("ckpt_path"))).parent.parent
+        if earlier.parent.name == version.parent.name:
+            resumed_from[version.name] = earlier.name
+
+    # Add continuations until none is left.
+    names: set[str] = set()
+    added = {first.name}
+    while added:
+        names |= added
+        added = {name for name, earlier in resumed_from.items() if earlier in names} - names
+    return [version for version in versions if version.name in names]
 
 
 def find_checkpoint(command: str, config: Config) -> str | None:
-    """Replace ``last``, ``best`` and ``auto`` in ``ckpt_path`` by a path or None; the line that says what was taken.
+    """Replace ``last``, ``best`` and ``auto`` in ``ckpt_path`` by a path or None; return a line that names the choice.
 
     ``auto`` is the newest checkpoint for ``fit``, or a new run. For other commands, ``auto`` is the best checkpoint if
     validation ranked any, else the newest; without a run, evaluations take the starting weights.
@@ -112,13 +133,13 @@ def find_checkpoint(command: str, config: Config) -> str | None:
     if asked not in ("last", "best", AUTO):
         if asked not in (None, "hpc", "registry"):
             _check_exists(str(asked))
-        return _beginning(command, config, asked, "")
+        return _beginning_line(command, config, asked, "")
 
     # Training and evaluations can begin without a checkpoint.
     optional = asked == AUTO and command in ("fit", *EVALUATIONS)
     place = Place.of(config)
-    last = newest(place.checkpoints()) if optional else _last(place)
-    # Training goes on from its end, other commands take the best policy.
+    last = newest(place.checkpoints()) if optional else _last_checkpoint(place)
+    # Training resumes from its end, other commands take the best policy.
     wants_best = asked == "best" or (asked == AUTO and command != "fit")
     best = best_of(last) if wants_best and last is not None else None
 
@@ -137,10 +158,11 @@ def find_checkpoint(command: str, config: Config) -> str | None:
         if command != "fit":
             reason += ", because no validation ranked the policies"
     config["ckpt_path"] = None if chosen is None else str(chosen)
-    return _beginning(command, config, asked, reason)
+    return _beginning_line(command, config, asked, reason)
 
 
 def _check_exists(checkpoint: str) -> None:
+    """Refuse a missing checkpoint, a model's directory, and a folder of runs."""
     if is_remote(checkpoint):
         return
     path = Path(checkpoint)
@@ -164,48 +186,63 @@ def _check_exists(checkpoint: str) -> None:
             )
 
 
-def _last(place: Place) -> Path:
+def _last_checkpoint(place: Place) -> Path:
+    """The newest checkpoint of the run.
+
+    Raises:
+        ConfigError: no checkpoint.
+    """
     last = newest(place.checkpoints())
     if last is not None:
         return last
-    others = _nearest(place.folder)
+    others = _similar_checkpoints(place.folder)
     hint = "; `fit` without --ckpt_path starts a run"
     if others:
-        hint = f", try --ckpt_path={' or '.join(map(str, others))}"
+        hint = f", try --ckpt_path={' or '.join(str(other) for other in others)}"
     raise ConfigError(f"Expected a checkpoint {place.folder}/*/{CHECKPOINTS}/{LAST}, but found none{hint}.")
 
 
-def _nearest(folder: Path) -> list[Path]:
-    """Each last checkpoint of the runs with the most similar names: a name lists files and overrides."""
+def _similar_checkpoints(folder: Path) -> list[Path]:
+    """The last checkpoints of the runs with the most similar names: a name lists files and overrides."""
     wanted = set(folder.name.split(","))
+
+    def difference(run: Path) -> tuple[int, str]:
+        return len(wanted ^ set(run.name.split(","))), run.name
+
     runs = {file.parents[2] for file in folder.parent.glob(f"*/*/{CHECKPOINTS}/{LAST}")}
-    similar = sorted(runs, key=lambda run: (len(wanted ^ set(run.name.split(","))), run.name))[:NEAREST]
-    # version_10 is newer than version_9.
-    return [max(run.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda file: (len(str(file)), file)) for run in similar]
+    checkpoints = []
+    for run in sorted(runs, key=difference)[:NEAREST]:
+        files = run.glob(f"*/{CHECKPOINTS}/{LAST}")
+        # The longer path is newer: version_10 is newer than version_9.
+        checkpoints.append(max(files, key=lambda file: (len(str(file)), file)))
+    return checkpoints
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
     """The configuration of a checkpoint's run; None if missing or unreadable."""
     path = Path(checkpoint).parent.parent / CONFIGURATION
+    if is_remote(checkpoint) or not path.is_file():
+        return None
     try:
-        return Resolved(read(path)) if not is_remote(checkpoint) and path.is_file() else None
+        return Resolved(read_file(path))
     except ConfigError:
         return None
 
 
-def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | None:
+def _beginning_line(command: str, config: Config, asked: Any, reason: str) -> str | None:
+    """A line that names the weights from which a command begins; None where no line is printed."""
     checkpoint = config.get("ckpt_path")
-    if checkpoint is None:
-        if command not in EVALUATIONS:
-            return "No checkpoint of this run yet: a new run starts." if asked == AUTO else None
-        given = (get(config, f"model.init_args.policy.init_args.{name}") for name in ("model", "weights"))
-        weights = next(filter(None, given), "drawn from the seed")
-        other = "no run of this configuration has a checkpoint" if asked == AUTO else "--ckpt_path=last takes the run's"
-        return f"{EVALUATIONS[command]} the starting weights ({weights}); {other}."
-    if command not in BEGINNINGS:
-        return None
-    anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
-    return f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
+    if checkpoint is not None:
+        if command not in BEGINNINGS:
+            return None
+        anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
+        return f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
+    if command not in EVALUATIONS:
+        return "No checkpoint of this run yet: a new run starts." if asked == AUTO else None
+    policy = "model.init_args.policy.init_args"
+    weights = get(config, f"{policy}.model") or get(config, f"{policy}.weights") or "drawn from the seed"
+    other = "no run of this configuration has a checkpoint" if asked == AUTO else "--ckpt_path=last takes the run's"
+    return f"{EVALUATIONS[command]} the starting weights ({weights}); {other}."
 
 
 def log_beside(config: Config, command: str) -> None:
@@ -214,8 +251,10 @@ def log_beside(config: Config, command: str) -> None:
     Evaluations of starting weights log into the version ``start``.
     """
     checkpoint = config.get("ckpt_path")
-    run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None
-    for logger in loggers(config):
+    run: Path | None = None
+    if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS:
+        run = Path(checkpoint).parent.parent
+    for logger in configured_loggers(config):
         if short_class(logger) not in VERSIONED:
             continue
         arguments = logger.setdefault("init_args", {})

@@ -46,7 +46,7 @@ SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 @dataclass
 class Reads:
-    """Fingerprints of what code reads, by name.
+    """Fingerprints of the inputs of code, by name.
 
     Args:
         code: modules of the user's own, and small installed packages.
@@ -69,37 +69,46 @@ class Reads:
             UserError: there is no such file, folder or package, or it can't be read.
         """
         for name in listed:
-            path = expanded(name)
             try:
-                if path.is_file():
-                    self.files[name] = file_fingerprint(path)
-                elif path.is_dir():
-                    self.files[name] = _folder_fingerprint(path)
-                elif (place := _package_place(name.partition(".")[0])) is not None:
-                    self.code[name] = _folder_fingerprint(place)
-                else:
-                    raise UserError(f"Expected reads to list files, folders or packages, but there is no '{name}'.")
+                self._add_listed(name)
             except OSError as error:
                 raise UserError(
                     f"Expected reads to list what can be read, but got '{name}': {first_line(error)}."
                 ) from error
 
+    def _add_listed(self, name: str) -> None:
+        path = expanded(name)
+        if path.is_file():
+            self.files[name] = file_fingerprint(path)
+            return
+        if path.is_dir():
+            self.files[name] = _folder_fingerprint(path)
+            return
+        package = _package_place(name.partition(".")[0])
+        if package is None:
+            raise UserError(f"Expected reads to list files, folders or packages, but there is no '{name}'.")
+        self.code[name] = _folder_fingerprint(package)
+
 
 def reads_in(settings: Settings, also: Iterable[str] = ()) -> Reads:
-    """What the code that settings name reads, and what its task lists in ``reads``.
+    """The reads of the code that settings name, and of the list in the task's ``reads``.
 
     Args:
         also: further import paths.
     """
-    of_tools = {key: value for key, value in settings.items() if key.rpartition(".")[2] in TOOLS}
-    found = reads_of([*import_paths(settings), *also], tools=import_paths(of_tools))
-    found.add(listed_in(settings))
-    return found
+    tool_settings = {key: value for key, value in settings.items() if key.rpartition(".")[2] in TOOLS}
+    reads = reads_of([*import_paths(settings), *also], tools=import_paths(tool_settings))
+    reads.add(listed_in(settings))
+    return reads
 
 
 def listed_in(settings: Settings) -> list[str]:
     """The files, folders and packages that a task lists in ``reads``."""
-    return [name for key, names in settings.items() if key.endswith("task.reads") for name in names or ()]
+    listed: list[str] = []
+    for key, names in settings.items():
+        if key.endswith("task.reads"):
+            listed += names or ()
+    return listed
 
 
 def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
@@ -111,32 +120,41 @@ def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
     Args:
         tools: import paths of tools.
     """
-    found, trees = Reads(), dict[str, ast.Module]()
-    documented = {_module_of(path)[0] for path in tools}
+    reads = Reads()
+    trees: dict[str, ast.Module] = {}
+    tool_modules = {_module_of(path)[0] for path in tools}
+
+    # Follow the imports from module to module.
     waiting = sorted({*paths, *tools})
     while waiting:
         path = waiting.pop()
         name, file = _module_of(path)
         if file is None:
-            _add_installed(found, path.partition(".")[0])
+            _add_installed(reads, path.partition(".")[0])
             continue
         if name in trees:
             continue
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, OSError):
-            continue  # the import tells
+            continue  # importing the module reports the error
         trees[name] = tree
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        waiting += sorted({package, *_imports(tree, package), *_imported_beside(tree, file)})
-        found.variables |= {key: _variable_fingerprint(key) for key in _variables(tree)}
-        for text, place in _files(tree, file):
+        waiting += sorted({package, *_list_imports(tree, package), *_imported_beside(tree, file)})
+        reads.variables |= {key: _variable_fingerprint(key) for key in _list_variables(tree)}
+        for text, place in _list_files(tree, file):
             with suppress(OSError):  # another user's file, or one that is removed at this moment
-                found.found[f"{name}, {text}"] = _found_fingerprint(place)
-    in_use = any(_named(node) in READS_DOCSTRINGS for tree in trees.values() for node in ast.walk(tree))
+                reads.found[f"{name}, {text}"] = _found_fingerprint(place)
+
+    # The code of each module, once it is known whether any module reads docstrings.
+    docstrings_in_use = any(_reads_docstrings(tree) for tree in trees.values())
     for name, tree in sorted(trees.items()):
-        found.code[name] = _tree_fingerprint(tree, docstrings=in_use or name in documented)
-    return found
+        reads.code[name] = _tree_fingerprint(tree, docstrings=docstrings_in_use or name in tool_modules)
+    return reads
+
+
+def _reads_docstrings(tree: ast.Module) -> bool:
+    return any(_name_of(node) in READS_DOCSTRINGS for node in ast.walk(tree))
 
 
 # ---------------------------------------------------------------------- modules and packages
@@ -144,29 +162,31 @@ def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
 
 def _module_of(path: str) -> tuple[str, Path | None]:
     """The module that an import path of a module, class or function lies in, and its file, if it is the user's own."""
-    parts = path.split(".")
-    if parts[0] == MAIN:
+    name, *parts = path.split(".")
+    if name == MAIN:
         script = getattr(sys.modules.get(MAIN), "__file__", None)
-        own = script is not None and not _is_library(Path(script))
-        return (MAIN, Path(script)) if own and script is not None else ("", None)
-    if not parts[0].isidentifier() or parts[0] in (*PACKAGES, *sys.builtin_module_names):
+        if script is None or _is_library(Path(script)):
+            return "", None
+        return MAIN, Path(script)
+    if not name.isidentifier() or name in (*PACKAGES, *sys.builtin_module_names):
         return "", None
-    _, file = _place(parts[0])
+    _, file = _find_module(name)
     if file is None or _is_library(file):
         return "", None
-    name = parts[0]
-    for part in parts[1:]:
+    for part in parts:
         folder = file.parent if file.name == "__init__.py" else file
-        inside = [folder / part / "__init__.py", folder / f"{part}.py", folder / part]
-        inner = next((path for path in inside if path.exists()), None)
+        candidates = [folder / part / "__init__.py", folder / f"{part}.py", folder / part]
+        inner = next((candidate for candidate in candidates if candidate.exists()), None)
         if inner is None or not part.isidentifier():  # the rest names a class or function in the module
             break
         file = inner
         name = f"{name}.{part}"
-    return (name, file) if file.suffix == ".py" and file.is_file() else ("", None)
+    if file.suffix != ".py" or not file.is_file():
+        return "", None
+    return name, file
 
 
-def _place(name: str) -> tuple[list[Path], Path | None]:
+def _find_module(name: str) -> tuple[list[Path], Path | None]:
     """The folders of a package, and the file of a module; also of a package that is installed in place."""
     try:
         spec = find_spec(name)
@@ -174,9 +194,13 @@ def _place(name: str) -> tuple[list[Path], Path | None]:
         spec = None
     if spec is None:
         return [], None
-    # A folder without __init__.py is a package, too, and has no file of its own.
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    return folders, Path(spec.origin) if spec.has_location and spec.origin else (folders[0] if folders else None)
+    if spec.has_location and spec.origin:
+        return folders, Path(spec.origin)
+    if not folders:
+        return [], None
+    # A folder without __init__.py is a package, too, and has no file of its own.
+    return folders, folders[0]
 
 
 def _is_library(file: Path) -> bool:
@@ -187,47 +211,55 @@ def _package_place(name: str) -> Path | None:
     """The folder or file of a package that is installed beside the standard library; None for others."""
     if not name.isidentifier() or name in (*PACKAGES, *sys.builtin_module_names, *sys.stdlib_module_names):
         return None
-    folders, file = _place(name)
+    folders, file = _find_module(name)
     return folders[0] if folders else file
 
 
-def _add_installed(found: Reads, name: str) -> None:
+def _add_installed(reads: Reads, name: str) -> None:
     """Add the version of an installed package, and its content if it is small."""
-    place = None if name in found.versions else _package_place(name)
+    if name in reads.versions:
+        return
+    place = _package_place(name)
     if place is None or not _is_library(place):
         return
     try:
-        found.versions[name] = version(name)
+        reads.versions[name] = version(name)
     except PackageNotFoundError:
-        found.versions[name] = "unknown"
+        reads.versions[name] = "unknown"
     with suppress(OSError):
-        if _size(place) <= SMALL:
-            found.code[name] = _folder_fingerprint(place)
+        if _is_small(place):
+            reads.code[name] = _folder_fingerprint(place)
 
 
-def _contents(place: Path) -> list[Path]:
+def _list_contents(place: Path) -> list[Path]:
+    """The files in a folder, or the file itself, without Python's compiled files."""
     files = sorted(place.rglob("*")) if place.is_dir() else [place]
     return [file for file in files if file.is_file() and "__pycache__" not in file.parts]
 
 
-def _size(place: Path) -> int:
+def _is_small(place: Path) -> bool:
+    """True for up to `SMALL` bytes; counting ends where they are exceeded."""
+    files = place.rglob("*") if place.is_dir() else [place]
     total = 0
-    for file in place.rglob("*") if place.is_dir() else [place]:
-        total += file.stat().st_size if file.is_file() else 0
+    for file in files:
+        if file.is_file():
+            total += file.stat().st_size
         if total > SMALL:
-            break
-    return total
+            return False
+    return True
 
 
 def _found_fingerprint(file: Path) -> str:
     """Fingerprint of a file's content, or of a large file's size and time, because it may be no input."""
     stat = file.stat()
-    return file_fingerprint(file) if stat.st_size <= SMALL else f"{stat.st_size} bytes at {stat.st_mtime_ns}"
+    if stat.st_size <= SMALL:
+        return file_fingerprint(file)
+    return f"{stat.st_size} bytes at {stat.st_mtime_ns}"
 
 
 def _folder_fingerprint(place: Path) -> str:
     digest = blake2b(digest_size=8)
-    for file in _contents(place):
+    for file in _list_contents(place):
         digest.update(f"{file.relative_to(place)} {file_fingerprint(file)}".encode())
     return digest.hexdigest()
 
@@ -235,116 +267,152 @@ def _folder_fingerprint(place: Path) -> str:
 # ---------------------------------------------------------------------- the text of a module
 
 
-def _named(node: ast.AST) -> str:
-    """The name of a variable, attribute, or called function."""
+def _name_of(node: ast.AST) -> str:
+    """The name of a variable, attribute, or called function; "" for other nodes."""
     if isinstance(node, ast.Call):
-        return _named(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        return _name_of(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Name):
+        return node.id
+    return ""
 
 
-def _text(node: ast.AST | None) -> str | None:
+def _constant_text(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+def _list_imports(tree: ast.Module, package: str) -> Iterator[str]:
     """The imports of a module, by path, also by `importlib` with a text.
 
     Args:
-        package: in which the module lies, for relative imports.
+        package: the module's package, for relative imports.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            for alias in node.names:
+                yield alias.name
         elif isinstance(node, ast.ImportFrom):
-            path = _absolute(node.module or "", node.level, package)
+            path = _absolute_path(node.module or "", node.level, package)
             if path:
                 yield path
-                yield from (f"{path}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and _named(node) in IMPORTS and node.args:
-            text = _text(node.args[0])
+                for alias in node.names:  # each name may be a module, too
+                    yield f"{path}.{alias.name}"
+        elif isinstance(node, ast.Call) and _name_of(node) in IMPORTS and node.args:
+            text = _constant_text(node.args[0])
             if text is not None:
-                yield _absolute(text.lstrip("."), len(text) - len(text.lstrip(".")), package).replace(":", ".")
+                module = text.lstrip(".")
+                dots = len(text) - len(module)
+                yield _absolute_path(module, dots, package).replace(":", ".")
 
 
-def _absolute(module: str, level: int, package: str) -> str:
-    """A path without leading dots: one dot is the package itself, each further dot the one above."""
+def _absolute_path(module: str, level: int, package: str) -> str:
+    """A path without leading dots: one dot is the package itself, each further dot the package above."""
+    if not level:
+        return module
     folders = package.split(".")
-    above = folders[: len(folders) + 1 - level] if level else []
-    return ".".join([*above, module] if module else above)
+    above = folders[: len(folders) + 1 - level]
+    if module:
+        above.append(module)
+    return ".".join(above)
 
 
 def _imported_beside(tree: ast.Module, file: Path) -> Iterator[str]:
-    """Modules beside a module that imports by a computed name, as far as they are imported by now."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _named(node) in IMPORTS)
-    if all(node.args and _text(node.args[0]) is not None for node in calls):
+    """The modules imported by now that lie beside a module, if the module imports by a computed name."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node) in IMPORTS)
+    if all(node.args and _constant_text(node.args[0]) is not None for node in calls):
         return
     folder = file.resolve().parent
     for name, module in [*sys.modules.items()]:
-        place = getattr(module, "__file__", None)
-        if name != MAIN and place and Path(place).resolve().is_relative_to(folder) and not _is_library(Path(place)):
+        module_file = getattr(module, "__file__", None)
+        if name == MAIN or not module_file:
+            continue
+        if Path(module_file).resolve().is_relative_to(folder) and not _is_library(Path(module_file)):
             yield name
 
 
-def _variables(tree: ast.Module) -> Iterator[str]:
+def _list_variables(tree: ast.Module) -> Iterator[str]:
     """Names of the environment's variables that a module reads."""
     for node in ast.walk(tree):
-        key: ast.AST | None = None
-        if isinstance(node, ast.Subscript) and _named(node.value) == "environ":
-            key = node.slice
-        elif isinstance(node, ast.Call) and node.args:
-            of_environ = isinstance(node.func, ast.Attribute) and _named(node.func.value) == "environ"
-            key = node.args[0] if of_environ or _named(node) == "getenv" else None
-        elif isinstance(node, ast.Compare) and _named(node.comparators[0]) == "environ":
-            key = node.left
-        if (text := _text(key)) is not None:
-            yield text
+        key = _constant_text(_variable_key(node))
+        if key is not None:
+            yield key
+
+
+def _variable_key(node: ast.AST) -> ast.AST | None:
+    """The node that names the variable of the environment which this node reads, if it reads one."""
+    if isinstance(node, ast.Subscript) and _name_of(node.value) == "environ":  # environ["NAME"]
+        return node.slice
+    if isinstance(node, ast.Call) and node.args:
+        of_environ = isinstance(node.func, ast.Attribute) and _name_of(node.func.value) == "environ"
+        if of_environ or _name_of(node) == "getenv":  # environ.get("NAME") or getenv("NAME")
+            return node.args[0]
+    if isinstance(node, ast.Compare) and _name_of(node.comparators[0]) == "environ":  # "NAME" in environ
+        return node.left
+    return None
 
 
 def _variable_fingerprint(name: str) -> str:
     value = os.environ.get(name)
-    return "unset" if value is None else blake2b(value.encode(errors="surrogateescape"), digest_size=2).hexdigest()
+    if value is None:
+        return "unset"
+    return blake2b(value.encode(errors="surrogateescape"), digest_size=2).hexdigest()
 
 
-def _files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
+def _list_files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
     """The existing files that texts of a module name, from the working directory or beside the module.
 
     Parts of a path that are joined count together. Files that the module writes, as a cache, do not count, nor do files
     of runs and of the operating system.
     """
-    # What is written, also by the name of a constant.
-    constants: dict[str, ast.AST] = {}
+    written = _written_texts(tree)
+    texts: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            constants[node.targets[0].id] = node.value
-    places = [place for node in ast.walk(tree) if isinstance(node, ast.Call) for place in _written(node)]
-    named = [constants.get(place.id, place) if isinstance(place, ast.Name) else place for place in places]
-    written = {text for place in named for text in _path_texts(place)}
-
-    # What is read.
-    for text in sorted({text for node in ast.walk(tree) for text in _path_texts(node)} - written):
+        texts.update(_path_texts(node))
+    for text in sorted(texts - written):
         for place in (expanded(text), file.parent / text):
             with suppress(OSError, ValueError):  # a text that is no path
-                if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_made(place):
+                if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_output(place):
                     yield text, place
                     break
 
 
-def _written(node: ast.Call) -> list[ast.AST]:
+def _written_texts(tree: ast.Module) -> set[str]:
+    """The paths that a module writes, also by the name of a constant."""
+    constants: dict[str, ast.AST] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = node.value
+    texts: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        for place in _written_paths(node):
+            value = constants.get(place.id, place) if isinstance(place, ast.Name) else place
+            texts.update(_path_texts(value))
+    return texts
+
+
+def _written_paths(node: ast.Call) -> list[ast.AST]:
     """The paths that a call writes, as nodes."""
-    called, owner = _named(node), node.func.value if isinstance(node.func, ast.Attribute) else None
+    called = _name_of(node)
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     if called in WRITERS:
         return [owner] if owner is not None else []
     if called in SAVERS:
         return [*node.args]
-    of_path = owner is not None and _named(owner) not in OPENERS  # as Path(…).open("w")
-    given = node.args[:1] if of_path else node.args[1:2]
-    modes = [*given, *(keyword.value for keyword in node.keywords if keyword.arg == "mode")]
-    if called != "open" or not any({*"wax"} & {*(_text(mode) or "")} for mode in modes):
+    if called != "open":
         return []
-    return [owner] if of_path and owner is not None else [*node.args[:1]]
+    # In Path(…).open("w"), the mode comes first, and in open(path, "w") second.
+    path = owner if owner is not None and _name_of(owner) not in OPENERS else None
+    modes: list[ast.expr] = node.args[1:2] if path is None else node.args[:1]
+    modes += [keyword.value for keyword in node.keywords if keyword.arg == "mode"]
+    if not any({*"wax"} & {*(_constant_text(mode) or "")} for mode in modes):
+        return []
+    return [*node.args[:1]] if path is None else [path]
 
 
-def _is_made(place: Path) -> bool:
+def _is_output(place: Path) -> bool:
     """True for files of the operating system and in the folders of runs, which change by themselves."""
     place = place.resolve()
     return str(place).startswith(SYSTEM) or any((folder / SUMMARY).is_file() for folder in place.parents)
@@ -352,34 +420,42 @@ def _is_made(place: Path) -> bool:
 
 def _path_texts(node: ast.AST) -> Iterator[str]:
     """The text of a path that a node joins of constant parts, from the last part that isn't constant."""
+    # The parts: "a.txt", Path("a", "b.txt") or folder / "b.txt".
     parts: list[ast.AST] = []
     if isinstance(node, ast.Constant):
         parts = [node]
-    elif isinstance(node, ast.Call) and _named(node) in JOINS:
+    elif isinstance(node, ast.Call) and _name_of(node) in JOINS:
         parts = [*node.args]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         while isinstance(node, ast.BinOp):
             parts.insert(0, node.right)
             node = node.left
         parts.insert(0, node)
+
+    # The constant parts at the end.
     texts: list[str] = []
     for part in reversed(parts):
-        text = _text(part)
+        text = _constant_text(part)
         if text is None:
             break
         texts.insert(0, text)
-    if texts and "\n" not in (joined := os.path.join(*texts)) and joined.strip():
-        yield joined
+    if not texts:
+        return
+    path = os.path.join(*texts)
+    if "\n" not in path and path.strip():
+        yield path
 
 
 def _tree_fingerprint(tree: ast.Module, docstrings: bool) -> str:
-    for node in [] if docstrings else ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            # Texts that are statements are docstrings or comments.
-            node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
+    """The fingerprint of a module's code, which removes its docstrings if they do not count."""
+    if not docstrings:
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                # Texts that are statements are docstrings or comments.
+                node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
     return blake2b(ast.dump(tree).encode(), digest_size=8).hexdigest()
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and _text(node.value) is not None
+    return isinstance(node, ast.Expr) and _constant_text(node.value) is not None

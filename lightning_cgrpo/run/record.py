@@ -1,4 +1,4 @@
-"""RunRecord: what ran, how it ended and what was measured, as ``summary.json`` holds it. Imports no torch."""
+"""RunRecord: a run's settings, end and measurements, as ``summary.json`` holds them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ KINDS: dict[str, Any] = {
     "faults": dict,
 }
 """Types of plain values in a file."""
+COUNTS = ("updates", "asked", "answers", "seconds", "cpu_seconds", "peak_mb", "faults")
+"""Keys at the end of a summary."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Reward:
         """The mean and its error: ``0.81 ± 0.02``."""
         if self.value is None:
             return "-"
-        return f"{self.value:.4g}" + (f" ± {self.error:.2g}" if self.error else "")
+        if not self.error:
+            return f"{self.value:.4g}"
+        return f"{self.value:.4g} ± {self.error:.2g}"
 
 
 @dataclass(frozen=True)
@@ -74,34 +78,43 @@ class Measurement:
 
     def as_json(self) -> dict[str, Any]:
         constraints: dict[str, Any] = {}
-        for name, of in self.constraints.items():
-            constraints[name] = {"value": of.value}
-            if of.interval is not None:
-                constraints[name] |= {"low": of.interval[0], "high": of.interval[1], "side": of.side}
-        known = {"update": self.update, "prompts": self.prompts, "answers": self.answers}
-        content: dict[str, Any] = {key: count for key, count in known.items() if count is not None}
-        content["reward"] = _without_none({"value": self.reward.value, "error": self.reward.error}, "error")
+        for name, constraint in self.constraints.items():
+            constraints[name] = {"value": constraint.value}
+            if constraint.interval is not None:
+                low, high = constraint.interval
+                constraints[name] |= {"low": low, "high": high, "side": constraint.side}
+
+        content: dict[str, Any] = {"update": self.update}
+        if self.prompts is not None:
+            content["prompts"] = self.prompts
+        if self.answers is not None:
+            content["answers"] = self.answers
+        content["reward"] = {"value": self.reward.value}
+        if self.reward.error is not None:
+            content["reward"]["error"] = self.reward.error
         content["constraints"] = constraints
         if self.targets is not None:
             content["targets"] = self.targets
         if self.chance is not None:
             more = {str(prompts): chance for prompts, chance in self.chance.more.items()}  # keys of JSON are texts
             content["chance"] = asdict(self.chance) | {"more": more}
-        return content if self.weights is None else content | {"weights": self.weights}
+        if self.weights is not None:
+            content["weights"] = self.weights
+        return content
 
     @classmethod
     def read(cls, content: Json, declared: Constraints) -> Self:
         """A measurement of the declared constraints, from `as_json`."""
         constraints = {}
-        for name, of in content["constraints"].items():
+        for name, values in content["constraints"].items():
             if name not in declared:
                 continue  # of an earlier part of the run, with other constraints
             interval: tuple[float, float] | None = None
             side: Side = ""
-            if "low" in of:
-                interval = of["low"], of["high"]
-                side = of["side"] if "side" in of else declared[name].bound.side(*interval)
-            constraints[name] = declared[name].at(of["value"], interval, side)
+            if "low" in values:
+                interval = values["low"], values["high"]
+                side = values["side"] if "side" in values else declared[name].bound.side(*interval)
+            constraints[name] = declared[name].at(values["value"], interval, side)
         reward = content.get("reward") or {}
         return cls(
             content.get("update", 0),
@@ -111,13 +124,13 @@ class Measurement:
             content.get("answers"),
             content.get("weights"),
             content.get("targets"),
-            _chance(content.get("chance")),
+            _read_chance(content.get("chance")),
         )
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best checkpoint, and the metric that says so."""
+    """The best checkpoint, and the metric that ranks it."""
 
     checkpoint: str
     monitor: str
@@ -138,7 +151,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Fingerprints of the user's code by module, of the prompts by split, and of what a task's `reads` lists."""
+    """Fingerprints of the user's code by module, of the prompts by split, and of the files in a task's `reads`."""
 
     code: dict[str, str] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
@@ -211,23 +224,26 @@ class RunRecord:
 
     def as_json(self) -> dict[str, Any]:
         """The content of ``summary.json``: without `saved`, which `report` writes in lines of its own."""
+        # The keys have the order in which a reader looks for them.
         content: dict[str, Any] = {"format": SUMMARY_FORMAT}
-        # In this order, in which a reader looks for them.
-        content |= {key: getattr(self, key) for key in ("status", "error", "name", "method", "length", "seed")}
-        # A task seldom lists files, and older runs had none.
-        inputs = {name: of for name, of in _parts(self.inputs).items() if of or name != "files"}
-        content |= {"weights": self.weights, "inputs": inputs, "resumed": self.resumed}
-        content["constraints"] = {name: _declaration(of) for name, of in self.constraints.items()}
+        for key in ("status", "error", "name", "method", "length", "seed", "weights"):
+            content[key] = getattr(self, key)
+        content["inputs"] = _fields_of(self.inputs)
+        if not self.inputs.files:  # a task seldom lists files, and older runs had none
+            del content["inputs"]["files"]
+        content["resumed"] = self.resumed
+        content["constraints"] = {name: _declaration_of(constraint) for name, constraint in self.constraints.items()}
         if self.look is not None:
-            content["look"] = _parts(self.look)
-        content["machine"] = _parts(self.machine)
-        content["measured"] = {key: of.as_json() for key, of in self.measured.items()}
-        content["best"] = None if self.best is None else _parts(self.best)
+            content["look"] = _fields_of(self.look)
+        content["machine"] = _fields_of(self.machine)
+        content["measured"] = {key: measurement.as_json() for key, measurement in self.measured.items()}
+        content["best"] = None if self.best is None else _fields_of(self.best)
         if self.validations:
-            content["validations"] = [of.as_json() for of in self.validations]
+            content["validations"] = [measurement.as_json() for measurement in self.validations]
         content["held"] = self.held
-        counts = ("updates", "asked", "answers", "seconds", "cpu_seconds", "peak_mb", "faults")
-        return content | {key: getattr(self, key) for key in counts}
+        for key in COUNTS:
+            content[key] = getattr(self, key)
+        return content
 
     @classmethod
     def read(cls, content: Json) -> Self:
@@ -239,54 +255,58 @@ class RunRecord:
         for key, kind in KINDS.items():
             if key in content and not isinstance(content[key], kind):
                 raise ValueError(f"its {key} is {str(content[key])[:40]!r}")
-        declared = {name: _declared(name, of) for name, of in content.get("constraints", {}).items()}
+        declarations = content.get("constraints", {})
+        declared = {name: _read_constraint(name, declaration) for name, declaration in declarations.items()}
         measured = content.get("measured") or {}
         validations = content.get("validations") or []
-        best, inputs = content.get("best"), content.get("inputs") or {}
+        best = content.get("best")
+        inputs = content.get("inputs") or {}
+        machine = content.get("machine") or {}
         plain = ("name", "status", "error", "method", "length", "seed", "weights", "resumed", "held")
-        counts = ("updates", "asked", "answers", "seconds", "cpu_seconds", "peak_mb", "faults")
-        return cls(
-            **{key: content[key] for key in (*plain, *counts) if key in content},
+        record = cls(
+            **{key: content[key] for key in (*plain, *COUNTS) if key in content},
             constraints=declared,
             look=Look.declared(content.get("look")),
-            measured={key: Measurement.read(of, declared) for key, of in measured.items()},
-            validations=[Measurement.read(of, declared) for of in validations],
-            best=None if best is None else Best(best["checkpoint"], best["monitor"], best["score"]),
+            measured={key: Measurement.read(measurement, declared) for key, measurement in measured.items()},
+            validations=[Measurement.read(measurement, declared) for measurement in validations],
             inputs=Inputs(inputs.get("code", {}), inputs.get("prompts", {}), inputs.get("files", {})),
-            machine=_machine(content.get("machine") or {}),
-            saved=Saved(**{key: content[key] for key in _names(Saved)}) if "series" in content else None,
+            machine=Machine(**{key: machine.get(key) for key in _field_names(Machine)}),
         )
+        if best is not None:
+            record.best = Best(best["checkpoint"], best["monitor"], best["score"])
+        if "series" in content:
+            record.saved = Saved(**{key: content[key] for key in _field_names(Saved)})
+        return record
 
 
-def _chance(content: Json | None) -> Chance | None:
+def _read_chance(content: Json | None) -> Chance | None:
     if content is None:
         return None
     more = {int(prompts): chance for prompts, chance in content["more"].items()}
     return Chance(content["whole"], content["each"], more)
 
 
-def _declaration(constraint: MeasuredConstraint) -> dict[str, Any]:
+def _declaration_of(constraint: MeasuredConstraint) -> dict[str, Any]:
     bound = constraint.bound
-    declared = {"kind": bound.kind, "direction": bound.direction, "threshold": bound.threshold, "role": constraint.role}
-    return declared if constraint.given is None else declared | {"given": constraint.given}
+    declaration: dict[str, Any] = {
+        "kind": bound.kind,
+        "direction": bound.direction,
+        "threshold": bound.threshold,
+        "role": constraint.role,
+    }
+    if constraint.given is not None:
+        declaration["given"] = constraint.given
+    return declaration
 
 
-def _declared(name: str, content: Json) -> MeasuredConstraint:
-    bound = Bound(content["kind"], content["direction"], content["threshold"])
-    return MeasuredConstraint(name, bound, given=content.get("given"), role=content["role"])
+def _read_constraint(name: str, declaration: Json) -> MeasuredConstraint:
+    bound = Bound(declaration["kind"], declaration["direction"], declaration["threshold"])
+    return MeasuredConstraint(name, bound, given=declaration.get("given"), role=declaration["role"])
 
 
-def _machine(content: Json) -> Machine:
-    return Machine(**{key: content.get(key) for key in _names(Machine)})
-
-
-def _names(kind: type) -> list[str]:
+def _field_names(kind: type) -> list[str]:
     return [part.name for part in fields(kind)]
 
 
-def _parts(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in _names(type(value))}
-
-
-def _without_none(content: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in content.items() if name != key or value is not None}
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in _field_names(type(value))}

@@ -27,18 +27,18 @@ def project_of(place: Path) -> Path:
     That is the nearest folder with a register, the place itself or above; else the working directory, if the place lies
     in it; else the place.
     """
-    place, here = place.resolve(), Path.cwd()
-    kept = next(filter(_is_kept, (place, *place.parents)), None)
-    if kept is not None:
-        return kept
+    place = place.resolve()
+    for folder in (place, *place.parents):
+        if _has_register(folder):
+            return folder
+    here = Path.cwd()
     return here if place.is_relative_to(here) else place
 
 
-def _is_kept(folder: Path) -> bool:
-    """True if a folder has a register."""
+def _has_register(folder: Path) -> bool:
     try:
         return (folder / FILE).is_file()
-    except OSError:  # a folder of another user's
+    except OSError:  # another user's folder
         return False
 
 
@@ -64,9 +64,12 @@ class Register:
             place: of the run, for a project that is not on this machine.
         """
         near = project_of(place)
-        # A project without a register may be an emptied folder, or one that another program made since.
-        named = project != "" and Path(project).is_dir() and (_is_kept(Path(project)) or not _is_kept(near))
-        return cls(Path(project) if named else near)
+        if project == "" or not Path(project).is_dir():
+            return cls(near)
+        # The named project may have lost its register: an emptied folder, or one that another program made since.
+        if _has_register(near) and not _has_register(Path(project)):
+            return cls(near)
+        return cls(Path(project))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -81,7 +84,7 @@ class Register:
         try:
             lock.acquire()
         except (OSError, NotImplementedError) as error:  # a folder without locks, too
-            raise self._unwritable(error) from error
+            raise self._write_error(error) from error
         try:
             yield
         finally:
@@ -96,18 +99,19 @@ class Register:
         if not self.file.exists():
             return []
         entries: list[Entry] = []
-        before = ""
+        before = ""  # the digest of the entry before
         try:
-            lines, tail = _lines(self.file.read_bytes())
+            lines, tail = _split_lines(self.file.read_bytes())
             for line in lines:
-                entry = _entry(line)
-                if not _follows(entry, before):
+                entry = _read_entry(line)
+                if not _is_intact(entry, before):
                     entry[EDITED] = True
                 entries.append(entry)
                 before = entry[DIGEST]
         except (OSError, *DAMAGE) as error:
-            raise self._damaged() from error
-        if (last := _whole(tail, before)) is not None:
+            raise self._damage_error() from error
+        last = _read_tail(tail, before)
+        if last is not None:
             entries.append(last)
         return entries
 
@@ -117,18 +121,19 @@ class Register:
         Raises:
             UserError: the file can't be written, or is damaged.
         """
-        # As it will be read: names of JSON are texts, and a path is its text.
-        plain: Entry = json.loads(_json(entry))
+        # The entry as it will be read: names of JSON are texts, and a path is its text.
+        plain: Entry = json.loads(_to_json(entry))
         try:
             with self.file.open("ab+") as file:
-                # The entry before, of which alone the digest counts.
+                # The digest of the entry before.
                 file.seek(0)
                 content = file.read()
-                lines, tail = _lines(content)
-                before = _entry(lines[-1])[DIGEST] if lines else ""
+                lines, tail = _split_lines(content)
+                before = _read_entry(lines[-1])[DIGEST] if lines else ""
 
-                # A killed process may have left a part of a line, an editor a whole one without its end.
-                last = _whole(tail, before)
+                # A killed process may have left a part of a line: remove it. An editor may have left a whole line
+                # without its end: end it.
+                last = _read_tail(tail, before)
                 if last is None:
                     file.truncate(len(content) - len(tail))
                 else:
@@ -137,13 +142,14 @@ class Register:
 
                 # The new line.
                 written = {**plain, DIGEST: digest_of(plain, before)}
-                file.write(_json(written).encode() + b"\n")
+                file.write(_to_json(written).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._write_error(error) from error
         except DAMAGE as error:
-            raise self._damaged() from error
+            raise self._damage_error() from error
+        # The file may be new, so write its folder onto the disk, too.
         with suppress(OSError):  # a file system that writes no folders through
             folder = os.open(self.file.parent, os.O_RDONLY)
             try:
@@ -153,37 +159,37 @@ class Register:
         return written
 
     def take(self, entries: Iterable[Entry]) -> None:
-        """Append entries of another project's register, as far as they aren't here.
+        """Append the entries of another project's register that are missing here.
 
         Raises:
             UserError: see `append` and `locked`.
         """
         with self.locked():
-            here = {(entry["event"], entry.get("id")) for entry in self.entries()}
+            present = {(entry["event"], entry.get("id")) for entry in self.entries()}
             for entry in entries:
-                if (entry["event"], entry["id"]) not in here:
+                if (entry["event"], entry["id"]) not in present:
                     self.append(entry)
 
-    def _damaged(self) -> UserError:
+    def _damage_error(self) -> UserError:
         return UserError(
             f"Expected '{self.file}' to be the looks of a project, but it is damaged, try to restore the file; "
             "without it, a policy may be looked at twice."
         )
 
-    def _unwritable(self, error: Exception) -> UserError:
+    def _write_error(self, error: Exception) -> UserError:
         return UserError(
             f"Expected to record the look in '{self.file}', but got: {first_line(error)}, try a folder that this user "
             "may write to, and a disk with space."
         )
 
 
-def _lines(content: bytes) -> tuple[list[bytes], bytes]:
-    """Lines of a register, without empty ones, and what follows the last end of a line."""
+def _split_lines(content: bytes) -> tuple[list[bytes], bytes]:
+    """Lines of a register, without empty lines, and the bytes after the last end of a line."""
     *lines, tail = content.split(b"\n")
     return [line for line in lines if line.strip()], tail
 
 
-def _entry(line: bytes) -> Entry:
+def _read_entry(line: bytes) -> Entry:
     """The entry of a line.
 
     Raises:
@@ -195,19 +201,22 @@ def _entry(line: bytes) -> Entry:
     return entry
 
 
-def _follows(entry: Entry, before: str) -> bool:
+def _is_intact(entry: Entry, before: str) -> bool:
     """True if an entry has the digest of its content and of the digest before."""
-    content = {name: value for name, value in entry.items() if name not in (DIGEST, EDITED)}
-    return bool(entry[DIGEST] == digest_of(content, before))
+    return bool(entry[DIGEST] == digest_of(_without_digest(entry), before))
 
 
-def _whole(tail: bytes, before: str) -> Entry | None:
+def _without_digest(entry: Entry) -> Entry:
+    return {name: value for name, value in entry.items() if name not in (DIGEST, EDITED)}
+
+
+def _read_tail(tail: bytes, before: str) -> Entry | None:
     """The entry of a last line without its end; None if it was never written whole, so that its look never began."""
     try:
-        entry = _entry(tail)
+        entry = _read_entry(tail)
     except DAMAGE:
         return None
-    return entry if _follows(entry, before) else None
+    return entry if _is_intact(entry, before) else None
 
 
 def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | None) -> tuple[str, ...]:
@@ -216,33 +225,31 @@ def with_exports(entries: Iterable[Entry], lineage: Iterable[str], start: str | 
     Args:
         start: fingerprint of the starting model's weights; None without.
     """
-    exported = [
-        name
-        for entry in entries
-        if entry["event"] == "export" and entry["weights"] == start
-        for name in entry["lineage"]
-    ]
+    exported: list[str] = []
+    for entry in entries:
+        if entry["event"] == "export" and entry["weights"] == start:
+            exported += entry["lineage"]
     return tuple(dict.fromkeys([*exported, *lineage]))
 
 
 def looks_along(entries: Iterable[Entry], lineage: Iterable[str]) -> list[Entry]:
     """The looks at a lineage, begun and ended, without digests, which belong to the register."""
-    names = {*lineage}
-    kept: list[Entry] = []
+    runs = {*lineage}
+    looks: list[Entry] = []
     ids: set[str] = set()
     for entry in entries:
-        if entry["event"] == "began" and names & {*entry["lineage"]}:
+        if entry["event"] == "began" and runs & {*entry["lineage"]}:
             ids.add(entry["id"])
         if entry.get("id") in ids:
-            kept.append({name: value for name, value in entry.items() if name not in (DIGEST, EDITED)})
-    return kept
+            looks.append(_without_digest(entry))
+    return looks
 
 
 def shown_by(identities: Iterable[float] = (), stream: str = "", first: int = 0, until: int = 0) -> dict[str, Any]:
     """Prompts of a look or a test, as the register has them.
 
     Args:
-        identities: of each prompt, for a source that ends.
+        identities: identity of each prompt, for a source that ends.
         stream: fingerprint of an endless source, whose prompts follow from the index, from `first` to `until`.
     """
     if stream:
@@ -253,16 +260,17 @@ def shown_by(identities: Iterable[float] = (), stream: str = "", first: int = 0,
 def share_prompts(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """True if two looks, by `shown_by`, show a prompt in common."""
     if "stream" in one or "stream" in other:
-        same = one.get("stream") == other.get("stream")
-        return same and max(one["first"], other["first"]) < min(one["until"], other["until"])
+        # Two ranges of the same stream share a prompt if they overlap.
+        same_stream = one.get("stream") == other.get("stream")
+        return same_stream and max(one["first"], other["first"]) < min(one["until"], other["until"])
     return not {*one["prompts"]}.isdisjoint(other["prompts"])
 
 
 def digest_of(content: Mapping[str, Any], before: str = "") -> str:
     """16 hexadecimal digits of plain values, and of the digest of the entry before."""
-    text = before + json.dumps(json.loads(_json(content)), sort_keys=True)
+    text = before + json.dumps(json.loads(_to_json(content)), sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _json(content: Mapping[str, Any]) -> str:
+def _to_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, default=str)

@@ -1,4 +1,4 @@
-"""Runs: what a run's record says, with its binned series, values at its end, and tests."""
+"""Runs: a run's record, with its binned series, values at its end, and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_cgrpo.core.output import SUMMARY, SUMMARY_FORMAT, write_whole
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.run.logs import Log
 from lightning_cgrpo.run.record import RunRecord
-from lightning_cgrpo.run.series import FLOAT_DIGITS, Series, bin_width, binned, interval, rounded
+from lightning_cgrpo.run.series import FLOAT_DIGITS, Series, bin_width, binned, round_significant, usual_interval
 
 LAST = 1 / 8
 """Share of a run's updates averaged in final values."""
@@ -58,12 +58,12 @@ class Run:
     @property
     def bounds(self) -> dict[str, Bound]:
         """The bounds of all constraints."""
-        return {name: of.bound for name, of in self.record.constraints.items()}
+        return {name: constraint.bound for name, constraint in self.record.constraints.items()}
 
     @property
     def enforced(self) -> dict[str, Bound]:
         """The bounds of the enforced constraints."""
-        return {name: of.bound for name, of in self.record.constraints.items() if of.enforced}
+        return {name: bound for name, bound in self.bounds.items() if self.record.constraints[name].enforced}
 
 
 def read_record(path: Path) -> RunRecord | None:
@@ -81,7 +81,7 @@ def read_record(path: Path) -> RunRecord | None:
     try:
         content = json.loads(text)
         for key in REQUIRED:
-            content[key]
+            content[key]  # raises KeyError for a missing key
         record = RunRecord.read(content)
         if record.saved is not None:
             saved_run(record)
@@ -99,73 +99,86 @@ def earlier_folder(folder: Path, record: RunRecord) -> Path | None:
 
 def read_run(folder: Path, record: RunRecord) -> Run | None:
     """A run from its record, its logs, and the logs of the folders from which it resumed; None without updates."""
-    folders, before = [folder.resolve()], record
-    while (earlier := earlier_folder(folders[0], before)) is not None and earlier not in folders:
-        folders.insert(0, earlier)
-        before = read_record(earlier / SUMMARY) or RunRecord()
+    # The logs of all folders, the oldest first.
     log = Log()
-    for place in folders:
+    for place in _folders_of_run(folder, record):
         log.add(place)
     updates = record.updates
-    scalars = {tag: _series(rows, updates) for tag, rows in log.scalars.items()}
-    scalars = {tag: series for tag, series in scalars.items() if len(series)}
-    if not scalars:
+    logged: dict[str, Series] = {}
+    for tag, rows in log.scalars.items():
+        steps = sorted(step for step in rows if step < updates)
+        if steps:
+            values = [rows[step] for step in steps]
+            logged[tag] = Series(np.array(steps, float), np.array(values, float))
+    if not logged:
         return None
-    spacing = interval(max(scalars.values(), key=len).steps)
-    # A running run already has its final bins, unless it has only begun.
+
+    # Bins. A running run already has its final bins, unless it has only begun.
+    spacing = usual_interval(max(logged.values(), key=len).steps)
     width = bin_width(min(record.asked or updates, 10 * updates), spacing)
-    start = min(updates * (1 - LAST), max(series.steps[-1] for series in scalars.values()))
-    last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
-    return Run(
-        record,
-        {tag: binned(series, width).rounded(DIGITS) for tag, series in scalars.items()},
-        {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)},
-        {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
-        width,
-        log.samples,
-    )
+    binned_series = {tag: binned(series, width).rounded(DIGITS) for tag, series in logged.items()}
+
+    # The values at the end: means over the last updates, or of the last values where all are earlier.
+    start = min(updates * (1 - LAST), max(series.steps[-1] for series in logged.values()))
+    final = {}
+    for tag, series in logged.items():
+        last = series.between(start, np.inf)
+        if len(last):
+            final[tag] = round_significant(last.mean(), FLOAT_DIGITS)
+    tests = {tag: round_significant(value, FLOAT_DIGITS) for tag, value in log.tests.items()}
+    return Run(record, binned_series, final, tests, width, log.samples)
+
+
+def _folders_of_run(folder: Path, record: RunRecord) -> list[Path]:
+    """The folder of a run, after the folders from which it resumed, the oldest first."""
+    folders = [folder.resolve()]
+    earlier = earlier_folder(folders[0], record)
+    while earlier is not None and earlier not in folders:
+        folders.insert(0, earlier)
+        earlier = earlier_folder(earlier, read_record(earlier / SUMMARY) or RunRecord())
+    return folders
 
 
 def saved_run(record: RunRecord) -> Run:
-    """The run that `save` wrote."""
+    """The run that `save_run` wrote."""
     saved = record.saved
     assert saved is not None
     steps = np.array(saved.steps, float)
     series = {}
     for tag, row in saved.series.items():
-        values = np.array(row if isinstance(row, list) else [row] * len(steps), float)
+        if not isinstance(row, list):  # one value stands for all steps
+            row = [row] * len(steps)
+        values = np.array(row, float)
         known = ~np.isnan(values)
         series[tag] = Series(steps[known], values[known])
     return Run(record, series, saved.final, saved.tests, saved.width)
 
 
-def save(run: Run, path: Path) -> None:
+def save_run(run: Run, path: Path) -> None:
     """Write a run as JSON, a line per key and per series for readable differences."""
-    rows, steps = {}, np.unique(np.concatenate([np.zeros(0), *(s.steps for s in run.series.values())]))
+    all_steps = [series.steps for series in run.series.values()]
+    steps = np.unique(np.concatenate([np.zeros(0), *all_steps])).tolist()
+    series_lines = []
     for tag, series in run.series.items():
         known = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
-        row = [known.get(step) for step in steps.tolist()]
-        rows[tag] = row[0] if len(set(row)) == 1 else row
-    values = {"final": run.final, "tests": run.tests, "width": run.width, "steps": steps.tolist()}
-    lines = [_line(key, value) for key, value in {**run.record.as_json(), **values}.items()]
-    lines.append('"series":{\n' + ",\n".join(_line(tag, row) for tag, row in rows.items()) + "}")
+        row = [known.get(step) for step in steps]
+        is_constant = len(set(row)) == 1
+        series_lines.append(_json_line(tag, row[0] if is_constant else row))
+    values = {"final": run.final, "tests": run.tests, "width": run.width, "steps": steps}
+    lines = [_json_line(key, value) for key, value in {**run.record.as_json(), **values}.items()]
+    lines.append('"series":{\n' + ",\n".join(series_lines) + "}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "{" + ",\n".join(lines) + "}\n")
 
 
-def _series(rows: Mapping[int, float], updates: int) -> Series:
-    steps = sorted(step for step in rows if step < updates)
-    return Series(np.array(steps, float), np.array([rows[step] for step in steps], float))
+def _json_line(key: str, value: Any) -> str:
+    return f"{json.dumps(key)}:{json.dumps(_shorten_numbers(value), separators=(',', ':'))}"
 
 
-def _line(key: str, value: Any) -> str:
-    return f"{json.dumps(key)}:{json.dumps(_short(value), separators=(',', ':'))}"
-
-
-def _short(value: Any) -> Any:
-    """Whole numbers without ``.0``."""
+def _shorten_numbers(value: Any) -> Any:
+    """The value, in which whole numbers have no ``.0``."""
     if isinstance(value, Mapping):
-        return {key: _short(part) for key, part in value.items()}
+        return {key: _shorten_numbers(part) for key, part in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_short(part) for part in value]
+        return [_shorten_numbers(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

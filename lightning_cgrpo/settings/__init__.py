@@ -1,1 +1,1 @@
-"""From files to values: the configuration, its keys, the signatures of classes, and what each setting changes."""
+"""From files to values: the configuration, its keys, the signatures of classes, and the effect of each setting."""

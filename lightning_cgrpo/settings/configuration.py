@@ -48,38 +48,42 @@ class Layer:
 
 def file_layer(name: str) -> Layer:
     """The layer of a configuration file, merged over the file that its key ``base`` names."""
-    path = find(name)
-    return Layer(_over_base(path, ()), path.stem)
+    path = find_file(name)
+    return Layer(_read_over_base(path, ()), path.stem)
 
 
-def _over_base(path: Path, above: tuple[Path, ...]) -> Config:
-    config = read(path)
+def _read_over_base(path: Path, above: tuple[Path, ...]) -> Config:
+    """The settings of a file, merged over its base; `above` are the files that name it as their base."""
+    config = read_file(path)
     base = config.pop("base", None)
     if base is None:
         return config
     file = path.parent / str(base)
     if not file.is_file() or file in (path, *above):
         raise ConfigError(f"Expected base in {path} to name another file, relative to {path.parent}, but got {base}.")
-    below = _over_base(file, (path, *above))
+    below = _read_over_base(file, (path, *above))
     _check_callbacks(below, config)
     merged: Config = merge(below, config)
     return merged
 
 
-def override(key: str, text: str) -> Layer:
+def override_layer(key: str, text: str) -> Layer:
     """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list."""
     value = _parse_value(key, text)
     nested: Any = value
     for part in reversed(key.split(".")):
         nested = {part: nested}
-    shown = value.rpartition(".")[2] if is_class(value) else text.rpartition("/")[2].strip("{}[] ")
-    # Of settings of a part, such as two constraints' thresholds, the last word alone would not tell which.
+
+    # The label: the last words of the key, and a short form of the value.
     words = [word for word in key.split(".") if word != "init_args"]
-    label = ".".join(words[-2:] if len(words) > 2 else words[-1:]).removesuffix("_everything")
-    return Layer(nested, f"{label}={shown}", is_override=True)
+    # Two words, because the last word alone is the same for two parts, such as the thresholds of two constraints.
+    last_words = words[-2:] if len(words) > 2 else words[-1:]
+    name = ".".join(last_words).removesuffix("_everything")
+    short_value = value.rpartition(".")[2] if is_class(value) else text.rpartition("/")[2].strip("{}[] ")
+    return Layer(nested, f"{name}={short_value}", is_override=True)
 
 
-def stacked(layers: Iterable[Layer]) -> Config:
+def merge_layers(layers: Iterable[Layer]) -> Config:
     """Merge layers in order, without resolving interpolations."""
     config: Config = {}
     for layer in layers:
@@ -89,7 +93,7 @@ def stacked(layers: Iterable[Layer]) -> Config:
 
 
 class Environment:
-    """The interpolations of the environment, which stand in what a run writes instead of their values.
+    """The interpolations of the environment, which a run writes in its files instead of their values.
 
     Values of environment variables may be secrets.
 
@@ -98,7 +102,7 @@ class Environment:
     """
 
     def __init__(self, config: Config) -> None:
-        self.declared = _resolve(_escaped(config))
+        self.declared = _resolve(_escape_environment(config))
 
     def hidden(self, content: Any, section: str = "") -> Any:
         """Plain containers: `content` with the interpolations of the environment at their places.
@@ -106,11 +110,12 @@ class Environment:
         Args:
             section: dotted path of the configuration at which `content` stands; empty for the top.
         """
-        return _laid_over(content, get(self.declared, section) if section else self.declared)
+        declared = get(self.declared, section) if section else self.declared
+        return _put_interpolations(content, declared)
 
     def fingerprinted(self, content: Any) -> Any:
         """As `hidden`, with two bytes of a hash of each value: enough to see a change, too few to guess a secret."""
-        return _laid_over(content, self.declared, with_hash)
+        return _put_interpolations(content, self.declared, with_hash)
 
     def hidden_yaml(self, text: str) -> str:
         """A configuration in YAML with the interpolations; its first comment stays."""
@@ -145,11 +150,12 @@ class Resolved(dict[str, Any]):
 
 def build(layers: Iterable[Layer]) -> Resolved:
     """Merge layers and resolve interpolations."""
-    return Resolved(stacked(layers))
+    return Resolved(merge_layers(layers))
 
 
 def _resolve(config: Config) -> Config:
-    # OmegaConf takes longer than all other reading, which a study does for each of its runs.
+    """A copy of a configuration with its interpolations resolved."""
+    # Without OmegaConf where possible: it takes longer than all other reading, and a study reads for each of its runs.
     if "${" not in repr(config):
         return {str(key): deepcopy(value) for key, value in config.items()}
     from omegaconf import OmegaConf
@@ -166,48 +172,56 @@ def _resolve(config: Config) -> Config:
     return {str(key): value for key, value in resolved.items()}
 
 
-def _escaped(content: Any) -> Any:
+def _reads_environment(text: Any) -> bool:
+    return isinstance(text, str) and any(name in text for name in ENVIRONMENT)
+
+
+def _escape_environment(content: Any) -> Any:
     """The configuration, in which OmegaConf leaves a text that reads the environment as the text was declared."""
     if isinstance(content, Mapping):
-        return {key: _escaped(value) for key, value in content.items()}
+        return {key: _escape_environment(value) for key, value in content.items()}
     if isinstance(content, list):
-        return [_escaped(value) for value in content]
-    if isinstance(content, str) and any(name in content for name in ENVIRONMENT):
+        return [_escape_environment(value) for value in content]
+    if _reads_environment(content):
         return content.replace("${", "\\${")
     return content
 
 
-def _laid_over(content: Any, declared: Any, show: Callable[[str, Any], str] = lambda text, _: text) -> Any:
+def _put_interpolations(content: Any, declared: Any, show: Callable[[str, Any], str] = lambda text, _: text) -> Any:
     """`content` with the texts of `declared` that read the environment.
 
     Args:
-        show: what stands for such a text and its value.
+        show: gives the text to write for an interpolation and its value.
     """
-    if isinstance(declared, str) and any(name in declared for name in ENVIRONMENT):
+    if _reads_environment(declared):
         return show(declared, content)
     if isinstance(content, Mapping):
         texts = declared if isinstance(declared, Mapping) else {}
-        return {key: _laid_over(value, texts.get(key), show) for key, value in content.items()}
+        return {key: _put_interpolations(value, texts.get(key), show) for key, value in content.items()}
     if isinstance(content, list | tuple):
+        items = declared if isinstance(declared, list) else []
         values = []
         for number, value in enumerate(content):
-            known = isinstance(declared, list) and number < len(declared)
-            values.append(_laid_over(value, declared[number] if known else None, show))
+            item = items[number] if number < len(items) else None
+            values.append(_put_interpolations(value, item, show))
         return type(content)(values)
     return content
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
     """Refuse a misspelled name in `layer`, which would add another callback."""
-    present, names = config.get("callbacks"), layer.get("callbacks")
+    present = config.get("callbacks")
+    names = layer.get("callbacks")
     if isinstance(names, (list, str)):
+        kind = "list" if isinstance(names, list) else "string"
         raise ConfigError(
             "Expected callbacks to be a mapping from names to callbacks, like {multipliers: {class_path: "
-            f"LagrangianCallback}}}}, but got a {'list' if isinstance(names, list) else 'string'}."
+            f"LagrangianCallback}}}}, but got a {kind}."
         )
     if not isinstance(present, Mapping) or not isinstance(names, Mapping):
         return
-    for name in map(str, names):
+    for key in names:
+        name = str(key)
         similar = difflib.get_close_matches(name, present, n=1, cutoff=0.8)
         # A longer name, such as "checkpoints_best" beside "checkpoints", means another callback.
         if similar and name not in present and not name.startswith(similar[0]):
@@ -217,35 +231,39 @@ def _check_callbacks(config: Config, layer: Config) -> None:
             )
 
 
-def find(name: str) -> Path:
+def find_file(name: str) -> Path:
     """Path of the named file, or else of the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
-    packaged = PACKAGED / (path.relative_to("configs") if path.parts[:1] == ("configs",) else path)
+    in_package = path.relative_to("configs") if path.parts[:1] == ("configs",) else path
+    packaged = PACKAGED / in_package
     if not path.is_absolute() and packaged.is_file():
         return packaged
     if (path / CONFIGURATION).is_file():
         raise ConfigError(
             f"Expected a configuration file, but '{name}' is a run's folder, try -c {path / CONFIGURATION}."
         )
-    beside = sorted(map(str, path.parent.glob("*.yaml")))
-    files = beside + sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
-    raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, files)}")
+    beside = sorted(str(file) for file in path.parent.glob("*.yaml"))
+    shipped = sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
+    raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, beside + shipped)}")
 
 
-def read(path: Path) -> Config:
+def read_file(path: Path) -> Config:
     """A YAML file's mapping as plain containers, interpolations unresolved."""
     import yaml
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         stat = path.stat()
-        plain = deepcopy(_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
+        plain = deepcopy(_cached_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
     except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
         mark = getattr(error, "problem_mark", None)
-        lines = [] if mark is None else path.read_text(encoding="utf-8").split("\n")[mark.line : mark.line + 1]
-        hint = ", try spaces instead of the tab" if any(line.lstrip(" ").startswith("\t") for line in lines) else ""
+        hint = ""
+        if mark is not None:
+            marked_line = path.read_text(encoding="utf-8").split("\n")[mark.line : mark.line + 1]
+            if any(line.lstrip(" ").startswith("\t") for line in marked_line):
+                hint = ", try spaces instead of the tab"
         raise ConfigError(f"{path} can't be read: {_one_line(error)}{hint}.") from error
     if not plain and not path.read_text(encoding="utf-8").strip():
         raise ConfigError(f"Expected {path} to hold settings, but it has none, try saving it, or go without -c {path}.")
@@ -255,8 +273,8 @@ def read(path: Path) -> Config:
 
 
 @cache
-def _content(path: Path, changed: int, size: int) -> Any:
-    """Read a file once until it changes, because a study's runs share their files."""
+def _cached_content(path: Path, changed: int, size: int) -> Any:
+    """Read a file once until its time or size changes, because a study's runs share their files."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -267,22 +285,30 @@ def merge(base: Any, override: Any) -> Any:
 
     A key that ends with ``+`` appends its value to a list.
     """
+    # The name of a class is a class without arguments.
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
     if isinstance(override, Mapping) and is_class(base) and base not in override:
         base = {"class_path": base}
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
+
+    # Other settings of a class are its arguments; arguments of another class are dropped.
     if "class_path" in base and override.keys().isdisjoint(CLASS_KEYS):
         override = {"init_args": override}
-    if short_class(override.get("class_path", base.get("class_path"))) != short_class(base.get("class_path")):
+    base_class = base.get("class_path")
+    if short_class(override.get("class_path", base_class)) != short_class(base_class):
         return dict(override)
+
     merged = dict(base)
     for key, value in override.items():
         if isinstance(key, str) and key.endswith("+"):
-            merged[key[:-1]] = [*_listed(merged.get(key[:-1])), value]
+            list_key = key[:-1]
+            merged[list_key] = [*_as_list(merged.get(list_key)), value]
+        elif key in base:
+            merged[key] = merge(base[key], value)
         else:
-            merged[key] = merge(base[key], value) if key in base else value
+            merged[key] = value
     return merged
 
 
@@ -301,15 +327,18 @@ def is_class(value: Any) -> bool:
 
 def short_class(value: Any) -> str:
     """A class's name without its module."""
-    value = value.get("class_path") if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        value = value.get("class_path")
     return str(value).rpartition(".")[2] if value else ""
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """The value as a list; None and booleans (a logger switched on or off) give []."""
     if isinstance(value, list):
         return value
-    return [] if value is None or isinstance(value, bool) else [value]
+    if value is None or isinstance(value, bool):
+        return []
+    return [value]
 
 
 def _parse_value(key: str, text: str) -> Any:

@@ -71,9 +71,9 @@ EFFECTS = {
     "data.test_prompts": Effect.TEST,
     "data.test_train_prompts": Effect.TEST,
 }
-"""Effects by dotted key, of the key and all keys below it. What has no row changes learning.
+"""Effects by dotted key, of the key and all keys below it. A key without a row changes learning.
 
-So does every other seed, because a seed that a configuration names doesn't follow the run's.
+Every other seed changes learning, too, because a seed that a configuration names doesn't follow the run's.
 """
 ANYWHERE = {
     "cuda_graphs": Effect.COMPUTATION,
@@ -90,7 +90,7 @@ RUN_LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
 SAME_TEST_PROMPTS = ("data.eval_prompts", "data.prompts_per_update", "data.seed", "data.val_prompts")
 """Settings of the data that change no test prompt."""
 PROMPTS_PLACES = ("data.path", "data.subset", "data.val_path")
-"""Settings that name where prompts come from, which fingerprints tell."""
+"""Settings that name the files of prompts, whose fingerprints are compared instead."""
 PLACE_NAMES = ("path", "model")
 """Last parts of keys that name a folder or a hub's model, where only the last part of the value counts."""
 CONSTRAINTS = "model.objective.constraints"
@@ -145,9 +145,11 @@ def effect_of(key: str, class_path: str = "") -> Effect:
 @cache
 def only_shows(class_path: str) -> bool:
     """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`."""
-    known_as = class_name(class_path)
+    name = class_name(class_path)
+    if name in LIGHTNINGS:
+        return True
     # A shipped class is found by its name, because its module may have moved; any other class by its path.
-    return known_as in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (known_as, class_path))
+    return constant_of(name, MARK) is False or constant_of(class_path, MARK) is False
 
 
 @cache
@@ -160,8 +162,10 @@ def class_name(class_path: str) -> str:
     """
     name = class_path.rpartition(".")[2]
     shipped = class_path.partition(".")[0] in (*PACKAGES, name, *SHIPPED)
-    is_namesake = not shipped and any(is_there(f"{module}.{name}") for module in (*NAMESPACES, "torch.optim"))
-    return class_path if is_namesake else name
+    if shipped:
+        return name
+    has_namesake = any(is_there(f"{module}.{name}") for module in (*NAMESPACES, "torch.optim"))
+    return class_path if has_namesake else name
 
 
 def learning(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,19 +175,25 @@ def learning(config: Mapping[str, Any]) -> dict[str, Any]:
         >>> learning({"data": {"class_path": "GridworldDataModule", "init_args": {"size": 10, "val_prompts": 5}}})
         {'data': {'class_path': 'GridworldDataModule', 'init_args': {'size': 10}}}
     """
-    kept: dict[str, Any] = _learning(config, "", "")
+    kept: dict[str, Any] = _learning_part(config, "", "")
     return kept
 
 
-def _learning(value: Any, key: str, class_path: str) -> Any:
+def _learning_part(value: Any, key: str, class_path: str) -> Any:
+    """The parts of a value that change learning.
+
+    Args:
+        key: dotted key of the value, without ``init_args``.
+        class_path: class whose arguments the value holds, if any.
+    """
     if isinstance(value, list):
-        return [_learning(part, key, class_path) for part in value]
+        return [_learning_part(part, key, class_path) for part in value]
     if not isinstance(value, Mapping):
         return value
     kept = {}
     for name, part in value.items():
         if name in ("init_args", "dict_kwargs"):
-            arguments = _learning(part, key, str(value.get("class_path", "")))
+            arguments = _learning_part(part, key, str(value.get("class_path", "")))
             if arguments != {}:  # no arguments and none that change learning are the same
                 kept[name] = arguments
         elif name == "class_path":
@@ -191,5 +201,5 @@ def _learning(value: Any, key: str, class_path: str) -> Any:
         else:
             below = f"{key}.{name}" if key else str(name)
             if isinstance(part, Mapping) or effect_of(below, class_path) is Effect.LEARNING:
-                kept[name] = _learning(part, below, "")
+                kept[name] = _learning_part(part, below, "")
     return kept

@@ -80,24 +80,14 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     allowed = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in allowed:
-            section = _section_of(key, config)
-            hint = f" It belongs under {section}: ({section}.{key})." if section else ""
-            deeper = (
-                "" if section else _below(key, "", {name: config.get(name) for name in ("model", "data", "callbacks")})
-            )
-            hint = hint or deeper or _of_trl(key) or did_you_mean(key, allowed)
+            hint = _hint_for_root_key(key, config) or _trl_hint(key) or did_you_mean(key, allowed)
             hint = hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
-    seed, threads = config.get("seed_everything"), config.get("threads")
-    # Values of environment variables are texts.
-    if str(seed).lower() == "true":
-        raise ConfigError("Expected seed_everything to be a number, but got true, try seed_everything: 1.")
-    if seed not in (None, False) and not (str(seed).isdigit() and int(seed) < 2**32):
-        raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
-    if threads is not None and not (str(threads).isdigit() and int(threads) > 0):
-        raise ConfigError(f"Expected threads to be a whole number of at least 1, but got {threads}, try threads: 1.")
+    _check_numbers(config)
+    # YAML reads key:value, without a space, as a text.
     for key in ("trainer", "model", "data", "callbacks"):
-        text = value.get("class_path") if isinstance(value := config.get(key), Mapping) else value
+        value = config.get(key)
+        text = value.get("class_path") if isinstance(value, Mapping) else value
         if isinstance(text, str) and ":" in text:
             raise ConfigError(f"Expected {key} to be settings, but got '{text}', try a space after the colon.")
     if isinstance(config.get("trainer"), Mapping):
@@ -109,7 +99,29 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
         _check_value(key, config.get(key), Parameter())
 
 
+def _check_numbers(config: Config) -> None:
+    """Refuse a seed or a number of threads out of its range. Values of environment variables are texts."""
+    seed = config.get("seed_everything")
+    if str(seed).lower() == "true":
+        raise ConfigError("Expected seed_everything to be a number, but got true, try seed_everything: 1.")
+    if seed not in (None, False) and not (str(seed).isdigit() and int(seed) < 2**32):
+        raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
+    threads = config.get("threads")
+    if threads is not None and not (str(threads).isdigit() and int(threads) > 0):
+        raise ConfigError(f"Expected threads to be a whole number of at least 1, but got {threads}, try threads: 1.")
+
+
+def _hint_for_root_key(key: str, config: Config) -> str:
+    """A hint for a top-level key that belongs to a section, or deeper; empty for other keys."""
+    section = _section_of(key, config)
+    if section is not None:
+        return f" It belongs under {section}: ({section}.{key})."
+    sections = {name: config.get(name) for name in ("model", "data", "callbacks")}
+    return _hint_below(key, "", sections)
+
+
 def _section_of(key: str, config: Config) -> str | None:
+    """The section whose class takes an argument of this name, if any."""
     for section in ("model", "data", "trainer"):
         name = TRAINER if section == "trainer" else get(config, f"{section}.class_path") or config.get(section)
         signature = signature_of(str(name))
@@ -119,23 +131,26 @@ def _section_of(key: str, config: Config) -> str | None:
 
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
+    """Check the keys of a value and of all values inside.
+
+    Args:
+        where: dotted key of the value.
+        parameter: the parameter that takes the value.
+    """
     if isinstance(value, Mapping) and "class_path" in value:
-        class_path = str(value["class_path"])
-        _check_class(where, class_path)
-        for key in value:
-            if key not in CLASS_KEYS:
-                hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
-                raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
-        arguments = value.get("init_args") or {}
-        if isinstance(arguments, Mapping):
-            _check_arguments(where, arguments, class_path)
+        _check_class_settings(where, value)
     elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
     elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
         signature = signature_of(parameter.type)
-        names = ", ".join(signature.parameters) if signature is not None else ""
-        example = "{}" if isinstance(value, (bool, list)) else f"{{{names.partition(',')[0]}: {value}}}"
-        raise ConfigError(f"Expected {where} to be settings ({names}), but got {value}, try --{where}='{example}'.")
+        names = list(signature.parameters) if signature is not None else []
+        example = "{}"
+        if not isinstance(value, (bool, list)):
+            first = names[0] if names else ""
+            example = f"{{{first}: {value}}}"
+        raise ConfigError(
+            f"Expected {where} to be settings ({', '.join(names)}), but got {value}, try --{where}='{example}'."
+        )
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _check_value(f"{where}.{key}", item, Parameter(type=parameter.values_type))
@@ -144,52 +159,78 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
             _check_value(f"{where}[{number}]", item, Parameter())
 
 
+def _check_class_settings(where: str, settings: Mapping[str, Any]) -> None:
+    """Check a class, the keys beside it and its arguments."""
+    class_path = str(settings["class_path"])
+    _check_class(where, class_path)
+    for key in settings:
+        if key not in CLASS_KEYS:
+            hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
+            raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
+    arguments = settings.get("init_args") or {}
+    if isinstance(arguments, Mapping):
+        _check_arguments(where, arguments, class_path)
+
+
 def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
+    """Check the arguments of a class, and all values inside."""
     signature = signature_of(class_path)
     if signature is None:
         return
     for key, value in arguments.items():
         if key not in signature.parameters and not signature.open:
-            takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
             others = {name: part for name, part in arguments.items() if name != key}
-            deeper = _below(str(key), f"{where}.", others, signature)
-            known = _removed(class_path, key) or deeper or _of_trl(key)
-            hint = known or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
+            hint = (
+                _removal_hint(class_path, key)
+                or _hint_below(str(key), f"{where}.", others, signature)
+                or _trl_hint(key)
+                or did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS])
+                or f" It takes: {', '.join(signature.parameters) or 'nothing'}."
+            )
             raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 
-def _below(key: str, where: str, arguments: Mapping[str, Any], signature: Signature | None = None) -> str:
+def _hint_below(key: str, where: str, arguments: Mapping[str, Any], signature: Signature | None = None) -> str:
     """A hint for a key that stands a level or more too high; empty for other keys.
 
     Args:
-        where: the path of the arguments, with its dot.
-        signature: of what takes the arguments.
+        where: dotted path of the arguments, with its dot.
+        signature: signature of the class that takes the arguments.
     """
-    declared = {} if signature is None else {name: part.type for name, part in signature.parameters.items()}
-    undeclared = [name for name in arguments if name not in declared]  # in the order of the settings
-    for name, path in (declared | dict.fromkeys(undeclared)).items():
+    # The declared types of all parameters, then the other arguments in the order of the settings.
+    types: dict[str, str | None] = {}
+    if signature is not None:
+        types = {name: parameter.type for name, parameter in signature.parameters.items()}
+    for name in arguments:
+        types.setdefault(name, None)
+    for name, path in types.items():
         value = arguments.get(name)
+        inside: Mapping[str, Any] = {}
         if isinstance(value, str):
-            path = value
-        inside = value if isinstance(value, Mapping) else {}
-        if "class_path" in inside:
-            path, inside = str(inside["class_path"]), inside.get("init_args") or {}
+            path = value  # the name of a class
+        elif isinstance(value, Mapping) and "class_path" in value:
+            path = str(value["class_path"])
+            inside = value.get("init_args") or {}
+        elif isinstance(value, Mapping):
+            inside = value
         inner = signature_of(path) if path is not None else None
         if inner is not None and key in inner.parameters:
             return f" It belongs under {where}{name} ({where}{name}.{key})."
-        if (inside or inner) and (hint := _below(key, f"{where}{name}.", inside, inner)):
-            return hint
+        if inside or inner is not None:
+            hint = _hint_below(key, f"{where}{name}.", inside, inner)
+            if hint:
+                return hint
     return ""
 
 
-def _removed(class_path: str, key: Any) -> str:
+def _removal_hint(class_path: str, key: Any) -> str:
     """A hint for an argument that the class had before; empty for other keys."""
     fixed = REMOVED.get(f"{class_name(class_path)}.{key}")
     return "" if fixed is None else f" It is {fixed} now, and no setting: leave it out."
 
 
-def _of_trl(key: Any) -> str:
+def _trl_hint(key: Any) -> str:
     """A hint for an argument of TRL; empty for other keys."""
     return f" Try {NAMES_OF_TRL[key]}." if key in NAMES_OF_TRL else ""
 

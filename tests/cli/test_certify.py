@@ -14,7 +14,7 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.certify import command
 from lightning_cgrpo.cli.certify.policy_identity import identity
-from lightning_cgrpo.cli.loading import held, stamp
+from lightning_cgrpo.cli.loading import file_stamps, hold_checkpoint
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.randomness import Stream
 from lightning_cgrpo.datamodules import GridworldDataModule
@@ -321,15 +321,15 @@ def test_a_second_name_is_left_by_no_command(monkeypatch):
     checkpoint = FOLDER / "last.ckpt"
     ended = subprocess.Popen(["true"])
     ended.wait()
-    with held(checkpoint) as name:
+    with hold_checkpoint(checkpoint) as name:
         left = name.with_name(name.name.replace(str(os.getpid()), str(ended.pid)))
         left.touch()
-        with held(checkpoint) as other:
+        with hold_checkpoint(checkpoint) as other:
             assert name.exists() and other.exists() and name != other and not left.exists()
-        before = stamp(name)
-        assert name.read_bytes() == checkpoint.read_bytes() and stamp(name) == before
+        before = file_stamps(name)
+        assert name.read_bytes() == checkpoint.read_bytes() and file_stamps(name) == before
         torch.save({}, checkpoint)
-        assert stamp(name) != before
+        assert file_stamps(name) != before
     assert not [*FOLDER.glob(".last.*")]
 
 
@@ -337,7 +337,7 @@ def test_a_second_name_is_left_by_no_command(monkeypatch):
 def test_a_declared_look_is_the_default(given, asked, monkeypatch):
     found = []
     monkeypatch.setattr(command, "find_checkpoint", lambda *_: None)
-    monkeypatch.setattr(command, "_certificate", lambda config, beginning, objective, *options: found.append(options))
+    monkeypatch.setattr(command, "_certify", lambda config, beginning, objective, *options: found.append(options))
     look = ["--model.objective.look.prompts=700", "--model.objective.look.confidence=0.9"]
     command.main([*SMALL, *look, *given])
     assert found == [asked]

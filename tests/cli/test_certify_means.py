@@ -15,9 +15,9 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
 from lightning_cgrpo.run.certificate import (
     Sample,
-    _beyond_range,
-    _counts,
-    _range,
+    _constraint_counts,
+    _count_beyond_range,
+    _violation_range,
     certificate_of,
     check_prompts,
     cluster_sizes,
@@ -40,13 +40,13 @@ def rows_of(violations: Any, opportunities: Any = None, **more: torch.Tensor) ->
 
 
 def counts_of(constraint: Constraint, rows: dict[str, torch.Tensor], longest: int | None = 80, whole: bool = True):
-    return _counts(Objective("goal", {"c": constraint}), "c", rows, longest, whole)
+    return _constraint_counts(Objective("goal", {"c": constraint}), "c", rows, longest, whole)
 
 
 def verdict(constraint: Constraint, values: np.ndarray):
     signed = -values if constraint.bound.lower else values
     found = verdicts({"c": counts_of(constraint, rows_of(signed))}, 0.95)["c"]
-    least, width = _range("c", constraint, 80)
+    least, width = _violation_range("c", constraint, 80)
     bounds = constraint.bound.shown_interval(least + width * found.lower, least + width * found.upper)
     return found.decision, constraint.bound.shown(least + width * found.rate), bounds
 
@@ -74,7 +74,7 @@ def test_a_value_at_the_edge_of_its_range_is_within_it() -> None:
     decision, mean, (low, high) = verdict(Constraint(mean_at_most=0.08, range=[0, 0.1]), values)
     assert decision == "refuted" and mean == pytest.approx(0.1) and low <= mean <= high + 1e-9
     for beyond, count in ((0.0, 0), (1e-6, 300)):
-        assert _beyond_range(rows_of(values + beyond), "c", 0, 0.1) == count
+        assert _count_beyond_range(rows_of(values + beyond), "c", 0, 0.1) == count
 
 
 def test_false_certificates_are_rare() -> None:
@@ -96,11 +96,11 @@ def test_a_mean_over_steps_counts_long_answers_by_their_steps() -> None:
 
 
 def test_a_mean_needs_a_range() -> None:
-    message = refused(_range, "score", Constraint(mean_at_most=3.0), 80)
+    message = refused(_violation_range, "score", Constraint(mean_at_most=3.0), 80)
     assert "try range: [LEAST, GREATEST] in the constraint" in message
-    assert _range("tokens", Constraint(mean_at_most=30.0), 80) == (0, 80)
-    assert _range("tokens", Constraint(mean_at_least=30.0), 80) == (-80, 80)
-    assert _range("lava", Constraint(at_most=0.1), 80) == (0, 1)
+    assert _violation_range("tokens", Constraint(mean_at_most=30.0), 80) == (0, 80)
+    assert _violation_range("tokens", Constraint(mean_at_least=30.0), 80) == (-80, 80)
+    assert _violation_range("lava", Constraint(at_most=0.1), 80) == (0, 1)
 
 
 def test_values_beyond_the_range_count_as_its_edge() -> None:

@@ -18,13 +18,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from lightning_cgrpo.cli.certify.look import _shown
+from lightning_cgrpo.cli.certify.look import _shown_prompts
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.datamodules import PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.run.fingerprints import source_fingerprints
 from lightning_cgrpo.run.lineage import read_lineage, write_lineage
-from lightning_cgrpo.run.looks import Ledger, recorded
+from lightning_cgrpo.run.looks import Ledger, recorded_look
 from lightning_cgrpo.run.manifest import Manifest, differences
 from lightning_cgrpo.run.register import Register
 
@@ -152,7 +152,7 @@ class Histories(RuleBasedStateMachine):
         # Related looks, by what made their policies.
         related = [look for look in self.looks if look[0] & {*checkpoint.lineage}]
         asked_before = any(look[3] == (about["policy"], count) and look[4] for look in related)
-        assert (recorded(ledger.looks(), about["policy"], question) is not None) == asked_before
+        assert (recorded_look(ledger.looks(), about["policy"], question) is not None) == asked_before
         seen = set().union(*(look[1] for look in related))
         left = {*range(TEST)} - seen - checkpoint.used
         data = self.data(version)
@@ -163,7 +163,7 @@ class Histories(RuleBasedStateMachine):
                     data.certification(count, asked.used)
                 return
             chosen = data.certification(count, asked.used)
-            ledger.begin(asked, _shown(data, chosen))
+            ledger.begin(asked, _shown_prompts(data, chosen))
         shown = {*chosen.source.index}  # type: ignore[attr-defined]
         assert len(shown) == count and not shown & seen
         assert self.endless or shown <= left

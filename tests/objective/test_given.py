@@ -18,7 +18,7 @@ from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.subsets import check_columns, columns_read
 from lightning_cgrpo.objective.verdicts.verdict import verdicts
-from lightning_cgrpo.run.certificate import _counts
+from lightning_cgrpo.run.certificate import _constraint_counts
 
 LONG = Constraint(signal="tokens", violated_above=20, at_most=0.25, given="right")
 PROMPTS = PromptGroups(torch.arange(2), {"budget": [5, "30"], "language": ["en", "de"]})
@@ -133,7 +133,7 @@ class TestMeasurement:
         assert made["tokens[given right]"].of_whole_answers
         rollouts = Rollouts(torch.zeros(8, 1, 3, dtype=torch.int64), torch.ones(8, 1, 3, dtype=torch.bool), {})
         rows = prompt_sums(self.OBJECTIVE, made, rollouts, faults, longest=80)
-        found = _counts(self.OBJECTIVE, "long", rows, 80, True)
+        found = _constraint_counts(self.OBJECTIVE, "long", rows, 80, True)
         assert found.single and found.totals == (1, 3)
         verdict = verdicts({"long": found}, 0.95)["long"]
         assert verdict.upper == pytest.approx(beta.ppf(0.95, 2, 2))

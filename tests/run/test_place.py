@@ -12,7 +12,7 @@ import lightning_cgrpo
 from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.run.place import Place, _last
+from lightning_cgrpo.run.place import Place, _last_checkpoint
 from tests.quiet import GRIDWORLD
 from tests.refusals import refused
 
@@ -22,7 +22,7 @@ NAMED = [*SMALL, "--trainer.logger.name=mine"]
 
 
 def last_of(config):
-    return _last(Place.of(config))
+    return _last_checkpoint(Place.of(config))
 
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightning_cgrpo.settings import configuration
-from lightning_cgrpo.settings.configuration import PACKAGED, file_layer, find, merge, override, read
+from lightning_cgrpo.settings.configuration import PACKAGED, file_layer, find_file, merge, override_layer, read_file
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -21,7 +21,7 @@ def write(name: str, text: str) -> str:
 
 
 def build(files: Iterable[str], overrides: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-    return configuration.build([*map(file_layer, files), *(override(*pair) for pair in overrides)])
+    return configuration.build([*map(file_layer, files), *(override_layer(*pair) for pair in overrides)])
 
 
 def made(text: str, *overrides: tuple[str, str]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class TestInterpolation:
 class TestFiles:
     def test_packaged_files_are_found_from_anywhere_after_the_users(self, folder: Path) -> None:
         for name in ("configs/gridworld.yaml", "gridworld.yaml"):
-            assert find(name) == PACKAGED / "gridworld.yaml"
+            assert find_file(name) == PACKAGED / "gridworld.yaml"
         (folder / "configs").mkdir()
         write("configs/gridworld.yaml", "mine: 1")
         assert build(["configs/gridworld.yaml"]) == {"mine": 1}
@@ -179,7 +179,7 @@ class TestFiles:
     def test_what_is_read(self) -> None:
         assert build([write("comment.yaml", "# nothing\n")]) == {}
         assert build([write("mark.yaml", "\ufeffa: 1e-3")]) == {"a": 0.001}
-        assert read(Path(write("a.yaml", "a: 1\nb: ${a}"))) == {"a": 1, "b": "${a}"}
+        assert read_file(Path(write("a.yaml", "a: 1\nb: ${a}"))) == {"a": 1, "b": "${a}"}
 
     def test_a_file_is_laid_over_its_base(self) -> None:
         write("far.yaml", "{a: 1, b: 1, c: 1}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.settings import configuration
-from lightning_cgrpo.settings.configuration import DEFAULTS, Config, file_layer, override
+from lightning_cgrpo.settings.configuration import DEFAULTS, Config, file_layer, override_layer
 from lightning_cgrpo.settings.key_check import NAMES_OF_TRL, REMOVED, ROOT_KEYS, check_keys
 from lightning_cgrpo.settings.signatures import signature_of
 from tests import refusals
@@ -16,7 +16,7 @@ from tests import refusals
 def gridworld(*overrides: str) -> Config:
     layers = [file_layer(name) for name in (str(DEFAULTS), "configs/gridworld.yaml")]
     pairs = [text.split("=", 1) for text in overrides]
-    return configuration.build([*layers, *(override(key, value) for key, value in pairs)])
+    return configuration.build([*layers, *(override_layer(key, value) for key, value in pairs)])
 
 
 def refused(*overrides: str, extra: tuple[str, ...] = ()) -> str:

@@ -53,42 +53,43 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.confidence is not None and not 0.5 <= options.confidence < 1:
         raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {options.confidence}, try 0.95.")
     config, _ = read_arguments("certify", rest)
-    objective = _objective(config)
-    if (look := objective.look) is not None:
-        options.prompts = options.prompts or look.prompts
-        options.confidence = options.confidence or look.confidence
+    objective = _read_objective(config)
+    if objective.look is not None:
+        options.prompts = options.prompts or objective.look.prompts
+        options.confidence = options.confidence or objective.look.confidence
     beginning = find_checkpoint("certify", config)
-    certificate = _certificate(config, beginning, objective, options.prompts, options.confidence)
-    if certificate is None:  # another process tells
+    certificate = _certify(config, beginning, objective, options.prompts, options.confidence)
+    if certificate is None:  # another process ends with the status
         return
-    if STATUS[certificate["decision"]]:
-        sys.exit(STATUS[certificate["decision"]])
+    status = STATUS[certificate["decision"]]
+    if status:
+        sys.exit(status)
 
 
-def _certificate(
+def _certify(
     config: Resolved, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
     from lightning.pytorch.utilities import rank_zero_only
 
     from lightning_cgrpo.callbacks.run_manifest import library_versions
-    from lightning_cgrpo.cli.certify.certificate_table import show
+    from lightning_cgrpo.cli.certify.certificate_table import print_certificate
     from lightning_cgrpo.cli.certify.look import sample_of
     from lightning_cgrpo.cli.certify.policy_identity import data_of, identity, measuring, precision_of
-    from lightning_cgrpo.cli.loading import held, read_checkpoint, read_manifest, stamp
+    from lightning_cgrpo.cli.loading import file_stamps, hold_checkpoint, read_checkpoint, read_manifest
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.run.certificate import certificate_of
-    from lightning_cgrpo.run.looks import Ledger, recorded
+    from lightning_cgrpo.run.looks import Ledger, recorded_look
     from lightning_cgrpo.run.register import Register
 
     prepare("certify", config, beginning)
     if is_remote(config["ckpt_path"]):
         raise ConfigError(f"Expected a checkpoint on this machine, but got {config['ckpt_path']}.")
     checkpoint = Path(config["ckpt_path"])
-    # A running `fit` may replace the file, whose first content is what counts.
-    with held(checkpoint) as kept:
-        # Which policy is asked what.
-        before = stamp(kept)
+    # A running `fit` may replace the file while its policy is certified, so certify a second name of the file.
+    with hold_checkpoint(checkpoint) as kept:
+        # The policy, and the question to it.
+        before = file_stamps(kept)
         manifest = read_manifest(kept)
         data, digest = data_of(config)
         _check_data(manifest, data, checkpoint)
@@ -103,30 +104,32 @@ def _certificate(
         }
         policy = identity(weights, measuring(config, base))
         about = {"checkpoint": str(checkpoint), "update": update, "policy": policy, "question": question}
-        register = Register.of("" if manifest is None else manifest.project, checkpoint.parent)
+        project = "" if manifest is None else manifest.project
+        register = Register.of(project, checkpoint.parent)
         ledger = Ledger(register, written_in(checkpoint) or checkpoint.parent, manifest, about)
 
-        # The same question to the same policy has its answer.
-        earlier = recorded(ledger.looks(), policy, question)
-        first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+        # The same question to the same policy gets its recorded answer.
+        earlier = recorded_look(ledger.looks(), policy, question)
         if earlier is not None:
-            if first:
-                note = _note(register, ledger, checkpoint, earlier)
-                show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {note}")
-            return earlier if first else None
+            if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+                return None
+            note = _explain_look(register, ledger, checkpoint, earlier)
+            taken = f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}."
+            print_certificate(earlier, f"{taken} {note}")
+            return earlier
 
         # A new look, at prompts that neither trained nor served an earlier look.
         sampled = sample_of(config.replaced(ckpt_path=str(kept)), objective, ledger)
         if sampled is None:
             return None
         asked, sample = sampled
-        if stamp(kept) != before:  # under both names, unless the file was replaced
+        if file_stamps(kept) != before:  # under both names, unless the file was replaced
             raise ConfigError(
                 f"Expected '{checkpoint}' to stay as it was while its policy answered, but another program wrote into "
                 "it, so the look is spent, try a copy of the file."
             )
         look = ledger.end(certificate_of(sample, objective, asked))
-    show(look, _note(register, ledger, checkpoint, look))
+    print_certificate(look, _explain_look(register, ledger, checkpoint, look))
     return look
 
 
@@ -148,12 +151,13 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
             "selected the policy."
         )
         return
-    of_run = {}
-    elsewhere = (*SAME_TEST_PROMPTS, *PROMPTS_PLACES)
+    # The settings of the run's data, without those that leave its test prompts the same.
+    run_data = {}
+    left_out = (*SAME_TEST_PROMPTS, *PROMPTS_PLACES)
     for key, value in manifest.settings.items():
-        if key.partition(".")[0] == "data" and (key in data or key not in elsewhere):
-            of_run[key] = value
-    for key, (before, now) in differing(of_run, data).items():
+        if key.partition(".")[0] == "data" and (key in data or key not in left_out):
+            run_data[key] = value
+    for key, (before, now) in differing(run_data, data).items():
         if key == CLUSTER_KEY:
             continue  # which prompts belong together may be found out after training
         raise ConfigError(
@@ -162,20 +166,26 @@ def _check_data(manifest: Manifest | None, data: dict[str, Any], checkpoint: Pat
         )
 
 
-def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[str, Any]) -> str:
-    """The lines below a certificate, with those of the run's card about a lost reward."""
+def _explain_look(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[str, Any]) -> str:
+    """The lines below a certificate: its assumptions, the prompts of other looks, and the advice of the run's card."""
     from lightning_cgrpo.run.register import EDITED
     from lightning_cgrpo.run.runs import read_record
 
+    # The assumptions, and the other policies that were measured on these prompts.
     note = f"Assumes that {'; that '.join(look['assumptions'])}.\n"
     note += f"Registered in {register.file}: looks along a lineage share its error, and no look sees another's prompts."
     company = look["company"]
     if company["here"] > 1 or company["tested"]:
         note += f" {company['here']} of {company['policies']} policies of this project were measured on these prompts"
-        note += f", {company['tested']} of them by `test`." if company["tested"] else "."
+        if company["tested"]:
+            note += f", {company['tested']} of them by `test`"
+        note += "."
     unended = sum("decision" not in other for other in ledger.looks())
     if unended:
-        note += f" {unended} {'look' if unended == 1 else 'looks'} began without an end, and counted."
+        looks = "look" if unended == 1 else "looks"
+        note += f" {unended} {looks} began without an end, and counted."
+
+    # Prompts that may have trained the policy without a record.
     manifest = ledger.manifest
     if manifest is not None and not manifest.start_known:
         note += " The prompts that trained the starting model are not known."
@@ -183,17 +193,25 @@ def _note(register: Register, ledger: Ledger, checkpoint: Path, look: Mapping[st
         note += " The prompts that trained are not known, because an earlier version wrote their fingerprints."
     if any((folder / EARLIER).is_file() for folder in {checkpoint.parent, checkpoint.parent.parent, ledger.place}):
         note += f" Looks in {EARLIER}, by an earlier version, neither spent error nor keep their prompts out."
+
+    # Limits of the verdict.
     note += f" Not certified: {', '.join(look['not_certified'])}."
     if look["not_as_in_training"]:
         note += f" Not as in training: {'; '.join(look['not_as_in_training'])}."
-    edited = [number for number, entry in enumerate(register.entries(), start=1) if EDITED in entry]
+    edited = [f"line {number}" for number, entry in enumerate(register.entries(), start=1) if EDITED in entry]
     if edited:
-        note += f" Edited by hand, or after a removed line: {', '.join(f'line {number}' for number in edited)}."
+        note += f" Edited by hand, or after a removed line: {', '.join(edited)}."
     record = read_record(checkpoint.parent.parent / SUMMARY)
-    return "\n".join([note, *([] if record is None else advice(record))])
+    advice_lines = [] if record is None else advice(record)
+    return "\n".join([note, *advice_lines])
 
 
-def _objective(config: Resolved) -> Objective:
+def _read_objective(config: Resolved) -> Objective:
+    """The configuration's objective, if it has a constraint that can be certified.
+
+    Raises:
+        ConfigError: no such constraint.
+    """
     declared = get(config, "model.init_args.objective") or {}
     objective = Objective.declared(declared.get("init_args", declared))
     if not objective.compared:

@@ -46,21 +46,23 @@ def sample_of(config: Resolved, objective: Objective, ledger: Ledger) -> tuple[A
     Raises:
         UserError: there are too few prompts.
     """
-    callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
-    # Loggers and limits of the run would write, or cut, what the certificate counts.
-    trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
+    callbacks = config.get("callbacks") or {}
+    callbacks = {name: value for name, value in callbacks.items() if name in KEPT}
+    # The certificate counts every prompt, so no limit of the run applies, and its logger writes nothing.
+    trainer = dict(config.get("trainer") or {})
+    trainer |= {"logger": False, "limit_test_batches": None, "fast_dev_run": False}
     look = _Look(config.replaced(trainer=trainer, callbacks=callbacks), objective, ledger)
     look.run()
     return look.answered
 
 
 @dataclass(frozen=True)
-class _Dealing:
-    """A look's request, and the prompts that it deals for this.
+class _LookPrompts:
+    """A question, and the prompts of the look that answers it.
 
     Args:
         asked: the question.
-        prompts: of the look.
+        prompts: the prompts to answer.
         available: prompts that the data has; None if the data generates any number.
         sizes: prompts of each cluster, see `cluster_sizes`.
     """
@@ -81,12 +83,13 @@ class _Look(CommandLine):
     registers = False
 
     def __init__(self, config: Resolved, objective: Objective, ledger: Ledger) -> None:
-        self.objective, self.ledger = objective, ledger
+        self.objective = objective
+        self.ledger = ledger
         self.answered: tuple[Asked, Sample] | None = None
         super().__init__("test", config, [])
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Leave to `run` what LightningCLI's constructor would do at its end."""
+        """Do nothing at the end of LightningCLI's constructor, because `run` runs the command."""
 
     def run(self) -> None:
         """Call `test`. Collective."""
@@ -110,23 +113,27 @@ class _Look(CommandLine):
         datamodule.setup("test")
         longest = model.sampler.longest
         check_ranges(self.objective, longest)
-        self._check_first(datamodule.source("test"), longest)
+        self._check_first_look(datamodule.source("test"), longest)
         model.eval_group_size = 1
-        dealt = _Dealt(lambda: self._deal(datamodule, longest))
-        self.trainer.test(model, dealt, ckpt_path, verbose=False, weights_only=weights_only)
-        record = dealt.record
+        look_data = _LookData(lambda: self._deal_prompts(datamodule, longest))
+        self.trainer.test(model, look_data, ckpt_path, verbose=False, weights_only=weights_only)
+
+        record = look_data.record
         if record.rows is None:  # not the first process
             return
-        rows, source = _without_repeats(record.rows, record.dealing.prompts, record.assumed)
-        self.answered = record.dealing.asked, Sample(rows, source, longest, record.single, self._told())
+        rows, source = _without_repeats(record.rows, record.look.prompts, record.assumed)
+        self.answered = record.look.asked, Sample(rows, source, longest, record.single, self._training_differences())
 
-    def _told(self) -> list[str]:
+    def _training_differences(self) -> list[str]:
         """Differences of the policy to its training."""
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return [line for callback in callbacks if isinstance(callback, RunManifest) for line in callback.told]
+        differences: list[str] = []
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunManifest):
+                differences += callback.told
+        return differences
 
-    def _check_first(self, source: PromptSource, longest: int | None) -> None:
-        """Refuse before weights are read what even a first look could not certify."""
+    def _check_first_look(self, source: PromptSource, longest: int | None) -> None:
+        """Before weights are read, refuse a question that even a first look could not certify."""
         question = self.ledger.about["question"]
         first = Asked(question["prompts"], question["confidence"], 1, Used())
         available = None if is_endless(source) else len(source)
@@ -136,30 +143,30 @@ class _Look(CommandLine):
         """Refuse a number of prompts that could certify nothing, even if the prompts are independent.
 
         Args:
-            available: see `_Dealing`.
+            available: see `_LookPrompts`.
             default: the number of prompts where none is asked for.
         """
         wanted = asked.prompts or default
         number = min(wanted, available or wanted)
         _check_power(self.objective, longest, asked, available, np.ones(number))
 
-    def _deal(self, data: GroupDataModule, longest: int | None) -> tuple[PromptLoader, _Record]:
+    def _deal_prompts(self, data: GroupDataModule, longest: int | None) -> tuple[PromptLoader, _Record]:
         """The prompts of the look, which is written down before they are shown, and its record. Collective."""
         with self.ledger.turn() as asked:
-            dealing = self._dealing(data, asked, longest)
+            look = self._choose_prompts(data, asked, longest)
             # Refuse too few clusters before the look is written down.
-            _check_power(self.objective, longest, asked, dealing.available, dealing.sizes)
-            self.ledger.begin(asked, _shown(data, dealing.prompts))
-        return dealing.prompts.loader(data.eval_prompts, data.worker), _Record(self.objective, longest, dealing)
+            _check_power(self.objective, longest, asked, look.available, look.sizes)
+            self.ledger.begin(asked, _shown_prompts(data, look.prompts))
+        return look.prompts.loader(data.eval_prompts, data.worker), _Record(self.objective, longest, look)
 
-    def _dealing(self, data: GroupDataModule, asked: Asked, longest: int | None) -> _Dealing:
+    def _choose_prompts(self, data: GroupDataModule, asked: Asked, longest: int | None) -> _LookPrompts:
         """The prompts that answer the question."""
         prompts = data.certification(None, asked.used)
         available = None if is_endless(data.source("test")) else len(prompts.source)
         self._check_number(asked, longest, available, len(prompts.source))
         if asked.prompts is not None:
             prompts = data.certification(asked.prompts, asked.used)
-        return _Dealing(asked, prompts, available, cluster_sizes(len(prompts.source), prompts.clusters))
+        return _LookPrompts(asked, prompts, available, cluster_sizes(len(prompts.source), prompts.clusters))
 
 
 def _check_power(
@@ -173,16 +180,16 @@ def _check_power(
     """Refuse a look that could certify nothing even without a violation. Collective.
 
     Args:
-        available: see `_Dealing`.
+        available: see `_LookPrompts`.
         sizes: prompts of each cluster, see `cluster_sizes`.
-        signals: of the first batch, if prompts were shown.
+        signals: signals of the first batch, if prompts were shown.
     """
     clustered = bool(sizes.max(initial=1) > 1)
     planned = planned_tests(objective, signals or {}, longest, sizes)
     check_prompts(planned, len(sizes), 1 - asked.level, available, clustered)
 
 
-class _Dealt(LightningDataModule):
+class _LookData(LightningDataModule):
     """Calls `deal` for the test prompts and their record, when the processes are connected and the weights are read."""
 
     record: _Record
@@ -198,9 +205,10 @@ class _Dealt(LightningDataModule):
         return {SPLIT: loader}
 
 
-def _shown(data: GroupDataModule, prompts: Certification) -> dict[str, Any]:
+def _shown_prompts(data: GroupDataModule, prompts: Certification) -> dict[str, Any]:
     """The prompts of a look, companions included, as the register has them."""
     if prompts.new_until:
+        # Generated prompts are known by their place in the stream.
         return shown_by(stream=data.stream(), first=prompts.new_until - len(prompts.source), until=prompts.new_until)
     numbers = [*prompts.identities]
     if prompts.companions is not None:
@@ -214,7 +222,7 @@ class _Record(Callback):
 
     Args:
         longest: see `Sample`.
-        dealing: the prompts.
+        look: the question and its prompts.
 
     Attributes:
         rows: sums ``[N]`` of all prompts by name; None but on the first process.
@@ -222,8 +230,10 @@ class _Record(Callback):
         assumed: whether prompts are taken to be independent, because their clusters are not known.
     """
 
-    def __init__(self, objective: Objective, longest: int | None, dealing: _Dealing) -> None:
-        self.objective, self.longest, self.dealing = objective, longest, dealing
+    def __init__(self, objective: Objective, longest: int | None, look: _LookPrompts) -> None:
+        self.objective = objective
+        self.longest = longest
+        self.look = look
         self.rows: dict[str, Tensor] | None = None
         self.single: dict[str, bool] = {}
         self.assumed = False
@@ -236,19 +246,20 @@ class _Record(Callback):
             for name, constraint in self.objective.decided.items():
                 signal = signals.get(key(name, constraint))
                 self.single[name] = signal is not None and signal.of_whole_answers
-            self._check(signals)
+            self._check_signals(signals)
 
-    def _check(self, signals: Signals) -> None:
-        of = self.dealing
+    def _check_signals(self, signals: Signals) -> None:
+        look = self.look
         try:
-            _check_power(self.objective, self.longest, of.asked, of.available, of.sizes, signals)
+            _check_power(self.objective, self.longest, look.asked, look.available, look.sizes, signals)
         except ConfigError as error:
             raise ConfigError(f"{error} The look is spent, because prompts were shown.") from None
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
         sums = pl_module.sums(SPLIT)
-        self.rows, self.assumed = sums.by_prompt(), sums.assumed
+        self.rows = sums.by_prompt()
+        self.assumed = sums.assumed
 
 
 def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: bool) -> tuple[dict[str, Tensor], str]:
@@ -256,11 +267,15 @@ def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: b
 
     Prompts that a chat template or tokenizer renders alike are one, and so are a prompt and its companion.
     """
-    # By identity, because the order must not depend on the number of processes.
-    first = torch.from_numpy(np.unique(rows[IDENTITY].numpy(), return_index=True)[1])
+    # Rows are ordered by identity, because the order must not depend on the number of processes.
+    _, first_rows = np.unique(rows[IDENTITY].numpy(), return_index=True)
+    first = torch.from_numpy(first_rows)  # [different prompts]
     kept = {name: values[first] for name, values in rows.items() if name not in (IDENTITY, CLUSTER)}
     if not assumed:
-        # Of all rows, because a repeat may link two clusters.
-        kept[CLUSTER] = samples(rows[IDENTITY], rows[CLUSTER])[1][first]
+        # Samples are numbered over all rows, because a repeat may link two clusters.
+        _, sample_numbers = samples(rows[IDENTITY], rows[CLUSTER])
+        kept[CLUSTER] = sample_numbers[first]
     repeats = len(prompts.source) - len(first)
-    return kept, f"{prompts.words}, without {repeats:,} that read as others do" if repeats else prompts.words
+    if repeats:
+        return kept, f"{prompts.words}, without {repeats:,} that read as others do"
+    return kept, prompts.words

@@ -1,4 +1,4 @@
-"""What a certificate is about: the policy, everything that turns it into answers and signals, and the prompts."""
+"""The subject of a certificate: the policy, everything that turns it into answers and signals, and the prompts."""
 
 from __future__ import annotations
 
@@ -49,19 +49,29 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     Args:
         base: fingerprint of the base weights that the checkpoint lacks.
     """
-    given = get(config, "model.init_args") or {}
-    settings = settings_of(with_defaults(given, **{name: kind for name, kind in PARTS.items() if name in given}))
+    model_config = get(config, "model.init_args") or {}
+    kinds = {name: kind for name, kind in PARTS.items() if name in model_config}
+    settings = settings_of(with_defaults(model_config, **kinds))
     if not settings.get("sampler.stop"):  # since November 28, 2026; without it, a policy keeps its older identity
         settings.pop("sampler.stop", None)
-    # Speed and rounding make no other policy.
+    # A setting that changes only speed and rounding makes no other policy.
     settings = {key: value for key, value in settings.items() if effect_of(f"model.{key}") is not Effect.COMPUTATION}
+
+    # A model's name tells less than the content of its files.
     model = settings.pop(MODEL, None)
     reads = reads_in(settings)
     files = named_files(settings) | reads.files
-    if isinstance(model, str) and (folder := located(model)) is not None:
+    folder = located(model) if isinstance(model, str) else None
+    if folder is not None:
         files |= file_fingerprints(folder)
-    code = {"code": reads.code, "variables": reads.variables, "versions": reads.versions}
-    return {"settings": settings, **code, "files": files, "base": base}
+    return {
+        "settings": settings,
+        "code": reads.code,
+        "variables": reads.variables,
+        "versions": reads.versions,
+        "files": files,
+        "base": base,
+    }
 
 
 def precision_of(config: Config) -> str:

@@ -31,13 +31,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="a run's folder, a folder of runs, or runs that a study saved; NAME is what to call what is found there",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="where to write the report")
-    given = parser.parse_args(argv)
-    tasks = collect([_source(argument) for argument in given.runs])
+    options = parser.parse_args(argv)
+    tasks = collect([_split_name(argument) for argument in options.runs])
     for task, methods in tasks.items():
-        write(methods, given.out / task if len(tasks) > 1 else given.out)
+        folder = options.out / task if len(tasks) > 1 else options.out
+        write_report(methods, folder)
 
 
-def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ()) -> None:
+def write_report(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ()) -> None:
     """Write ``report.md``, followed by `more` sections, the figures, and both as ``report.html``.
 
     Raises:
@@ -50,7 +51,8 @@ def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ())
         folder.mkdir(parents=True, exist_ok=True)
         page = "\n".join([report_page(methods, tables), *more])
         (folder / "report.md").write_text(page, encoding="utf-8")
-        (folder / "report.html").write_text(html_page(methods, tables, draw_all(methods, folder)), encoding="utf-8")
+        pictures = draw_all(methods, folder)
+        (folder / "report.html").write_text(html_page(methods, tables, pictures), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"Expected --out to be a folder for the report, but got '{folder}' ({error.strerror or error})."
@@ -58,7 +60,9 @@ def write(methods: Sequence[MethodRuns], folder: Path, more: Sequence[str] = ())
     print(f"Wrote {folder / 'report.html'}, and its tables as report.md.")
 
 
-def _source(argument: str) -> tuple[str | None, Path]:
+def _split_name(argument: str) -> tuple[str | None, Path]:
     """Split ``NAME=PATH``; the name is None without "=", or if the argument is an existing path."""
     name, _, path = argument.partition("=")
-    return (None, Path(argument)) if not name or not path or Path(argument).exists() else (name, Path(path))
+    if not name or not path or Path(argument).exists():
+        return None, Path(argument)
+    return name, Path(path)

@@ -31,7 +31,8 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
-    return Statistic(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else math.nan, len(known))
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
+    return Statistic(float(np.mean(known)), std, len(known))
 
 
 def violates(value: Statistic | None, bound: Bound) -> bool:
@@ -39,5 +40,5 @@ def violates(value: Statistic | None, bound: Bound) -> bool:
     if value is None or bound.threshold is None:
         return False
     tolerance = MEAN_TOLERANCE * abs(bound.target) if bound.of_mean else TOLERANCE * bound.target
-    beyond = bound.threshold - value.mean if bound.lower else value.mean - bound.threshold
-    return beyond > tolerance + ROUNDING
+    violation = bound.threshold - value.mean if bound.lower else value.mean - bound.threshold
+    return violation > tolerance + ROUNDING

@@ -19,6 +19,11 @@ from lightning_cgrpo.settings.effects import learning
 
 TASK = "model.init_args.task"
 
+Source = tuple[str | None, Path]
+"""A path of runs, with the user's name for them or None."""
+MethodAndSeed = tuple[str, int | None]
+"""The key of a method, and the seed of a run."""
+
 
 @dataclass(frozen=True)
 class MethodRuns:
@@ -36,13 +41,18 @@ class MethodRuns:
         return self.runs[0].enforced
 
     @property
-    def given(self) -> dict[str, str]:
+    def conditions(self) -> dict[str, str]:
         """The signals that conditions name, by constraint."""
-        return {name: of.given for name, of in self.runs[0].record.constraints.items() if of.given is not None}
+        constraints = self.runs[0].record.constraints
+        return {name: declared.given for name, declared in constraints.items() if declared.given is not None}
 
     @property
     def tags(self) -> list[str]:
-        return list(dict.fromkeys(tag for run in self.runs for tag in run.series))
+        """The tags that any run logged, in the order of the logs."""
+        tags: dict[str, None] = {}
+        for run in self.runs:
+            tags |= dict.fromkeys(run.series)
+        return list(tags)
 
     def series(self, tag: str) -> list[Series]:
         return [run.series[tag] for run in self.runs if tag in run.series]
@@ -59,12 +69,16 @@ class MethodRuns:
     def progress(self) -> str:
         """Updates done, and asked of unfinished runs."""
         done = sorted({run.updates for run in self.runs})
-        text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
+        text = f"{done[0]:,}"
+        if len(done) > 1:
+            text += f" to {done[-1]:,}"
         asked = max((run.record.asked or 0 for run in self.runs if not run.finished), default=0)
-        return f"{text} of {asked:,}" if asked else text
+        if asked:
+            text += f" of {asked:,}"
+        return text
 
 
-def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[MethodRuns]]:
+def collect(sources: Sequence[Source]) -> dict[str, list[MethodRuns]]:
     """Methods by task, from all runs below the sources.
 
     Args:
@@ -73,15 +87,18 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     Raises:
         UserError: for a missing path, a path without runs, or a damaged file.
     """
+    # Runs with equal settings are the seeds of one method.
     methods: dict[str, MethodRuns] = {}
-    for (key, _), (name, run) in _read(sources).items():
+    for (key, _), (name, run) in _read_runs(sources).items():
         if key not in methods:
             label = name or re.sub(r",seed=\d+", "", run.record.name)
-            methods[key] = MethodRuns(_numbered(label, methods.values()), [])
+            methods[key] = MethodRuns(_number_label(label, methods.values()), [])
         methods[key].runs.append(run)
     if not methods:
         where = ", ".join(str(path) for _, path in sources)
         raise UserError(f"Found no run in {where}, try a folder of runs: `fit` writes {SUMMARY} beside each log.")
+
+    # A report compares methods of one task.
     tasks: dict[str, list[MethodRuns]] = {}
     for method in methods.values():
         method.runs.sort(key=lambda run: run.seed or 0)
@@ -90,44 +107,57 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     return tasks
 
 
-def _numbered(label: str, methods: Iterable[MethodRuns]) -> str:
+def _number_label(label: str, methods: Iterable[MethodRuns]) -> str:
     """The label, with a number if other methods have the same label."""
     same = [method for method in methods if method.label.partition(" #")[0] == label]
     return f"{label} #{len(same) + 1}" if same else label
 
 
-def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | None], tuple[str | None, Run]]:
+def _read_runs(sources: Sequence[Source]) -> dict[MethodAndSeed, tuple[str | None, Run]]:
     """Runs with the user's names, by method and seed."""
-    places: dict[Path, tuple[str | None, RunRecord]] = {}
-    for name, path in sources:
-        if not path.exists():
-            raise UserError(f"There is no '{path}' to read runs from.")
-        files = sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]
-        for file in files:
-            record = read_record(file)
-            if record is not None:
-                places.setdefault(file.resolve(), (name, record))
-    continued = {earlier_folder(file.parent, record) for file, (_, record) in places.items()}
-    runs: dict[tuple[str, int | None], tuple[str | None, Run]] = {}
-    for file, (name, record) in places.items():
+    records = _read_records(sources)
+    # A run that another run resumed from is a part of the later run.
+    continued = {earlier_folder(file.parent, record) for file, (_, record) in records.items()}
+    runs: dict[MethodAndSeed, tuple[str | None, Run]] = {}
+    for file, (name, record) in records.items():
         if file.parent in continued:
             continue
         run = read_run(file.parent, record) if record.saved is None else saved_run(record)
         if run is None:
             continue
-        key = key_of({"name": name, **_identity(record)}), record.seed
+        key = key_of({"name": name, **_method_identity(record)}), record.seed
         # Of several starts of a method and seed, the start that went furthest counts, and the newest of equal starts.
         if key not in runs or runs[key][1].updates <= run.updates:
             runs[key] = name, run
     return runs
 
 
-def _identity(record: RunRecord) -> Mapping[str, object]:
+def _read_records(sources: Sequence[Source]) -> dict[Path, tuple[str | None, RunRecord]]:
+    """Records of runs with the user's names, by file. A file in several sources counts once, under its first name."""
+    records: dict[Path, tuple[str | None, RunRecord]] = {}
+    for name, path in sources:
+        if not path.exists():
+            raise UserError(f"There is no '{path}' to read runs from.")
+        files = sorted(path.rglob("*.json"), key=_natural_order) if path.is_dir() else [path]
+        for file in files:
+            record = read_record(file)
+            if record is not None:
+                records.setdefault(file.resolve(), (name, record))
+    return records
+
+
+def _method_identity(record: RunRecord) -> Mapping[str, object]:
     """Settings and starting weights; a run without settings, from Python, is known by its name."""
     method = learning(record.method) if record.method else {"run": record.name}
     return {"method": method, "weights": record.weights}
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts version_10 after version_9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """A sort key that puts version_10 after version_9: numbers compare as numbers, and come after other text."""
+    key: list[tuple[int, str]] = []
+    for part in re.split(r"(\d+)", str(path)):
+        if part.isdigit():
+            key.append((int(part), ""))
+        else:
+            key.append((-1, part))
+    return key

@@ -39,12 +39,16 @@ CAPTIONS = {
 def report_page(methods: Sequence[MethodRuns], tables: Sequence[Table]) -> str:
     """The runs that were read, and all tables."""
     rows = []
+    notes: list[str] = []
     for method in methods:
-        seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)
-        rows.append([plain(method.label), seeds, method.progress])
-    notes = [f"- {plain(note)}" for method in methods for note in notes_of(method)]
+        seeds = []
+        for run in method.runs:
+            seeds.append("?" if run.seed is None else str(run.seed))
+        rows.append([plain(method.label), ", ".join(seeds), method.progress])
+        notes += [f"- {plain(note)}\n" for note in notes_of(method)]
     parts = [grid("# Report\n\n## What was read", ["method", "seeds", "updates"], rows)]
-    parts += ["\n".join(notes) + "\n"] if notes else []
+    if notes:
+        parts.append("".join(notes))
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables]
     return "\n".join([*parts, "Figures: `report.html`, beside this page.\n"])
 
@@ -52,25 +56,28 @@ def report_page(methods: Sequence[MethodRuns], tables: Sequence[Table]) -> str:
 def html_page(methods: Sequence[MethodRuns], tables: Sequence[Table], pictures: Sequence[Path]) -> str:
     """Figures, answers before and after training, and tables: one file without links."""
     parts = ["<h1>Report</h1>"]
-    parts += [f"<p>{escape(note)}</p>" for method in methods for note in notes_of(method)]
+    for method in methods:
+        parts += [f"<p>{escape(note)}</p>" for note in notes_of(method)]
     for picture in pictures:
         image = base64.b64encode(picture.read_bytes()).decode()
         caption = CAPTIONS[picture.stem.partition("_")[0]]
         # 150 dots per inch are drawn as 100: letters have 11 pixels, and a wide figure scrolls on a phone.
         parts.append(f'<figure><div><img alt="{picture.stem}" srcset="data:image/png;base64,{image} 1.5x">')
         parts.append(f"</div><figcaption>{escape(caption)}</figcaption></figure>")
-    parts += [part for method in methods for part in _answers(method)]
+    for method in methods:
+        parts += _compare_answers(method)
     parts += [f"<h2>{escape(table.title)}</h2>\n{html_table(table)}" for table in tables]
     return HTML.format(body="\n".join(parts))
 
 
-def _answers(method: MethodRuns) -> Iterator[str]:
-    """The first and the last sampled answers of a method's first seed, side by side."""
-    samples = method.runs[0].samples
+def _compare_answers(method: MethodRuns) -> Iterator[str]:
+    """HTML of the first and the last sampled answers of a method's first seed, side by side."""
+    samples = method.runs[0].samples  # Markdown by update
     if len(samples) < 2:
         return
     yield f"<h2>Answers of {escape(method.label)}</h2><div class=pair>"
     for update in (min(samples), max(samples)):
+        # Markdown's bold headings at the starts of lines.
         text = re.sub(r"(?m)^\*\*(.+?)\*\*", r"<b>\1</b>", escape(samples[update]))
         yield f"<div><h3>Update {update:,}</h3><pre>{text}</pre></div>"
     yield "</div>"
@@ -79,12 +86,15 @@ def _answers(method: MethodRuns) -> Iterator[str]:
 def notes_of(method: MethodRuns) -> Iterator[str]:
     """Runs that did not finish, lost their reward or hold a constraint, and faults."""
     for run in method.runs:
-        what, record = f"{method.label}, seed {run.seed}", run.record
+        title = f"{method.label}, seed {run.seed}"
+        record = run.record
         if not run.finished:
             error = f": {record.error}" if record.error else ""
-            yield f"{what}: {record.status} at {run.updates:,} updates{error}."
+            yield f"{title}: {record.status} at {run.updates:,} updates{error}."
         for line in advice(record):
-            yield f"{what}: {line}"
+            yield f"{title}: {line}"
         for name, count in record.faults.items():
-            kind = "optimizer steps were skipped" if name == "skipped_steps" else f"logged updates had faults of {name}"
-            yield f"{what}: {count:,} {kind}."
+            if name == "skipped_steps":
+                yield f"{title}: {count:,} optimizer steps were skipped."
+            else:
+                yield f"{title}: {count:,} logged updates had faults of {name}."

@@ -27,7 +27,7 @@ INTERVALS = (
 Values = Callable[[Run], Mapping[str, float]]
 
 
-def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
+def tag_statistic(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
     """A tag's statistic over a method's seeds."""
     return statistic([values(run).get(tag) for run in method.runs])
 
@@ -42,17 +42,19 @@ def final_table(methods: Sequence[MethodRuns]) -> Table:
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
     """Test values, if any; training prompts have a row below."""
-    tested, trained = tests_of("test/"), tests_of("test_train/")
-    methods = [method for method in methods if any(tested(run) for run in method.runs)]
+    test_values = tests_of("test/")
+    training_values = tests_of("test_train/")
+    methods = [method for method in methods if any(test_values(run) for run in method.runs)]
     if not methods:
         return None
     caption = "Test: mean ± standard deviation over seeds."
     runs = [run for method in methods for run in method.runs]
-    if any(trained(run) for run in runs):
+    if any(training_values(run) for run in runs):
         caption += f" Rows '{TRAINING}': the same policies' answers to prompts of training."
-    if any(tag.startswith(("rate_low/", "mean_low/")) for run in runs for tag in tested(run)):
+    if any(tag.startswith(("rate_low/", "mean_low/")) for tag in logged_tags(methods, test_values)):
         caption += f" {INTERVALS}"
-    return _values_table("Test", f"{caption} {RULE}", methods, tested, ("reward/", *MEASURED, "rollout/"), trained)
+    families = ("reward/", *MEASURED, "rollout/")
+    return _values_table("Test", f"{caption} {RULE}", methods, test_values, families, training_values)
 
 
 def final_of(run: Run) -> Mapping[str, float]:
@@ -78,62 +80,74 @@ def _values_table(
     beside: Values | None = None,
 ) -> Table:
     """A row per method; values `beside` add a row below."""
-    logged = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
+    # A column per tag. Its values have equally many decimals.
+    logged = logged_tags(methods, values)
     tags: list[str] = []
     for family in families:
-        tags += _ordered(logged, family, methods)
-    decimals = {tag: _decimals(tag, methods, values) for tag in tags}
+        tags += _order_tags(logged, family, methods)
+    decimals = {tag: _decimal_places(tag, methods, values) for tag in tags}
     rows = []
     for method in methods:
         seeds = str(len(method.runs))
-        cells = [_cell(tag, method, methods, values, decimals[tag]) for tag in tags]
+        cells = [_value_cell(tag, method, methods, values, decimals[tag]) for tag in tags]
         rows.append([method.title, seeds, *cells])
         if beside is not None and any(beside(run) for run in method.runs):
-            cells = [_cell(tag, method, methods, beside, decimals[tag]) for tag in tags]
+            cells = [_value_cell(tag, method, methods, beside, decimals[tag]) for tag in tags]
             rows.append([f"{method.title}, {TRAINING}", seeds, *cells])
-    return Table(title, caption, ["method", "seeds", *(_title(tag, methods) for tag in tags)], rows)
+    heads = ["method", "seeds"]
+    heads += [_column_title(tag, methods) for tag in tags]
+    return Table(title, caption, heads, rows)
 
 
-def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, decimals: int) -> str:
+def logged_tags(methods: Sequence[MethodRuns], values: Values) -> list[str]:
+    """The tags that have a value in any run, in the order of the logs."""
+    tags: dict[str, None] = {}
+    for method in methods:
+        for run in method.runs:
+            tags |= dict.fromkeys(values(run))
+    return list(tags)
+
+
+def _value_cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, decimals: int) -> str:
     """Mean and deviation over seeds, notes in parentheses, and ``!`` where the threshold is violated."""
-    value = measured(method, tag, values)
+    value = tag_statistic(method, tag, values)
     if value is None:
         return "-"
     text = f"{value.mean:,.{decimals}f}"
     if not math.isnan(value.std):
         text += f" ± {value.std:,.{decimals}f}"
-    notes = [_note(tag, method, methods)]
+    notes = [_threshold_note(tag, method, methods)]
     bound = method.enforced.get(tag.partition("/")[2]) if tag.startswith(MEASURED) else None
     marked = bound is not None and violates(value, bound)
-    intervals = _intervals(tag, method, values)
+    intervals = _seed_intervals(tag, method, values)
     if bound is not None and intervals:
         # The intervals of the seeds decide, instead of the tolerance.
         sides = [bound.side(low, high) for low, high in intervals]
         marked = "missed" in sides
-        notes.append(_words(sides))
+        notes.append(_count_sides(sides))
         if len(method.runs) == 1:
             notes.append(bound.interval_text(*intervals[0]))
     if value.seeds < len(method.runs):
         notes.append(f"{value.seeds}/{len(method.runs)}")
-    note = ", ".join(filter(None, notes))
-    if note:
-        text += f" ({note})"
+    notes = [note for note in notes if note]
+    if notes:
+        text += f" ({', '.join(notes)})"
     return f"{text} !" if marked else text
 
 
-def _intervals(tag: str, method: MethodRuns, values: Values) -> list[tuple[float, float]]:
+def _seed_intervals(tag: str, method: MethodRuns, values: Values) -> list[tuple[float, float]]:
     """The interval of each seed that has one."""
     family, _, name = tag.partition("/")
-    found = []
+    intervals = []
     for run in method.runs:
         low = values(run).get(f"{family}_low/{name}")
         high = values(run).get(f"{family}_high/{name}")
         if low is not None and high is not None:
-            found.append((low, high))
-    return found
+            intervals.append((low, high))
+    return intervals
 
 
-def _words(sides: Sequence[str]) -> str:
+def _count_sides(sides: Sequence[str]) -> str:
     """``met`` if all seeds agree, else ``2 met, 1 undecided``."""
     counts = {word: sides.count(word) for word in ("met", "undecided", "missed") if word in sides}
     if len(counts) == 1:
@@ -141,59 +155,72 @@ def _words(sides: Sequence[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items())
 
 
-def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
-    order = ["mean", "reward", *(name for method in methods for name in method.bounds)]
+def _order_tags(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
+    """The tags of a family: first the reward, then constraints in the order of their declaration, then the others."""
+    order = ["mean", "reward"]
+    for method in methods:
+        order += method.bounds
 
-    def rank(tag: str) -> int:
+    def rank_tag(tag: str) -> int:
         name = tag.removeprefix(family)
         return order.index(name) if name in order else len(order)
 
-    return sorted((tag for tag in tags if tag.startswith(family)), key=rank)
+    return sorted((tag for tag in tags if tag.startswith(family)), key=rank_tag)
 
 
-def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
+def _column_title(tag: str, methods: Sequence[MethodRuns]) -> str:
+    """A tag in words, with the threshold and the condition that all methods share."""
     if tag == REWARD:
         return "reward"
     family, _, name = tag.partition("/")
     title = f"{family.replace('_', ' ')} {name}"
-    thresholds = _thresholds(name, methods) if tag.startswith(MEASURED) else set()
-    title = f"{title} {thresholds.pop()}" if len(thresholds) == 1 else title
-    conditions = _conditions(name, methods) if tag.startswith(MEASURED) else set()
-    given = conditions.pop() if len(conditions) == 1 else None
-    return title if given is None else f"{title} given {given}"
+    if not tag.startswith(MEASURED):
+        return title
+    thresholds = _all_thresholds(name, methods)
+    if len(thresholds) == 1:
+        title += f" {thresholds.pop()}"
+    conditions = _all_conditions(name, methods)
+    condition = conditions.pop() if len(conditions) == 1 else None
+    if condition is not None:
+        title += f" given {condition}"
+    return title
 
 
-def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
+def _threshold_note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
     """The rate's own threshold if thresholds differ, or "monitored"."""
     name = tag.partition("/")[2]
-    thresholds = _thresholds(name, methods)
+    thresholds = _all_thresholds(name, methods)
     if not tag.startswith(MEASURED) or not thresholds:
         return ""
     if name not in method.enforced:
         return "monitored"
-    given = f"given {method.given[name]}" if len(_conditions(name, methods)) > 1 and name in method.given else ""
-    threshold = _threshold(method.enforced[name]) if len(thresholds) > 1 else ""
-    return f"{threshold} {given}".strip()
+    words = []
+    if len(thresholds) > 1:
+        words.append(_threshold_text(method.enforced[name]))
+    if len(_all_conditions(name, methods)) > 1 and name in method.conditions:
+        words.append(f"given {method.conditions[name]}")
+    return " ".join(words)
 
 
-def _thresholds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
-    return {_threshold(method.enforced[name]) for method in methods if name in method.enforced}
+def _all_thresholds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
+    return {_threshold_text(method.enforced[name]) for method in methods if name in method.enforced}
 
 
-def _conditions(name: str, methods: Sequence[MethodRuns]) -> set[str | None]:
-    return {method.given.get(name) for method in methods if name in method.bounds}
+def _all_conditions(name: str, methods: Sequence[MethodRuns]) -> set[str | None]:
+    return {method.conditions.get(name) for method in methods if name in method.bounds}
 
 
-def _threshold(bound: Bound) -> str:
-    return f"{'≥' if bound.lower else '≤'} {bound.threshold:g}"
+def _threshold_text(bound: Bound) -> str:
+    relation = "≥" if bound.lower else "≤"
+    return f"{relation} {bound.threshold:g}"
 
 
-def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
+def _decimal_places(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
     if tag.startswith(("rate/", "multiplier/")):
         return 4
     largest = 0.0
     for method in methods:
-        value = measured(method, tag, values)
+        value = tag_statistic(method, tag, values)
         if value is not None:
             largest = max(largest, abs(value.mean))
     return 1 if largest >= 10 else 3

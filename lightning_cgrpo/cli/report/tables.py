@@ -39,7 +39,10 @@ def html_table(table: Table) -> str:
 
 def grid(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table of texts under a caption."""
-    lines = [caption, "", _row(heads), "|---|" + "---:|" * (len(heads) - 1), *map(_row, rows)]
+    # The first column is to the left, and the others to the right.
+    alignment = "|---|" + "---:|" * (len(heads) - 1)
+    lines = [caption, "", _markdown_row(heads), alignment]
+    lines += [_markdown_row(row) for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -50,5 +53,5 @@ def plain(text: str) -> str:
     return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").split())
 
 
-def _row(cells: Iterable[str]) -> str:
+def _markdown_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"

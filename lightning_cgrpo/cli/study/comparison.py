@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from lightning_cgrpo.cli.report.methods import MethodRuns
-from lightning_cgrpo.cli.report.results import MEASURED, REWARD, Values, final_of, tests_of
+from lightning_cgrpo.cli.report.results import MEASURED, REWARD, Values, final_of, logged_tags, tests_of
 from lightning_cgrpo.cli.report.tables import grid, plain
 
 CONFIDENCE = 0.95
@@ -40,47 +40,70 @@ class Difference(NamedTuple):
 
 def difference(first: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
     """Mean of other - first by seed, with Student's t; None without a common seed."""
-    pairs = [other[seed] - first[seed] for seed in other if seed in first]
-    pairs = [value for value in pairs if not math.isnan(value)]
+    differences = [other[seed] - first[seed] for seed in other if seed in first]
+    differences = [value for value in differences if not math.isnan(value)]
+    if not differences:
+        return None
     half = math.inf
-    if len(pairs) >= FEWEST:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1) * stats.sem(np.array(pairs)))
-    return Difference(fmean(pairs), half, len(pairs)) if pairs else None
+    if len(differences) >= FEWEST:
+        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1)
+        half = float(quantile * stats.sem(np.array(differences)))
+    return Difference(fmean(differences), half, len(differences))
 
 
 def sections(methods: Sequence[MethodRuns]) -> list[str]:
     """Markdown of the variants' differences to the first variant, and of their costs."""
-    parts = ["## Differences between variants\n"] if len(methods) > 1 else []
-    for where, values in (("end of training", final_of), ("test", tests_of("test/"))):
-        if len(methods) > 1 and any(values(run) for method in methods for run in method.runs):
-            parts.append(_differences(methods, where, values))
-    return [*parts, "## Cost\n", _costs(methods)]
+    parts = []
+    if len(methods) > 1:
+        parts.append("## Differences between variants\n")
+        for where, values in (("end of training", final_of), ("test", tests_of("test/"))):
+            tags = logged_tags(methods, values)
+            if tags:
+                parts.append(_difference_table(methods, where, values, tags))
+    return [*parts, "## Cost\n", _cost_table(methods)]
 
 
-def _differences(methods: Sequence[MethodRuns], where: str, values: Values) -> str:
-    logged = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
-    tags = [*(tag for tag in logged if tag == REWARD), *(tag for tag in logged if tag.startswith(MEASURED))]
+def _difference_table(methods: Sequence[MethodRuns], where: str, values: Values, logged: Sequence[str]) -> str:
+    """Markdown of a row per variant but the first, with its difference in reward and in each measured constraint."""
+    tags = [REWARD] if REWARD in logged else []
+    tags += [tag for tag in logged if tag.startswith(MEASURED)]
     first, *others = methods
     caption = (
         f"Differences to {plain(first.label)}, {where}: mean over the seeds that both variants have"
         f", with {CONFIDENCE:.0%} confidence intervals (Student's t over the seeds' differences; none with fewer "
         f"than {FEWEST} seeds). Bold: the interval leaves 0 out."
     )
-    heads = ["variant", "seeds", *("reward" if tag == REWARD else plain(tag.replace("/", " ")) for tag in tags)]
+    heads = ["variant", "seeds"]
+    for tag in tags:
+        heads.append("reward" if tag == REWARD else plain(tag.replace("/", " ")))
     rows = []
     for method in others:
-        apart = [difference(_by_seed(first, values, tag), _by_seed(method, values, tag)) for tag in tags]
-        counts = sorted({one.seeds for one in apart if one is not None}) or [0]
-        seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        rows.append([plain(method.label), seeds, *("-" if one is None else str(one) for one in apart)])
+        cells = []
+        counts = set()  # numbers of common seeds, which differ where a run lacks a tag
+        for tag in tags:
+            apart = difference(_by_seed(first, values, tag), _by_seed(method, values, tag))
+            if apart is None:
+                cells.append("-")
+            else:
+                cells.append(str(apart))
+                counts.add(apart.seeds)
+        fewest = min(counts, default=0)
+        most = max(counts, default=0)
+        seeds = str(fewest) if fewest == most else f"{fewest} to {most}"
+        rows.append([plain(method.label), seeds, *cells])
     return grid(caption, heads, rows)
 
 
 def _by_seed(method: MethodRuns, values: Values, tag: str) -> dict[int, float]:
-    return {run.seed: values(run)[tag] for run in method.runs if run.seed is not None and tag in values(run)}
+    by_seed = {}
+    for run in method.runs:
+        if run.seed is not None and tag in values(run):
+            by_seed[run.seed] = values(run)[tag]
+    return by_seed
 
 
-def _costs(methods: Sequence[MethodRuns]) -> str:
+def _cost_table(methods: Sequence[MethodRuns]) -> str:
+    """Markdown of a row per variant, with its costs and its reward."""
     caption = (
         "Cost of training a run, beside its reward at the end of training: means over seeds. Answers are the rollouts "
         "that were sampled, without groups that were sampled again."
@@ -88,10 +111,15 @@ def _costs(methods: Sequence[MethodRuns]) -> str:
     rows = []
     for method in methods:
         rewards = [run.final[REWARD] for run in method.runs if REWARD in run.final]
-        row = [plain(method.label), str(len(method.runs)), f"{fmean(rewards):.3f}" if rewards else "-"]
+        reward = f"{fmean(rewards):.3f}" if rewards else "-"
+        row = [plain(method.label), str(len(method.runs)), reward]
         for key in COSTS:
-            spent = [getattr(run.record, key) for run in method.runs if getattr(run.record, key) is not None]
-            some = f" ({len(spent)}/{len(method.runs)})" if 0 < len(spent) < len(method.runs) else ""
-            row.append(f"{fmean(spent):,.0f}{some}" if spent else "-")
+            costs = [getattr(run.record, key) for run in method.runs]
+            known = [cost for cost in costs if cost is not None]
+            # The number of seeds follows if some runs have no record of the cost.
+            cell = f"{fmean(known):,.0f}" if known else "-"
+            if 0 < len(known) < len(costs):
+                cell += f" ({len(known)}/{len(costs)})"
+            row.append(cell)
         rows.append(row)
     return grid(caption, ["variant", "seeds", "reward", *COSTS.values()], rows)

@@ -15,7 +15,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightning_cgrpo.cli.study.state import After, commands_left, last_checkpoint, note, progress, trained
+from lightning_cgrpo.cli.study.state import (
+    After,
+    commands_left,
+    is_trained,
+    last_checkpoint,
+    progress,
+    write_notes,
+)
 from lightning_cgrpo.cli.study.study import Run
 
 OUTPUT = "output.txt"
@@ -33,7 +40,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 class Children:
-    """Child processes, each of which a thread waits for."""
+    """Child processes; a thread waits for each."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -77,21 +84,22 @@ class Children:
                 os.killpg(process.pid, number)
 
 
-def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
+def train_here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
     """Train runs on this machine, `at_once` in parallel; yield each as it ends.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
     """
     children = Children()
+    # Signals stop the children. The handlers of before come back at the end.
     handlers = {number: signal.signal(number, children.stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ThreadPoolExecutor(at_once) as pool:
-            waiting = {pool.submit(execute, run, after, children): run for run in runs}
+            tasks = {pool.submit(execute, run, after, children): run for run in runs}
             try:
-                for ended in as_completed(waiting):
+                for task in as_completed(tasks):
                     with contextlib.suppress(Stopped):
-                        yield waiting[ended], ended.result()
+                        yield tasks[task], task.result()
             except BaseException:
                 children.stop()
                 raise
@@ -111,66 +119,70 @@ def execute(run: Run, after: After, children: Children) -> str | None:
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(run.folder / ".lock", timeout=0):
-            return _execute(run, after, children)
+            environment = {**ONE_THREAD, FOLDER: str(run.folder)}
+            error = _train_run(run, children, environment)
+            if error is not None:
+                write_notes(run, error=error)
+                return error
+            return _run_commands_after(run, after, children, environment)
     except Timeout:
         return "another process trains this run"
     except OSError as error:
         return str(error)
 
 
-def _execute(run: Run, after: After, children: Children) -> str | None:
-    environment = {**ONE_THREAD, FOLDER: str(run.folder)}
-    error = None
-    if not trained(run):
-        note(run)
-        # A run with other prompts or code is trained anew.
-        checkpoint = last_checkpoint(run)
-        resume = [] if checkpoint is None else [f"--ckpt_path={checkpoint}"]
-        error = _call(run, children, _command(("fit", *run.arguments, *resume)), environment)
-        if error is None and not trained(run):
-            done, asked = progress(run)
-            error = f"its process ended without an error after {done:,} of {asked or '?'} updates"
-    if error is not None:
-        note(run, error=error)
-        return error
-    return _follow(run, after, children, environment)
+def _train_run(run: Run, children: Children, environment: Mapping[str, str]) -> str | None:
+    """Train or resume a run that is not trained; return an error, if any."""
+    if is_trained(run):
+        return None
+    write_notes(run)
+    # A run with other prompts or code is trained anew.
+    checkpoint = last_checkpoint(run)
+    resume = [] if checkpoint is None else [f"--ckpt_path={checkpoint}"]
+    error = _call_command(run, children, _python_command(("fit", *run.arguments, *resume)), environment)
+    if error is None and not is_trained(run):
+        done, asked = progress(run)
+        return f"its process ended without an error after {done:,} of {asked or '?'} updates"
+    return error
 
 
-def _follow(run: Run, after: After, children: Children, environment: Mapping[str, str]) -> str | None:
+def _run_commands_after(run: Run, after: After, children: Children, environment: Mapping[str, str]) -> str | None:
     """Run the commands after training that have not ended well; each is noted, so that no restart repeats it."""
     remaining = commands_left(run, after)
     ended = [shlex.join(words) for words in after if words not in remaining]
-    note(run, after=ended)
+    write_notes(run, after=ended)
     for words in remaining:
-        filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in words[1:]]
-        error = _call(run, children, _command((words[0], *run.arguments, *filled)), environment)
+        command_name, *command_arguments = words
+        filled = [word.replace(f"${FOLDER}", str(run.folder)) for word in command_arguments]
+        error = _call_command(run, children, _python_command((command_name, *run.arguments, *filled)), environment)
         if error is None:
             ended.append(shlex.join(words))
-        note(run, error=error, after=ended)
+        write_notes(run, error=error, after=ended)
         if error is not None:
             return error
     return None
 
 
-def _command(words: Sequence[str]) -> list[str]:
+def _python_command(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "lightning_cgrpo", *words]
 
 
-def _call(run: Run, children: Children, command: list[str], environment: Mapping[str, str]) -> str | None:
+def _call_command(run: Run, children: Children, command: list[str], environment: Mapping[str, str]) -> str | None:
     """Run a command with output in the run's folder; the text is the error, None on success."""
     output = run.folder / OUTPUT
     with output.open("ab") as file:
-        begins = file.tell()
+        beginning = file.tell()
         file.write(f"+ {' '.join(command[1:])}\n".encode())
     status = children.call(command, output, environment)
     if status == 0:
         return None
-    if status < 0:
+    if status < 0:  # A signal ended the process.
         name = signal.Signals(-status).name
-        return f"ended by {name}{', which a lack of memory causes' if name == 'SIGKILL' else ''}"
+        return f"ended by {name}, which a lack of memory causes" if name == "SIGKILL" else f"ended by {name}"
     with output.open("rb") as file:
-        file.seek(begins)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        file.seek(beginning)
+        text = file.read().decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The error of the command line may be followed by the place of the traceback.
-    told = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)] or lines
-    return told[-1]
+    errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+    return errors[-1] if errors else lines[-1]

@@ -36,7 +36,8 @@ def identity(run: Run) -> str:
     """Settings that change learning, seed, length, and starting weights."""
     config = configuration(run)
     model = get(config, "model.init_args.policy.init_args.model")
-    return key_of({**identity_of(config), "weights": None if model is None else weights(model)})
+    weights = None if model is None else weights_fingerprint(model)
+    return key_of({**identity_of(config), "weights": weights})
 
 
 def identity_in(record: RunRecord) -> str:
@@ -46,7 +47,7 @@ def identity_in(record: RunRecord) -> str:
 
 
 @cache
-def weights(model: str) -> str:
+def weights_fingerprint(model: str) -> str:
     """Fingerprint of a model's files.
 
     Raises:
@@ -66,10 +67,14 @@ def weights(model: str) -> str:
         raise UserError(f"Expected a model to start from, but got '{model}': {error}.") from None
 
 
-def version(run: Run) -> Path | None:
+def newest_version(run: Run) -> Path | None:
     """The newest folder of the run, which resumed from the folder before."""
     folders = [file.parent for file in run.folder.glob("version_*/config.yaml")]
-    return max(folders, key=lambda folder: int(folder.name.rpartition("_")[2]), default=None)
+
+    def number(folder: Path) -> int:
+        return int(folder.name.rpartition("_")[2])
+
+    return max(folders, key=number, default=None)
 
 
 def record_of(run: Run) -> RunRecord | None:
@@ -78,9 +83,11 @@ def record_of(run: Run) -> RunRecord | None:
     Raises:
         UserError: if the folder holds another configuration's run, from which this run would resume.
     """
-    folder = version(run)
-    record = None if folder is None else read_record(folder / SUMMARY)
-    if folder is not None and (record is None or identity_in(record) != identity(run)):
+    folder = newest_version(run)
+    if folder is None:
+        return None
+    record = read_record(folder / SUMMARY)
+    if record is None or identity_in(record) != identity(run):
         raise UserError(
             f"Expected '{run.folder}' to hold the run of the same configuration, but its run had another one, try "
             "removing the folder, or another name for the study or the variant."
@@ -98,14 +105,14 @@ def last_checkpoint(run: Run) -> Path | None:
     return newest(checkpoints)
 
 
-def trained(run: Run) -> bool:
+def is_trained(run: Run) -> bool:
     """True if training is over. An exit status proves nothing: a function of the user may end the process."""
     record = record_of(run)
     return record is not None and record.status == "finished" and not changed_inputs(run, record)
 
 
 def changed_inputs(run: Run, record: RunRecord) -> list[str]:
-    """What differs today of the code, the prompts, and the listed files and folders that a run trained with.
+    """Names of the code, the prompts, and the listed files and folders that differ today from a run's training.
 
     Committed summaries without inputs count as unchanged.
     """
@@ -139,39 +146,45 @@ def digest_now(run: Run, split: Split) -> str | None:
 
 
 def progress(run: Run) -> tuple[int, int | None]:
-    """Updates done and asked, as far as known."""
-    folder = version(run)
+    """Updates done, and updates asked if known."""
+    folder = newest_version(run)
     record = None if folder is None else read_record(folder / SUMMARY)
-    return (0, None) if record is None else (record.updates, record.asked)
+    if record is None:
+        return 0, None
+    return record.updates, record.asked
 
 
-def notes(run: Run) -> dict[str, Any]:
-    """The notes that `note` wrote."""
+def read_notes(run: Run) -> dict[str, Any]:
+    """The notes that `write_notes` wrote."""
     path = run.folder / NOTES
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def note(run: Run, **values: Any) -> None:
+def write_notes(run: Run, **values: Any) -> None:
     """Write ``error`` of a run, and ``after``, its commands after training that have ended well."""
     write_whole(run.folder / NOTES, json.dumps(values) + "\n")
 
 
 def commands_left(run: Run, after: After) -> list[tuple[str, ...]]:
     """The commands after training that have not ended well."""
-    ended = {*notes(run).get("after", ())}
+    ended = {*read_notes(run).get("after", ())}
     return [words for words in after if shlex.join(words) not in ended]
 
 
-def state(run: Run) -> str:
+def describe_state(run: Run) -> str:
     """Describe an unfinished run."""
-    record, error = record_of(run), notes(run).get("error")
+    record = record_of(run)
+    error = read_notes(run).get("error")
     if record is None:
         return f"failed: {error}" if error else "open"
-    if changed := changed_inputs(run, record):
+    changed = changed_inputs(run, record)
+    if changed:
         return f"trained with other inputs ({', '.join(changed)})"
     if record.status == "finished":
         return f"trained, but failed afterwards: {error}" if error else "trained, but not tested"
-    done = f"{record.updates:,} of {record.asked:,}" if record.asked else f"{record.updates:,}"
+    done = f"{record.updates:,}"
+    if record.asked:
+        done += f" of {record.asked:,}"
     return f"failed at {done}: {error}" if error else f"interrupted at {done}"
 
 
@@ -202,25 +215,26 @@ class Results:
         return saved is not None and not changed_inputs(run, saved)
 
     def in_folder(self, run: Run) -> bool:
-        return trained(run) and not commands_left(run, self.after)
+        """True if the run is finished in its folder on this machine."""
+        return is_trained(run) and not commands_left(run, self.after)
 
     def read(self, run: Run) -> reporting.Run:
         """A finished run's record, series and tests."""
-        folder = version(run)
+        folder = newest_version(run)
         if not self.in_folder(run) or folder is None:
             return saved_run(self.saved[identity(run)])
-        read = reporting.read_run(folder, read_record(folder / SUMMARY) or RunRecord())
-        if read is None:
+        run_results = reporting.read_run(folder, read_record(folder / SUMMARY) or RunRecord())
+        if run_results is None:
             raise UserError(f"Expected a log in '{folder}', but got none, try removing '{run.folder}'.")
-        return read
+        return run_results
 
 
 def check_distinct(runs: Sequence[Run]) -> None:
     """Refuse two variants with equal settings."""
     seen: dict[str, Run] = {}
     for run in runs:
-        same = seen.setdefault(identity(run), run)
-        if same is not run:
+        first = seen.setdefault(identity(run), run)
+        if first is not run:
             raise UserError(
-                f"Expected variants to differ in their learning, but '{same.variant}' and '{run.variant}' do not."
+                f"Expected variants to differ in their learning, but '{first.variant}' and '{run.variant}' do not."
             )

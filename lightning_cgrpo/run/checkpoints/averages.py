@@ -14,4 +14,6 @@ def name_average(checkpoint: dict[str, Any]) -> None:
     The average is in the policy during the validation, so the callback writes both under the other's name.
     """
     if LATEST in checkpoint:
-        checkpoint["state_dict"], checkpoint[LATEST] = checkpoint[LATEST], checkpoint["state_dict"]
+        average = checkpoint[LATEST]
+        checkpoint[LATEST] = checkpoint["state_dict"]
+        checkpoint["state_dict"] = average

@@ -25,6 +25,7 @@ def check_checkpoint(path: str) -> None:
 
 def damage_error(path: Path, problem: str) -> UserError:
     """The error for a damaged checkpoint, which names the newest other checkpoint of the run that is whole."""
+    # The other checkpoints of the run, in the same folder and in those of other versions.
     absolute = path.absolute()
     beside = set(absolute.parent.glob("*.ckpt"))
     in_other_versions = set(absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt"))
@@ -33,11 +34,13 @@ def damage_error(path: Path, problem: str) -> UserError:
     def age(other: Path) -> tuple[float, bool, int]:
         return updates_done(other), other.parent == absolute.parent, version_number(other)
 
+    # The first whole checkpoint ends the search, because checksums of a large file take seconds.
     newest_first = sorted(others, key=age, reverse=True)
-    whole = next((other for other in newest_first if find_damage(other) is None), None)
     hint = "and there is no other one"
-    if whole is not None:
-        hint = f"try --ckpt_path={os.path.relpath(whole)}, the newest other one that is whole"
+    for other in newest_first:
+        if find_damage(other) is None:
+            hint = f"try --ckpt_path={os.path.relpath(other)}, the newest other one that is whole"
+            break
     return UserError(f"Expected '{path}' to be a whole checkpoint, but it is damaged ({problem}), {hint}.")
 
 

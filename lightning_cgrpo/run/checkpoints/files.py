@@ -1,4 +1,4 @@
-"""Which file of a run: the newest checkpoint, and the best. Imports no torch, so that a command starts at once."""
+"""Choose a file of a run: the newest checkpoint, or the best. Imports no torch, so that a command starts at once."""
 
 from __future__ import annotations
 
@@ -41,17 +41,25 @@ def newest(folders: Iterable[Path]) -> Path | None:
     Raises:
         UserError: another version has more updates, so that nobody can tell which is meant.
     """
+    # The newest checkpoint of each folder.
     newest_by_folder = []
     for folder in folders:
         put_back(folder)
         last = folder / LAST
         if last.exists():
             newest_by_folder.append(last)
-        elif others := list(folder.glob("*.ckpt")):
-            newest_by_folder.append(max(sorted(others), key=updates_done))
+            continue
+        others = sorted(folder.glob("*.ckpt"))
+        if others:
+            newest_by_folder.append(max(others, key=updates_done))
     if not newest_by_folder:
         return None
-    chosen = max(newest_by_folder, key=lambda path: (version_number(path), updates_done(path), str(path)))
+
+    def age(path: Path) -> tuple[int, float, str]:
+        return version_number(path), updates_done(path), str(path)
+
+    # The last version's checkpoint, unless another version trained longer.
+    chosen = max(newest_by_folder, key=age)
     for other in newest_by_folder:
         if updates_done(chosen) < updates_done(other) < math.inf:
             raise UserError(

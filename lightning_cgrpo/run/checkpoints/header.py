@@ -22,7 +22,8 @@ def read_header(checkpoint: Path) -> dict[str, Any]:
         UserError: the file can't be read.
     """
     try:
-        with zipfile.ZipFile(checkpoint / SHARDED_LAST if checkpoint.is_dir() else checkpoint) as archive:
+        file_name = checkpoint / SHARDED_LAST if checkpoint.is_dir() else checkpoint
+        with zipfile.ZipFile(file_name) as archive:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             with archive.open(pickled) as file:
                 content = _Containers(file).load()

@@ -44,7 +44,7 @@ class CheckpointFiles(TorchCheckpointIO):
         except BaseException as error:
             unfinished.unlink(missing_ok=True)
             if isinstance(error, (OSError, RuntimeError)):  # torch raises RuntimeError for a full disk
-                raise unwritten(target, error) from error
+                raise write_error(target, error) from error
             raise
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class CheckpointFiles(TorchCheckpointIO):
         return check_parts(content, str(path))
 
 
-def unwritten(target: Path, error: Exception) -> UserError:
+def write_error(target: Path, error: Exception) -> UserError:
     """The error for the user after a failed write."""
     # torch's own message for a full disk names a line of torch.
     reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
@@ -83,9 +83,13 @@ def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
     torch wraps errors of the parts. Another error counts only if `SHARDED_LAST` in `unfinished` is damaged.
     """
     if isinstance(error, CheckpointException):
-        causes: list[BaseException] = [cause for cause, _ in error.failures.values()]
-        return next((cause for cause in causes if isinstance(cause, (OSError, RuntimeError))), None)
+        for cause, _ in error.failures.values():
+            if isinstance(cause, (OSError, RuntimeError)):
+                return cause
+        return None
+    if not isinstance(error, (OSError, RuntimeError)):
+        return None
     last = unfinished / SHARDED_LAST
     # Without a partial file, a collective has failed.
     partial = last.exists() and find_damage(last) is not None
-    return error if isinstance(error, (OSError, RuntimeError)) and partial else None
+    return error if partial else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,10 +33,10 @@ def check_parts(content: Any, checkpoint: str) -> dict[str, Any]:
         raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got {kind_of(content)}.")
     for part, (kind, item_kind) in PARTS.items():
         value = content.get(part, kind())
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
         whole = isinstance(value, kind)
-        if item_kind is not None:
-            whole = whole and all(isinstance(item, item_kind) for item in items)
+        if whole and item_kind is not None:
+            items = value.values() if isinstance(value, dict) else value
+            whole = all(isinstance(item, item_kind) for item in items)
         if not whole:
             raise UserError(
                 f"Expected '{checkpoint}' to hold a run's state, but its {part} is {value!s:.40}, try another "
@@ -47,8 +48,8 @@ def check_parts(content: Any, checkpoint: str) -> dict[str, Any]:
 def check_weights(expected: Mapping[str, Tensor], weights: Mapping[str, Any], checkpoint: str) -> None:
     """Raise a `UserError` unless a checkpoint's weights have the names and shapes of the policy's, `expected`."""
     for name in {**expected, **weights}:
-        here = _shape(expected.get(name))
-        there = _shape(weights.get(name))
+        here = _describe_shape(expected.get(name))
+        there = _describe_shape(weights.get(name))
         if here != there or "nothing" in (here, there):
             raise UserError(
                 f"Expected '{checkpoint}' to hold the weights of this configuration's policy, but '{name}' is "
@@ -74,17 +75,25 @@ def check_numbers(parts: Any, name: str, checkpoint: str) -> None:
     elif isinstance(parts, (list, tuple)):
         for number, part in enumerate(parts):
             check_numbers(part, f"{name} {number}", checkpoint)
-    elif (isinstance(parts, Tensor) and bool(parts.isnan().any())) or (isinstance(parts, float) and parts != parts):
+    elif _has_nan(parts):
         raise UserError(
             f"Expected '{checkpoint}' to hold numbers, but {name} has a NaN, from which no training recovers, try an "
             "earlier checkpoint."
         )
 
 
-def _shape(weight: Any) -> str:
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return bool(value.isnan().any())
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _describe_shape(weight: Any) -> str:
     if weight is None:
         return "nothing"
-    return str(list(weight.shape)) if isinstance(weight, Tensor) else f"a {type(weight).__name__}"
+    if isinstance(weight, Tensor):
+        return str(list(weight.shape))
+    return f"a {type(weight).__name__}"
 
 
 def check_resumable(content: Mapping[str, Any], checkpoint: str) -> None:
@@ -124,5 +133,10 @@ def check_resumable(content: Mapping[str, Any], checkpoint: str) -> None:
 
 def _optimizers_are_empty(optimizers: Sequence[Mapping[str, Any]]) -> bool:
     """True if no optimizer has a state, although one needs it: gradient descent without momentum has none."""
-    needs_state = any(group.get("momentum") != 0 for optimizer in optimizers for group in optimizer["param_groups"])
-    return needs_state and not any(optimizer["state"] for optimizer in optimizers)
+    needs_state = False
+    for optimizer in optimizers:
+        if optimizer["state"]:
+            return False
+        for group in optimizer["param_groups"]:
+            needs_state = needs_state or group.get("momentum") != 0
+    return needs_state

@@ -53,20 +53,28 @@ def find_damaged_part(checkpoint: Path) -> str | None:
     """
     try:
         # torch reads these files if the description can't be read.
-        if other := next(checkpoint.glob(f"_*{DESCRIPTION}"), None):
+        other = next(checkpoint.glob(f"_*{DESCRIPTION}"), None)
+        if other is not None:
             return f"it has {other.name} beside {DESCRIPTION}"
-        description = _describe(checkpoint)
-        kinds, stored = description.state_dict_metadata, description.storage_data
+        description = _read_description(checkpoint)
+        kinds = description.state_dict_metadata
+        stored = description.storage_data
         parts = [(at.fqn, kinds[at.fqn], part) for at, part in stored.items()]
+
+        # The sizes of the files, which end with their last part.
         ends: dict[str, int] = {}
         for _, _, part in parts:
             file_name = part.relative_path
-            if Path(file_name).name != file_name or part.transform_descriptors or min(part.offset, part.length) < 0:
+            beside = Path(file_name).name == file_name
+            if not beside or part.transform_descriptors or min(part.offset, part.length) < 0:
                 return f"{DESCRIPTION} doesn't describe parts of files beside it"
             ends[file_name] = max(ends.get(file_name, 0), part.offset + part.length)
         for file_name, end in ends.items():
-            if (size := (checkpoint / file_name).stat().st_size) != end:
+            size = (checkpoint / file_name).stat().st_size
+            if size != end:
                 return f"{file_name} has {size} of {end} bytes"
+
+        # The content of each part, which is an archive with checksums.
         for name, kind, part in parts:
             with (checkpoint / part.relative_path).open("rb") as file:
                 file.seek(part.offset)
@@ -92,12 +100,11 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
         UserError: `checkpoint` is damaged or no sharded checkpoint, or its description holds other objects.
     """
     try:
-        described = _describe(checkpoint).state_dict_metadata
-        weights = {
-            name: torch.empty(part.size, dtype=part.properties.dtype)
-            for name, part in described.items()
-            if name.startswith(prefix) and isinstance(part, TensorStorageMetadata)
-        }
+        # torch reads into tensors of the described sizes.
+        weights: dict[str, Any] = {}
+        for name, part in _read_description(checkpoint).state_dict_metadata.items():
+            if name.startswith(prefix) and isinstance(part, TensorStorageMetadata):
+                weights[name] = torch.empty(part.size, dtype=part.properties.dtype)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as `no_dist` asks
             load(weights, checkpoint_id=checkpoint, no_dist=True)
@@ -115,7 +122,7 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
 
 
-def _describe(checkpoint: Path) -> Metadata:
+def _read_description(checkpoint: Path) -> Metadata:
     with (checkpoint / DESCRIPTION).open("rb") as file:
         description = _Descriptions(file).load()
     if not isinstance(description, Metadata):
@@ -128,15 +135,16 @@ class _Descriptions(Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _member
-        dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+            return _memory_format_encoding
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        harmless = is_dtype or (module, name) in HARMLESS
         # A name with a period reaches into modules: ("torch…", "os.system") is found if the module imports os.
-        if "." in name or not (dtype or (module, name) in HARMLESS):
+        if "." in name or not harmless:
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
         return super().find_class(module, name)
 
 
-def _member(_: Any, name: Any) -> Any:
+def _memory_format_encoding(_: Any, name: Any) -> Any:
     """A member of `_MEM_FORMAT_ENCODING`, which Python 3.11.0 to 3.11.3 pickles as a call of `getattr`."""
     if name not in _MEM_FORMAT_ENCODING.__members__:
         raise UnpicklingError(f"{DESCRIPTION} holds builtins.getattr")

@@ -50,21 +50,23 @@ class Termination(_SignalConnector):
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             _leave_closed_terminal()
-        again = number == signal.SIGINT == self.received
-        if self.updating and not again:
+        second_interrupt = number == signal.SIGINT == self.received
+        if self.updating and not second_interrupt:
             self.received = number
-            self._tell(number)
+            self._announce_end(number)
         elif number == signal.SIGINT:
             raise by_signal(KeyboardInterrupt())
         else:
             raise by_signal(SystemExit(128 + number))
 
     @staticmethod
-    def _tell(number: int) -> None:
+    def _announce_end(number: int) -> None:
         if rank_zero_only.rank != 0:  # type: ignore[attr-defined] # set by Lightning
             return
         text = f"\n{SIGNALS[signal.Signals(number)]}: the run ends after this update, with last.ckpt"
-        text += "; a second Ctrl-C ends it now.\n" if number == signal.SIGINT else ".\n"
+        if number == signal.SIGINT:
+            text += "; a second Ctrl-C ends it now"
+        text += ".\n"
         # Not by print, because the handler may have interrupted another print. Perhaps nobody reads it.
         with contextlib.suppress(OSError):
             os.write(2, text.encode())

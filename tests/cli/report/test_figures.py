@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from lightning_cgrpo.cli.report.figures.curves import curves
-from lightning_cgrpo.cli.report.figures.style import save, style
+from lightning_cgrpo.cli.report.figures.style import figure_style, save_figure
 from lightning_cgrpo.cli.report.figures.timeline import front, timeline
 from lightning_cgrpo.run.record import RunRecord
 from lightning_cgrpo.run.runs import Run
@@ -103,9 +103,9 @@ def test_thresholds_are_drawn_as_they_were_in_force():
 
 def test_text_of_a_pdf_stays_text(shipped_fonts, tmp_path):
     """Journals refuse fonts of type 3."""
-    with style():
+    with figure_style():
         figure = plt.figure()
         figure.text(0.5, 0.5, "lava")
-        save(figure, tmp_path / "figure")
+        save_figure(figure, tmp_path / "figure")
     content = (tmp_path / "figure.pdf").read_bytes()
     assert b"/CIDFontType2" in content and b"/Type3" not in content

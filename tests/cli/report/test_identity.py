@@ -31,5 +31,5 @@ def test_two_trainings_are_two(given, change, make_run, tmp_path, monkeypatch):
     [methods] = collect([(None, tmp_path / "runs")]).values()
     assert len(methods) == 2
 
-    monkeypatch.setattr("lightning_cgrpo.cli.study.state.weights", str)
+    monkeypatch.setattr("lightning_cgrpo.cli.study.state.weights_fingerprint", str)
     check_distinct([Run(f"variant-{number}", 0, tuple(arguments), "runs/s") for number, arguments in enumerate(pair)])

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_cgrpo.cli.report.methods import collect
 from lightning_cgrpo.core.output import SUMMARY
-from lightning_cgrpo.run.runs import read_record, read_run, save, saved_run
+from lightning_cgrpo.run.runs import read_record, read_run, save_run, saved_run
 from tests.cli.report.conftest import changed, summary
 from tests.refusals import refused
 
@@ -22,14 +22,14 @@ def collected(*sources):
 def test_a_saved_run_is_the_same_run(make_run, tmp_path):
     folder = make_run("x/version_0", tests={"test/reward/mean": 0.5}, faults={"goal": 3})
     run = read_run(folder, read_record(folder / SUMMARY))
-    save(run, tmp_path / "a.json")
+    save_run(run, tmp_path / "a.json")
     again = saved_run(read_record(tmp_path / "a.json"))
     assert (again.final, again.tests, again.width) == (run.final, run.tests, run.width)
     assert again.record.as_json() == run.record.as_json() and again.bounds == run.bounds
     for tag, series in run.series.items():
         assert np.array_equal(again.series[tag].steps, series.steps)
         assert np.array_equal(again.series[tag].values, series.values)
-    save(again, tmp_path / "b.json")
+    save_run(again, tmp_path / "b.json")
     assert (tmp_path / "b.json").read_bytes() == (tmp_path / "a.json").read_bytes()
     assert (tmp_path / "a.json").stat().st_size < 20_000
 

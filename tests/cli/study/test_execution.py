@@ -11,8 +11,8 @@ import pytest
 from filelock import FileLock
 
 from lightning_cgrpo.cli.study import execution
-from lightning_cgrpo.cli.study.execution import Children, execute, here
-from lightning_cgrpo.cli.study.state import commands_left, identity, notes, record_of, state
+from lightning_cgrpo.cli.study.execution import Children, execute, train_here
+from lightning_cgrpo.cli.study.state import commands_left, describe_state, identity, read_notes, record_of
 from lightning_cgrpo.cli.study.study import Run, configuration
 from lightning_cgrpo.core.output import SUMMARY
 from tests.cli.report.conftest import summary
@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
         body = BODIES["fails" if words[0] == "export" else variant]
         return [sys.executable, "-c", FIT.format(body=body, text=json.dumps(about)), *words]
 
-    monkeypatch.setattr(execution, "_command", command)
+    monkeypatch.setattr(execution, "_python_command", command)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for cached in (identity, configuration):
@@ -72,7 +72,7 @@ def test_a_run_trains_and_what_comes_after_runs_in_its_configuration():
 
 def test_failures_are_named_by_the_last_line_of_their_error_and_the_rest_is_finished():
     runs = [make(variant, seed) for seed in range(2) for variant in ("fails", "good", "killed", "early")]
-    ended = dict(here(runs, [], 2))
+    ended = dict(train_here(runs, [], 2))
     errors = {
         "fails": "no room",
         "good": None,
@@ -80,16 +80,16 @@ def test_failures_are_named_by_the_last_line_of_their_error_and_the_rest_is_fini
         "early": "its process ended without an error after 4 of 10 updates",  # as by sys.exit(0) in a reward function
     }
     assert {run.name: error for run, error in ended.items()} == {run.name: errors[run.variant] for run in runs}
-    assert state(runs[0]) == "failed at 4 of 10: no room"
-    assert state(runs[3]).startswith("failed at 4 of 10: its process")
+    assert describe_state(runs[0]) == "failed at 4 of 10: no room"
+    assert describe_state(runs[3]).startswith("failed at 4 of 10: its process")
 
 
 def test_a_failure_after_training_is_no_reason_to_train_again():
     run = make("good")
     assert execute(run, [("export",)], Children()) == "no room"
-    assert state(run) == "trained, but failed afterwards: no room"
+    assert describe_state(run) == "trained, but failed afterwards: no room"
     assert execute(run, [("test",)], Children()) is None
-    assert output(run).count("'fit'") == 1 and notes(run).get("error") is None
+    assert output(run).count("'fit'") == 1 and read_notes(run).get("error") is None
 
 
 def test_what_has_ended_well_after_training_is_not_run_again():
@@ -121,9 +121,9 @@ def test_a_signal_ends_all_children_and_begins_no_other(at_once, number):
     before, started = signal.getsignal(number), time.monotonic()
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        list(here(runs, [], at_once))
+        list(train_here(runs, [], at_once))
     thread.join()
     assert time.monotonic() - started < 30 and signal.getsignal(number) is before
-    assert [state(run) for run in runs[:at_once]] == ["interrupted at 4 of 10"] * at_once
-    assert [state(run) for run in runs[at_once:]] == ["open"] * (4 - at_once)
+    assert [describe_state(run) for run in runs[:at_once]] == ["interrupted at 4 of 10"] * at_once
+    assert [describe_state(run) for run in runs[at_once:]] == ["open"] * (4 - at_once)
     assert os.system(f"ps -eo args | grep -v grep | grep -q 'name=slow,seed=0.*{runs[0].logs}'") != 0

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.cli.study.command import report
+from lightning_cgrpo.cli.study.command import report_runs
 from lightning_cgrpo.cli.study.state import (
     Results,
     check_distinct,
+    describe_state,
     digest_now,
     identity,
     last_checkpoint,
-    note,
-    state,
-    weights,
+    weights_fingerprint,
+    write_notes,
 )
 from lightning_cgrpo.cli.study.study import Run, configuration, read_study
 from lightning_cgrpo.core.errors import UserError
@@ -25,7 +25,7 @@ from lightning_cgrpo.run.fingerprints import source_fingerprints
 from lightning_cgrpo.run.identity import identity_of
 from lightning_cgrpo.run.manifest import prompts_digest
 from lightning_cgrpo.run.reads import reads_of
-from lightning_cgrpo.run.runs import read_record, save
+from lightning_cgrpo.run.runs import read_record, save_run
 from lightning_cgrpo.settings.settings import differing, settings_of
 from tests.cli.report.conftest import made, summary
 
@@ -55,7 +55,7 @@ LONG = dict.fromkeys(SHIPPED, pytest.mark.slow)
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    for cached in (identity, configuration, weights, digest_now):
+    for cached in (identity, configuration, weights_fingerprint, digest_now):
         cached.cache_clear()
 
 
@@ -104,32 +104,32 @@ def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch
     first = identity(run)
     assert origin("mine").fingerprint in first
     (folder / "mine/model.safetensors").write_text("others")
-    identity.cache_clear(), weights.cache_clear()
+    identity.cache_clear(), weights_fingerprint.cache_clear()
     assert identity(run) != first
     (folder / "mine/config.json").unlink()
-    weights.cache_clear()
+    weights_fingerprint.cache_clear()
     monkeypatch.setattr("lightning_cgrpo.policies.model_files.hub_answers", lambda: True)
     for model in ("mine", "nobody/nothing"):
         with pytest.raises(UserError, match="Expected a model to start from"):
-            weights(model)
+            weights_fingerprint(model)
 
 
 def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run, results = make(), Results(tmp_path / "results", tmp_path / "report", [("test",)])
-    assert state(run) == "open"
+    assert describe_state(run) == "open"
     run.folder.mkdir(parents=True)
-    note(run, error="no memory")
-    assert state(run) == "failed: no memory"
+    write_notes(run, error="no memory")
+    assert describe_state(run) == "failed: no memory"
     begin(run, 4)
-    assert state(run) == "failed at 4 of 10: no memory"
-    note(run)
-    assert state(run) == "interrupted at 4 of 10"
+    assert describe_state(run) == "failed at 4 of 10: no memory"
+    write_notes(run)
+    assert describe_state(run) == "interrupted at 4 of 10"
     with pytest.raises(UserError, match=r"'runs/mine/a,seed=0' to hold the run of the same configuration"):
-        state(make(updates=20))
+        describe_state(make(updates=20))
     begin(run, 10, "finished", version=1)
-    assert state(run) == "trained, but not tested" and not results.finished(run)
-    note(run, after=["export", "test"])
+    assert describe_state(run) == "trained, but not tested" and not results.finished(run)
+    write_notes(run, after=["export", "test"])
     assert results.finished(run) and not results.finished(make(seed=1))
     with pytest.raises(UserError, match="Expected a log in 'runs/mine/a,seed=0/version_1'"):
         results.read(run)
@@ -160,8 +160,8 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
     inputs = {"code": reads.code, "prompts": {"train": prompts_digest(prompts)}, "files": reads.files}
     about = {"inputs": inputs, "weights": json.loads(identity(run))["weights"]}
     begin(run, 10, "finished", **about)
-    note(run, after=["export", "test"])
-    save(made(config=configuration(run), **about), folder / "saved/runs/a_seed0.json")
+    write_notes(run, after=["export", "test"])
+    save_run(made(config=configuration(run), **about), folder / "saved/runs/a_seed0.json")
     checkpoint = run.folder / "version_0/checkpoints/last.ckpt"
     checkpoint.parent.mkdir()
     checkpoint.touch()
@@ -169,19 +169,21 @@ def test_changed_prompts_or_code_are_trained_again(folder, monkeypatch, change, 
         (folder / name).write_text(text)
     assert last_checkpoint(run) == (checkpoint if finished else None), "a run of other inputs goes not on"
     assert Results(folder / "saved", folder / "report").finished(run) == finished
-    assert ("trained with other inputs" in state(run)) != finished
+    assert ("trained with other inputs" in describe_state(run)) != finished
 
 
 def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):
     run = make()
     for name, reward in (("early", 0.25), ("late", 0.5)):
-        save(made(final={"reward/mean": reward}, config=configuration(run)), tmp_path / name / "runs/other_seed0.json")
+        save_run(
+            made(final={"reward/mean": reward}, config=configuration(run)), tmp_path / name / "runs/other_seed0.json"
+        )
     there = Results(tmp_path, tmp_path / "late")
     assert there.finished(run) and there.finished(make(variant="renamed")) and not there.finished(make(updates=20))
     # The report's own runs come first: another study may have trained the variant with an older default.
     assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
     assert identity_of(configuration(run))["method"] == read_record(tmp_path / "late/runs/other_seed0.json").method
     # Another variant may now take the file of `other`.
-    report([make(variant="renamed")], [make(updates=20)], there, tmp_path / "late")
+    report_runs([make(variant="renamed")], [make(updates=20)], there, tmp_path / "late")
     assert "(`study --list` says why): " in (tmp_path / "late/report.md").read_text()
     assert len({(tmp_path / "late/runs" / f"{name}_seed0.json").read_bytes() for name in ("other", "renamed")}) == 1

@@ -14,7 +14,7 @@ from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.run.checkpoints.damage import check_checkpoint, find_damage
 from lightning_cgrpo.run.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.run.checkpoints.replacement import remove_unfinished, replace_checkpoint
-from lightning_cgrpo.run.place import Place, _last, find_checkpoint
+from lightning_cgrpo.run.place import Place, _last_checkpoint, find_checkpoint
 from tests.quiet import CSV, GRIDWORLD
 from tests.refusals import refused
 from tests.run.checkpoints.full_disk_worker import little_room
@@ -24,7 +24,7 @@ ARGUMENTS = [*GRIDWORLD, *CSV, "--trainer.max_steps=5"]
 
 
 def last_of(config):
-    return _last(Place.of(config))
+    return _last_checkpoint(Place.of(config))
 
 
 def test_a_write_that_fails_leaves_the_former_whole_and_nothing_else(tmp_path):

@@ -7,13 +7,13 @@ from itertools import chain
 from pathlib import Path
 
 from lightning_cgrpo.cli.report.figures.curves import curves
-from lightning_cgrpo.cli.report.figures.style import save, style
+from lightning_cgrpo.cli.report.figures.style import figure_style, save_figure
 from lightning_cgrpo.cli.report.figures.timeline import front, timeline
 from lightning_cgrpo.cli.report.methods import MethodRuns
 
 
 def draw_all(methods: Sequence[MethodRuns], folder: Path) -> list[Path]:
     """Draw the figures that have values, and return the PNGs' paths."""
-    with style():
+    with figure_style():
         figures = chain(timeline(methods), front(methods), curves(methods))
-        return [save(figure, folder / name) for name, figure in figures]
+        return [save_figure(figure, folder / name) for name, figure in figures]

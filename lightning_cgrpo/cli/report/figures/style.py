@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ from lightning_cgrpo.run.series import Array, Series, mean_and_std, on_common_st
 ROWS = 6
 """Methods per page."""
 DPI = 150
-GREEN, MISSED, GRAY = "#009E73", "#D55E00", "#555555"
+GREEN = "#009E73"
+MISSED = "#D55E00"
+GRAY = "#555555"
 # Okabe and Ito's colors, which color-blind readers can tell apart.
 CONSTRAINTS = ["#D55E00", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 REWARDS = [GREEN, "#7AC36A", "#4B6B2F", "#A8D8A0"]
@@ -45,22 +48,33 @@ RC: Any = {
 }
 
 
-def pages(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Sequence[MethodRuns]]]:
+def split_pages(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Sequence[MethodRuns]]]:
     """Pages of similar length, after a suffix for file names ("" for one page)."""
-    count = -(-len(methods) // ROWS)
-    for number, part in enumerate(np.array_split(np.arange(len(methods)), max(count, 1))):
-        yield (f"_{number + 1}" if count > 1 else ""), [methods[n] for n in part]
+    count = math.ceil(len(methods) / ROWS)
+    for page, numbers in enumerate(np.array_split(np.arange(len(methods)), max(count, 1)), start=1):
+        suffix = f"_{page}" if count > 1 else ""
+        yield suffix, [methods[number] for number in numbers]
 
 
 def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
     """Colors of ``reward``, ``reward/<signal>`` and each constraint."""
-    tags = [tag for method in methods for tag in method.tags]
-    rewards = list(dict.fromkeys(tag for tag in tags if tag.startswith("reward/") and tag != "reward/mean"))
-    colors = {"reward": GREEN, **{name: REWARDS[(n + 1) % len(REWARDS)] for n, name in enumerate(rewards)}}
-    declared = [name for method in methods for name in method.bounds]
-    seen = [tag.partition("/")[2] for tag in tags if tag.startswith(("rate/", "mean/"))]
-    for n, name in enumerate(dict.fromkeys([*declared, *seen])):
-        colors[name] = CONSTRAINTS[n % len(CONSTRAINTS)]
+    rewards: list[str] = []
+    declared: list[str] = []
+    measured: list[str] = []
+    for method in methods:
+        declared += method.bounds
+        for tag in method.tags:
+            if tag.startswith("reward/") and tag != "reward/mean":
+                rewards.append(tag)
+            if tag.startswith(("rate/", "mean/")):
+                measured.append(tag.partition("/")[2])
+
+    # Each name gets the next color, in the order in which the methods declare or log it.
+    colors = {"reward": GREEN}
+    for number, tag in enumerate(dict.fromkeys(rewards), start=1):
+        colors[tag] = REWARDS[number % len(REWARDS)]
+    for number, name in enumerate(dict.fromkeys([*declared, *measured])):
+        colors[name] = CONSTRAINTS[number % len(CONSTRAINTS)]
     return colors
 
 
@@ -69,13 +83,13 @@ def draw_seeds(axes: Axes, seeds: Sequence[Series], color: str, **style: Any) ->
     seeds = [series for series in seeds if len(series)]
     if not seeds:
         return
-    steps, mean, std = band(seeds)
+    steps, mean, std = seed_band(seeds)
     axes.plot(steps, mean, color=color, **style)
     if len(seeds) > 1:
         axes.fill_between(steps, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
 
 
-def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
+def seed_band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
     """Steps, and means and sample standard deviations over seeds, ``[n]`` each."""
     steps, values = on_common_steps(list(seeds))
     return steps, *mean_and_std(values)
@@ -91,7 +105,7 @@ def name_row(axes: Axes, label: str, columns: int) -> None:
     axes.figure.text(0, 1, "\n".join(lines), transform=above, fontsize=title.get_fontsize(), fontweight="bold")
 
 
-def say(axes: Axes, text: str) -> None:
+def write_note(axes: Axes, text: str) -> None:
     """Explain why axes are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GRAY)
 
@@ -100,22 +114,23 @@ def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
     """Set the horizontal axis from 0 to the last update of all methods."""
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlim(0, max(run.updates for method in methods for run in method.runs))
+    last_updates = [max(run.updates for run in method.runs) for method in methods]
+    axes.set_xlim(0, max(last_updates))
     axes.set_xlabel("update")
 
 
-def line(color: str, label: str, **style: Any) -> Line2D:
+def legend_line(color: str, label: str, **style: Any) -> Line2D:
     """A legend's entry."""
     return Line2D([], [], color=color, label=label, **style)
 
 
-def legend(figure: Figure, entries: Iterable[Any], columns: int = 8) -> None:
-    """One legend below the whole page."""
+def add_legend(figure: Figure, entries: Iterable[Any], columns: int = 8) -> None:
+    """Draw one legend below the whole page."""
     handles = list(entries)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Save PNG and PDF (the path has no suffix), and return the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     picture = path.with_name(f"{path.name}.png")
@@ -127,6 +142,6 @@ def save(figure: Figure, path: Path) -> Path:
     return picture
 
 
-def style() -> Any:
+def figure_style() -> Any:
     """Context with the settings of all figures."""
     return matplotlib.rc_context(RC)
