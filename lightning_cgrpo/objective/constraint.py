@@ -50,7 +50,7 @@ class Constraint:
         over: updates until the bound is in force, along a line from `start`.
         where: a column of the prompts and its value; only answers to these prompts count.
         given: another signal of the task, an indicator; only answers for which the signal is 1 count.
-        by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
+        by: a column and its values; each value has a multiplier of its own (see `expand_subsets`).
     """
 
     at_most: float | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.moments import faults_of, moments, most_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 
 EVERY = "every threshold"
 """Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""
@@ -48,7 +48,7 @@ def prompt_sums(
     sums = {"answers": by_prompt(torch.ones_like(answers)), "steps": by_prompt(rollouts.mask)}
     for name, pair in (objective.counts(signals) if counts is None else counts).items():
         sums[violations_of(name)], sums[opportunities_of(name)] = pair
-        signal = signals.get(key(name, objective.constraints[name]))
+        signal = signals.get(signal_key(name, objective.constraints[name]))
         sums[most_of(name)] = sums["answers"] * most_opportunities(signal, longest or rollouts.mask.shape[-1])
     for name in objective.rewards:
         value, applicable = signals[name].total, signals[name].applicable
@@ -83,7 +83,7 @@ def best_sums(objective: Objective, signals: Signals, longest: int | None = None
     for name, constraint in objective.bounded.items():
         if name in objective.policy_signals:
             continue
-        signal = signals[key(name, constraint)]
+        signal = signals[signal_key(name, constraint)]
         counts = constraint.violations(signal)
         violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
         excess = violations - constraint.bound.target * opportunities

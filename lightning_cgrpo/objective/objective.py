@@ -14,7 +14,7 @@ from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, Obj
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
 from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.signals import SignalKind, check_condition, check_declared, check_indicators
-from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
+from lightning_cgrpo.objective.subsets import expand_subsets, signal_key, with_subsets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +99,7 @@ class Objective:
             check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
-        object.__setattr__(self, "constraints", expanded(self.constraints))
+        object.__setattr__(self, "constraints", expand_subsets(self.constraints))
         self._check_contradictions()
         self._check_look()
 
@@ -129,7 +129,7 @@ class Objective:
                 )
 
     def _check_contradictions(self) -> None:
-        bounds = [(name, key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
+        bounds = [(name, signal_key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
         for name, signal, least in bounds:
             for other, also, most in bounds:
                 opposite = signal == also and least.kind == most.kind and least.lower and not most.lower
@@ -274,7 +274,7 @@ class Objective:
                 users[constraint.given] = f"'{constraint.given}', given: to constraint '{name}',", "an indicator"
             if not (constraint.bound.of_mean or constraint.from_number):
                 hint = "violated_above: or violated_below: with a limit"
-                users[key(name, constraint)] = f"the signal of constraint '{name}'", hint
+                users[signal_key(name, constraint)] = f"the signal of constraint '{name}'", hint
         check_indicators(every, users)
         return every
 
@@ -288,12 +288,12 @@ class Objective:
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.compared.items():
-            signal = signals[key(name, constraint)]
+            signal = signals[signal_key(name, constraint)]
             rate = None if constraint.given is None else _batch_rate(constraint, signal)
             values.append(constraint.component(signal, rate))
             # An answer outside the condition costs nothing, and is compared with the others: the policy decides whether
             # the condition holds, unlike which prompts are in a subset.
-            applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
+            applicable.append(signals[signal_key(name, replace(constraint, given=None))].applicable)
         values = [as_number(value) for value in values]
         # In float64, because rounding of long sums would tell equal answers apart.
         exact = [over_steps(value.double()).to(value.dtype) for value in values]
@@ -338,7 +338,7 @@ class Objective:
         counts = dict.fromkeys(self.constraints, unmeasured)
         for name, constraint in self.constraints.items():
             if name not in self.policy_signals or self.policy_signals[name] in signals:
-                pair = constraint.violations(signals[key(name, constraint)])
+                pair = constraint.violations(signals[signal_key(name, constraint)])
                 counts[name] = torch.stack([count.double().flatten(1).sum(-1) for count in pair])
         return counts
 

@@ -20,7 +20,7 @@ SEEN = 256
 """Prompts of a source without rows in memory whose columns are looked at."""
 
 
-def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
+def expand_subsets(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
     """The constraints, with one for each value in the place of `by`, after the monitored average of all prompts."""
     parts: dict[str, Constraint] = {}
     for name, constraint in constraints.items():
@@ -42,7 +42,7 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
     return parts
 
 
-def key(name: str, of: Constraint) -> str:
+def signal_key(name: str, of: Constraint) -> str:
     """Name of the signal that a constraint measures: against its limits, in its subset, under its condition."""
     parts = [] if of.limit_column is None else [f"beyond {of.limit_column}"]
     parts += [f"{column}={value}" for column, value in (of.where or {}).items()]
@@ -53,7 +53,7 @@ def key(name: str, of: Constraint) -> str:
 def with_subsets(
     constraints: Mapping[str, Constraint], signals: Mapping[str, Signal], prompts: PromptGroups
 ) -> dict[str, Signal]:
-    """The signals, and by `key` those that constraints measure beyond limits, in subsets and under conditions.
+    """The signals, and by `signal_key` those that constraints measure beyond limits, in subsets and under conditions.
 
     Of a constraint with `given`, the result also has the signal without the condition.
     """
@@ -63,7 +63,7 @@ def with_subsets(
     columns = _columns_of(prompts, constraints)
     for name, constraint in constraints.items():
         measured = constraint.signal or name
-        if key(name, constraint) == measured:
+        if signal_key(name, constraint) == measured:
             continue
         signal = signals[measured]
         if constraint.limit_column is not None:
@@ -72,7 +72,7 @@ def with_subsets(
             inside = [str(element) == str(value) for element in columns[column]]
             # The type is that of an empty list, too; the CPU may not be the default device.
             signal = _among(signal, torch.tensor(inside, dtype=torch.bool, device="cpu")[:, None])
-        every[key(name, replace(constraint, given=None))] = signal
+        every[signal_key(name, replace(constraint, given=None))] = signal
         if constraint.given is not None:
             condition = signals[constraint.given]
             if not condition.of_whole_answers:
@@ -80,7 +80,7 @@ def with_subsets(
                     f"Expected constraint '{name}' to be given a signal of whole answers, but got "
                     f"'{constraint.given}', of steps, try a signal with one value for each answer."
                 )
-            every[key(name, constraint)] = _among(signal, condition.counts()[0] > 0)
+            every[signal_key(name, constraint)] = _among(signal, condition.counts()[0] > 0)
     return every
 
 

@@ -19,7 +19,7 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.evaluation import CLUSTER
 from lightning_cgrpo.objective.moments import faults_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
 from lightning_cgrpo.run.looks import Asked
 from lightning_cgrpo.settings.configuration import ConfigError
@@ -170,7 +170,7 @@ def planned_tests(
     for name, constraint in objective.decided.items():
         if constraint.bound.of_mean:
             continue
-        signal = signals.get(key(name, constraint))
+        signal = signals.get(signal_key(name, constraint))
         share = None
         if signal is not None and not signal.of_whole_answers:
             opportunities_BG = over_steps(signal.counts()[1]).double()

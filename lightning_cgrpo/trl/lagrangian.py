@@ -216,7 +216,7 @@ class Lagrangian(TrainerCallback):
         generations = state.max_steps * args.gradient_accumulation_steps / per_generation
         states: Any = state.stateful_callbacks  # by key, whatever its type says
         dual = self.advantages.dual
-        dual.targets.check(dual.constraints, generations)
+        dual.targets.check_schedules(dual.constraints, generations)
         if state.global_step == 0:
             return
         if STATE not in states:

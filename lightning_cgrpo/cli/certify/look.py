@@ -22,7 +22,7 @@ from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.run.certificate import (
     Array,
     Sample,
@@ -234,7 +234,7 @@ class _Record(Callback):
         if batch_idx == 0:
             signals: Signals = outputs["signals"]
             for name, constraint in self.objective.decided.items():
-                signal = signals.get(key(name, constraint))
+                signal = signals.get(signal_key(name, constraint))
                 self.single[name] = signal is not None and signal.of_whole_answers
             self._check(signals)
 
