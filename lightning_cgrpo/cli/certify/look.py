@@ -20,7 +20,7 @@ from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
+from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, number_samples
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.run.certificate import (
@@ -261,6 +261,6 @@ def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: b
     kept = {name: values[first] for name, values in rows.items() if name not in (IDENTITY, CLUSTER)}
     if not assumed:
         # Of all rows, because a repeat may link two clusters.
-        kept[CLUSTER] = samples(rows[IDENTITY], rows[CLUSTER])[1][first]
+        kept[CLUSTER] = number_samples(rows[IDENTITY], rows[CLUSTER])[1][first]
     repeats = len(prompts.source) - len(first)
     return kept, f"{prompts.words}, without {repeats:,} that read as others do" if repeats else prompts.words
