@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_cgrpo.core.distributed import gathered_on_first, rank_zero_warn
+from lightning_cgrpo.core.distributed import gather_objects_on_first, rank_zero_warn
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.source import is_endless
@@ -49,7 +49,7 @@ class TestedPrompts(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
-        everywhere = gathered_on_first(self._numbers)
+        everywhere = gather_objects_on_first(self._numbers)
         if everywhere is None or not self._policy or not isinstance(data, GroupDataModule):
             return
         source = data.source("test")

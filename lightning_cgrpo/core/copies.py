@@ -33,7 +33,7 @@ def copied(value: Any) -> Any:
     return _copied(value, {})
 
 
-def handed(output: _D) -> _D:
+def copied_on_reading(output: _D) -> _D:
     """The output of a step for callbacks, which share it: a mapping whose every reading is a copy."""
     return cast(_D, _Handed(output))
 

@@ -82,15 +82,15 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(sums, total.tolist(), strict=True))
 
 
-def means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
+def gather_means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
     """Means by name over all processes, which may have different names; {} for None, which all processes have."""
-    everywhere = [] if logged is None else gathered(logged)
+    everywhere = [] if logged is None else gather_objects(logged)
     names = sorted({name for values in everywhere for name in values})
     together = {name: [value for values in everywhere for value in values.get(name, ())] for name in names}
     return {name: sum(values) / len(values) for name, values in together.items()}
 
 
-def gathered(value: T) -> list[T]:
+def gather_objects(value: T) -> list[T]:
     """Every process's picklable `value`, by rank."""
     size = world()[1]
     if size == 1:
@@ -120,7 +120,7 @@ def by_first(make: Callable[[], T]) -> T:
     return cast(T, told[0])
 
 
-def gathered_on_first(value: T) -> list[T] | None:
+def gather_objects_on_first(value: T) -> list[T] | None:
     """Every process's picklable `value`, by rank, on the first process; None on other processes."""
     rank, size = world()
     if size == 1:

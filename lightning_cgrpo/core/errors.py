@@ -73,7 +73,7 @@ def _a(kind: type) -> str:
     return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it.
 
     It works in any directory, and keeps the checkout's exact versions.
@@ -105,22 +105,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of the error's message, printable and without the final period; the class name if empty."""
-    return printable((valid(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+    return printable((valid_text(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
 
 
 def printable(value: object) -> str:
     r"""The text of any value, with escapes such as ``\x1b`` for characters that could steer a terminal."""
-    text = valid(value)
+    text = valid_text(value)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def valid(value: object) -> str:
+def valid_text(value: object) -> str:
     r"""The text of any value in valid Unicode; a value that has no text gives the name of its class.
 
     Example:
-        >>> valid("half a pair: \ud800")
+        >>> valid_text("half a pair: \ud800")
         'half a pair: �'
     """
     try:

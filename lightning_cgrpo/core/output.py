@@ -66,7 +66,7 @@ def quiet() -> None:
         "You're using the WeightAveraging callback",  # Shards are refused; evaluations read the average.
     ):
         warnings.filterwarnings("ignore", message=message)
-    warnings.formatwarning = lambda message, *_, **__: wrapped(f"Warning: {message}\n")
+    warnings.formatwarning = lambda message, *_, **__: wrap_lines(f"Warning: {message}\n")
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             if type(handler) is logging.StreamHandler:  # not a subclass, which keeps what it gets
@@ -74,7 +74,7 @@ def quiet() -> None:
                 handler.addFilter(_informs)
 
 
-def wrapped(text: str) -> str:
+def wrap_lines(text: str) -> str:
     """A message in lines as wide as the terminal, or of 80 columns in a file; words, such as paths, stay whole."""
     width = shutil.get_terminal_size().columns
     lines = text.splitlines(keepends=True)
@@ -94,7 +94,7 @@ class _Screen:
     """Whatever is standard error now, because the live progress bar replaces it."""
 
     def write(self, text: str) -> None:
-        sys.stderr.write(wrapped(text))
+        sys.stderr.write(wrap_lines(text))
 
     def flush(self) -> None:
         sys.stderr.flush()

@@ -83,7 +83,7 @@ class Rollouts(_Tensors):
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens; [B, G, T, D] continuous actions, before squashing
-    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read`
+    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read_steps`
     inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
     log_probs: Tensor | None = None  # [B, G, T]
     sampling_log_probs: Tensor | None = None  # [B, G, T]
@@ -94,13 +94,13 @@ class Rollouts(_Tensors):
         return self.mask.sum(-1)
 
 
-def read(mask: Tensor) -> Tensor:
+def read_steps(mask: Tensor) -> Tensor:
     """Steps ``[..., T]`` up to the policy's last own step, given the own steps ``[..., T]``.
 
     Steps between own steps are the world's, such as the tokens of a tool's result: context that is never trained on.
 
     Example:
-        >>> read(torch.tensor([True, False, True, False]))
+        >>> read_steps(torch.tensor([True, False, True, False]))
         tensor([ True,  True,  True, False])
     """
     return mask.flip(-1).cumsum(-1).flip(-1) > 0
@@ -221,7 +221,7 @@ class Examples(_Tensors):
         mask = self.mask[rows]
         steps: tuple[slice, ...] = ()
         if mask.dim() == 2:
-            steps = (slice(0, max(int(read(mask).sum(-1).max()), 1) if len(mask) else 1),)
+            steps = (slice(0, max(int(read_steps(mask).sum(-1).max()), 1) if len(mask) else 1),)
 
         def take(tensor: Tensor) -> Tensor:
             return tensor[rows][(slice(None), *steps)]

@@ -64,7 +64,7 @@ class UserCode(ContextDecorator):
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             return
         raise UserCodeError(
-            f"Expected {self.name} to return or to raise an Exception, but it raised {described(error)}, "
+            f"Expected {self.name} to return or to raise an Exception, but it raised {describe_error(error)}, "
             "try `raise ValueError` to end the run."
         ) from error
 
@@ -101,7 +101,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Class, first line and place of an exception: ``SystemExit: 0 (rewards.py:3, in f)``."""
     name, text = type(error).__name__, first_line(error)
     frames = [] if isinstance(error, TimeLimitError) else traceback.extract_tb(error.__traceback__)[-1:]
@@ -109,7 +109,7 @@ def described(error: BaseException) -> str:
     return (name if text == name else f"{name}: {text}") + at
 
 
-def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
+def import_callable(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
     """A callable, or the callable at the import path ``module.name``.
 
     Args:
@@ -149,24 +149,24 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str
         Exception: raised by the function.
     """
     with UserCode(name):
-        result = begun(function, arguments, name, time_limit)
+        result = begin_call(function, arguments, name, time_limit)
         if not isinstance(result, Future):
             return result
         try:
-            return within(time_limit, result)
+            return wait_within(time_limit, result)
         finally:
             result.cancel()
 
 
-def begun(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
+def begin_call(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
     """The result of a function, or the future of an asynchronous one; arguments as of `called`, which are copied."""
     arguments = copied(dict(arguments))
     limited = time_limit is not None
-    result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
-    return submitted(result, name) if inspect.isawaitable(result) else result
+    result = wait_within(time_limit, call_in_thread(function, arguments, name)) if limited else function(**arguments)
+    return run_in_loop(result, name) if inspect.isawaitable(result) else result
 
 
-def within(time_limit: float | None, future: Future[Any]) -> Any:
+def wait_within(time_limit: float | None, future: Future[Any]) -> Any:
     """The future's result.
 
     Raises:
@@ -178,7 +178,7 @@ def within(time_limit: float | None, future: Future[Any]) -> Any:
     return future.result()
 
 
-def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Future[Any]:
+def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Future[Any]:
     """Call a function in a thread of this name, with this thread's device, gradient mode and autocast."""
     outcome: Future[Any] = Future()
     as_here = _torch_state()
@@ -195,7 +195,7 @@ def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: st
     return outcome
 
 
-def submitted(awaitable: Awaitable[Any], name: str) -> Future[Any]:
+def run_in_loop(awaitable: Awaitable[Any], name: str) -> Future[Any]:
     """Run an awaitable in this process's event loop for user code."""
 
     async def completed() -> Any:

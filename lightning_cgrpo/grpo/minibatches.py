@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_cgrpo.core.distributed import gather_counts, gather_rows, on_host, world
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.randomness import Stream, generator
-from lightning_cgrpo.core.rollout import Examples, Rollouts, read
+from lightning_cgrpo.core.rollout import Examples, Rollouts, read_steps
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 
@@ -190,7 +190,7 @@ def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts:
         raise UserError("Expected a policy that trains on whole answers for micro_batch_tokens, try micro_batch_size.")
     # Lengths of the prompts, lengths of the answers, and the prompt of each answer, in one wait for the device.
     prompt_lengths, answer_lengths, prompt_of_answer = on_host(
-        examples.shared["prompt_mask"].sum(-1), read(examples.mask[rows]).sum(-1), examples.group[rows]
+        examples.shared["prompt_mask"].sum(-1), read_steps(examples.mask[rows]).sum(-1), examples.group[rows]
     )
     prompt_length_of_answer = prompt_lengths[prompt_of_answer]
     answers = zip(prompt_of_answer.tolist(), prompt_length_of_answer.tolist(), answer_lengths.tolist(), strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, world
+from lightning_cgrpo.core.distributed import all_sum_named, gather_objects, gather_objects_on_first, world
 from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.objective.measurement import behavior_metrics, ratios
@@ -78,7 +78,7 @@ class RunningSums:
         batches_here = []
         for batch in self._batches:
             batches_here.append({name: sums.cpu() for name, sums in batch.items()})
-        batches_of_processes = gathered_on_first(batches_here)
+        batches_of_processes = gather_objects_on_first(batches_here)
         if batches_of_processes is None:
             return None
         batches: list[dict[str, Tensor]] = []
@@ -168,7 +168,7 @@ def _shared_between_processes(rows: Mapping[str, Tensor]) -> bool:
     clusters_here = rows[CLUSTER].tolist() if rows else []
     all_identities: list[float] = []
     all_clusters: list[float] = []
-    for process_identities, process_clusters in gathered((identities_here, clusters_here)):
+    for process_identities, process_clusters in gather_objects((identities_here, clusters_here)):
         all_identities += process_identities
         all_clusters += process_clusters
     repeats = len(set(all_identities)) < len(all_identities)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.output import SUMMARY
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.run.fingerprints import file_fingerprint
 from lightning_cgrpo.settings.settings import Settings, import_paths
 
@@ -69,7 +69,7 @@ class Reads:
             UserError: there is no such file, folder or package, or it can't be read.
         """
         for name in listed:
-            path = expanded(name)
+            path = expand_path(name)
             try:
                 if path.is_file():
                     self.files[name] = file_fingerprint(path)
@@ -322,7 +322,7 @@ def _files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
 
     # What is read.
     for text in sorted({text for node in ast.walk(tree) for text in _path_texts(node)} - written):
-        for place in (expanded(text), file.parent / text):
+        for place in (expand_path(text), file.parent / text):
             with suppress(OSError, ValueError):  # a text that is no path
                 if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_made(place):
                     yield text, place

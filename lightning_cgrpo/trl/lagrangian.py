@@ -19,7 +19,7 @@ from lightning_cgrpo.core.errors import (
     UserError,
     expect_instances,
     expect_kinds,
-    installing,
+    install_command,
     kind_of,
 )
 from lightning_cgrpo.core.prompts.fingerprints import prompt_fingerprint
@@ -32,7 +32,7 @@ from lightning_cgrpo.objective.subsets import columns_read
 from lightning_cgrpo.trl.tables import RateTables
 
 if find_spec("trl") is None:
-    raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {installing('trl')}.")
+    raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {install_command('trl')}.")
 
 STATE = "lightning_cgrpo"
 """Key of the dual's state in TRL's ``trainer_state.json``."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, did_you_mean, installing, kind_of
+from lightning_cgrpo.core.errors import UserError, did_you_mean, install_command, kind_of
 from lightning_cgrpo.core.json_client import hub_answers
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
 
@@ -96,7 +96,7 @@ def read_records(
     Raises:
         RecordError: there are no records, or unreadable records.
     """
-    location = expanded(path)
+    location = expand_path(path)
     if location.is_dir():
         files = _files_of_split(location, split)
     elif location.is_file():
@@ -297,5 +297,5 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
 
 def _missing_extra(what: str, library: str) -> RecordError:
     return RecordError(
-        f"Expected the library `{library}` to be installed, to read {what} but got none, try {installing('data')}."
+        f"Expected the library `{library}` to be installed, to read {what} but got none, try {install_command('data')}."
     )

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.errors import UserError, expect, valid
+from lightning_cgrpo.core.errors import UserError, expect, valid_text
 from lightning_cgrpo.core.prompts.source import PromptSource
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
-from lightning_cgrpo.core.user_code import called, imported
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read_steps
+from lightning_cgrpo.core.user_code import called, import_callable
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import VARIABLES
@@ -71,8 +71,8 @@ class ConversationSampler(GenerationSampler):
         self.max_turns = max_turns
         self.time_limit = time_limit
         # Tools are functions, and methods of the environments.
-        self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
-        factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
+        self._functions: list[Tool] = [import_callable(tool, "tools") for tool in tools]
+        factory = None if environment_factory is None else import_callable(environment_factory, "environment_factory")
         self._environments = Environments(factory)
         self._names = self._checked_names()
         # Their events are signals, and so is the environments' own reward.
@@ -195,7 +195,7 @@ class ConversationSampler(GenerationSampler):
         actions, mask = rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
         cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)
         for row in cut.nonzero()[:, 0].tolist():
-            world.cut_off(row, actions[row][read(mask[row])].tolist())
+            world.cut_off(row, actions[row][read_steps(mask[row])].tolist())
 
 
 def _grouped(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
@@ -217,10 +217,10 @@ def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
     name = f"{type(environment).__name__}.reset"
     observation = called(environment.reset, row, name, None)
     if not isinstance(observation, list):
-        return None if observation is None else valid(observation)
+        return None if observation is None else valid_text(observation)
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in observation]
     if not all(isinstance(text, str) for text in texts):
         raise UserError(
             f"Expected {name} to return a text, None, or a list of text parts, but got {observation!r:.80}."
         )
-    return valid("".join(map(str, texts)))
+    return valid_text("".join(map(str, texts)))

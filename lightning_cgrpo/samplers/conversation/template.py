@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.core.errors import UserError, first_line, valid
+from lightning_cgrpo.core.errors import UserError, first_line, valid_text
 from lightning_cgrpo.policies.rendering import complete, lost_text
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
@@ -163,7 +163,7 @@ class ChatTemplate:
                 named = [(call["name"], call.get("arguments")) for call in calls]
             except Exception as error:  # of any kind, by the tokenizer's own rules
                 raise InvalidCallError(f"The call cannot be read: {first_line(error)}.") from None
-            message = {"role": "assistant", **parsed, "content": valid(parsed.get("content") or "")}
+            message = {"role": "assistant", **parsed, "content": valid_text(parsed.get("content") or "")}
         else:
             content, named = self._format.parse(self.text(tokens, special=True))
             # Calls may be marked by special tokens, which the message's text leaves out.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from lightning_cgrpo.core.distributed import gathered
+from lightning_cgrpo.core.distributed import gather_objects
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -37,7 +37,7 @@ class IPCPush(WeightPush):
     def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
         gpu = self._gpu(policy.device)
         weights = {name: weight.to(policy.device).contiguous() for name, weight in named_weights(policy).items()}
-        every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
+        every = gather_objects((gpu, [self._handle(weight) for weight in weights.values()]))
         handles = [{gpu: of_gpu[number] for gpu, of_gpu in every} for number in range(len(weights))]
 
         def send(client: JSONClient) -> None:

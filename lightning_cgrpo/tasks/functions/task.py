@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect, kind_of
-from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
+from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read_steps
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
@@ -141,7 +141,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
             answer if isinstance(prompt, str) else messages or [{"role": "assistant", "content": answer}]
             for prompt, answer, messages in zip(repeated, answers, talks, strict=True)
         ],
-        "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        "completion_ids": [tokens[read_steps(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
         **({"environments": _listed(rollouts.info["environments"])} if "environments" in rollouts.info else {}),
         **{name: _repeat(column, group) for name, column in columns.items()},
     }

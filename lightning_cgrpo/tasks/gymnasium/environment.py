@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
-from lightning_cgrpo.core.user_code import UserCode, imported
+from lightning_cgrpo.core.user_code import UserCode, import_callable
 from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
@@ -83,7 +83,7 @@ class Gymnasium(Environment, Renderer):
             self._single_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
         self._worlds: Worlds = self._single_worlds()
         self._resets, self._warned = 0, False
-        self.vector = None if vector is None else imported(vector, "environment.vector")
+        self.vector = None if vector is None else import_callable(vector, "environment.vector")
         if self.vector is not None:
             self._worlds = WorldsTogether(self.make_vector, id, self.infos)
 
@@ -202,4 +202,4 @@ def _take_costs(world: World) -> None:
 
 def _imported(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
     made, arguments = next(iter(wrapper.items())) if isinstance(wrapper, dict) else (wrapper, {})
-    return imported(made, "a wrapper"), dict(arguments or {})
+    return import_callable(made, "a wrapper"), dict(arguments or {})
