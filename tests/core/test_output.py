@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.table import Column, Table
 
-from lightning_cgrpo.core.output import _informs, print_table, wrap_lines, write_whole
+from lightning_cgrpo.core.output import _says_something, print_table, wrap_lines, write_whole
 from lightning_cgrpo.core.paths import expand_path
 
 
@@ -42,7 +42,7 @@ def test_messages_are_no_wider_than_the_screen_and_words_stay_whole(monkeypatch,
     ],
 )
 def test_messages_that_say_nothing_about_the_run(message, informs):
-    assert _informs(logging.LogRecord("lightning.pytorch", logging.INFO, "", 0, message, None, None)) == informs
+    assert _says_something(logging.LogRecord("lightning.pytorch", logging.INFO, "", 0, message, None, None)) == informs
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
