@@ -210,13 +210,15 @@ def reward_values(extra_fields: Sequence[Any]) -> dict[str, list[Any]]:
 
 def prompt_columns(names: list[str], stored: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Columns of the data set by name, or else keys of its column ``extra_info``."""
-    columns = {}
-    extra = [row if isinstance(row, Mapping) else {} for row in stored.get("extra_info", ())]
+    extra_rows: list[Mapping[str, Any]] = []
+    for row in stored.get("extra_info", ()):
+        extra_rows.append(row if isinstance(row, Mapping) else {})
+    columns: dict[str, list[Any]] = {}
     for name in names:
         if name in stored:
             columns[name] = stored[name]
-        elif any(name in row for row in extra):
-            columns[name] = [row.get(name) for row in extra]
+        elif any(name in row for row in extra_rows):
+            columns[name] = [row.get(name) for row in extra_rows]
     return columns
 
 

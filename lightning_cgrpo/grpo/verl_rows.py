@@ -96,7 +96,8 @@ class Method:
             scores: ``[N]``, verl's own.
             prompts: N of them; equal values are one group.
         """
-        rows, self.rows = self.rows, None
+        rows = self.rows
+        self.rows = None
         if rows is None:
             raise UserError(
                 "Expected a trainer of verl to hand over the signals, but got none, try verl 0.9.1, which is tested."

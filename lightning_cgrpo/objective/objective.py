@@ -234,7 +234,9 @@ class Objective:
     @property
     def component_names(self) -> list[str]:
         """Names of the J components: ``reward`` (or ``reward/<signal>`` of several), then the constraints."""
-        rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
+        rewards = ["reward"]
+        if len(self.rewards) > 1:
+            rewards = [f"reward/{name}" for name in self.rewards]
         return [*rewards, *self.compared]
 
     @property
@@ -260,29 +262,10 @@ class Objective:
         for name in self.rewards:
             check_declared(f"reward '{name}'", name, kinds)
         for name, constraint in self.constraints.items():
-            signal = constraint.signal or name
-            bound = constraint.bound
             if name in self.policy_signals:
-                if not bound.of_mean or constraint.of_some:
-                    some = " and where:, by: or given:" if constraint.of_some else ""
-                    raise ObjectiveError(
-                        f"Expected constraint '{name}' to bound the mean of the policy's own '{signal}' on all "
-                        f"answers, but got {bound.key}{some}, try mean_at_most: {bound.threshold or 0.1:g} alone."
-                    )
-                continue
-            check_declared(f"constraint '{name}'", signal, kinds)
-            check_condition(name, signal, constraint.given, kinds)
-            if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
-                wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to bound the rate of the indicator '{signal}' directly, but got "
-                    f"{wrong}, try {bound.key.removeprefix('mean_')}: alone."
-                )
-            if kinds[signal] == "number" and not (bound.of_mean or constraint.from_number):
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to say when the number '{signal}' violates it, but got no limit, "
-                    "try violated_above: or violated_below:."
-                )
+                _check_policy_signal(name, constraint)
+            else:
+                _check_task_signal(name, constraint, kinds)
 
     def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
         """The task's signals, and those of the answers that count for a constraint.
@@ -389,6 +372,36 @@ class Objective:
     def violations(self, signals: Signals) -> tuple[Tensor, Tensor]:
         """Violations and opportunities of all constraints, float64 ``[len(constraints)]`` each."""
         return over_prompts(self.counts(signals), self.constraints)
+
+
+def _check_policy_signal(name: str, constraint: Constraint) -> None:
+    """Refuse a constraint on the policy's own signal, unless it bounds the mean on all answers."""
+    bound = constraint.bound
+    if not bound.of_mean or constraint.of_some:
+        some = " and where:, by: or given:" if constraint.of_some else ""
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to bound the mean of the policy's own '{constraint.signal or name}' on all "
+            f"answers, but got {bound.key}{some}, try mean_at_most: {bound.threshold or 0.1:g} alone."
+        )
+
+
+def _check_task_signal(name: str, constraint: Constraint, kinds: Mapping[str, SignalKind]) -> None:
+    """Refuse an unknown signal, and a bound that does not fit the signal's kind."""
+    signal = constraint.signal or name
+    bound = constraint.bound
+    check_declared(f"constraint '{name}'", signal, kinds)
+    check_condition(name, signal, constraint.given, kinds)
+    if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
+        wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to bound the rate of the indicator '{signal}' directly, but got "
+            f"{wrong}, try {bound.key.removeprefix('mean_')}: alone."
+        )
+    if kinds[signal] == "number" and not (bound.of_mean or constraint.from_number):
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to say when the number '{signal}' violates it, but got no limit, "
+            "try violated_above: or violated_below:."
+        )
 
 
 def _batch_rate(constraint: Constraint, signal: Signal) -> Tensor:

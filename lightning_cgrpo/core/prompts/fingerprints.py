@@ -45,7 +45,10 @@ def prompt_fingerprint(columns: Mapping[str, Any]) -> int:
         return number_of(columns)
     prompt = columns["prompt"]
     digest = EMPTY.copy()  # faster than a new one
-    digest.update(_letters(prompt) if isinstance(prompt, str) else plain_bytes(_readable(prompt)))
+    if isinstance(prompt, str):
+        digest.update(_letters(prompt))
+    else:
+        digest.update(plain_bytes(_readable(prompt)))
     for name in READ:
         value = columns.get(name)
         if value:  # an empty list is no tools

@@ -114,12 +114,9 @@ def read_records(
     elif location.suffix not in SUFFIXES and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path)):
         return _read_named(str(path), split, subset)
     else:
-        names = [entry.name for entry in location.parent.iterdir()] if location.parent.is_dir() else []
-        # Never a hint that would train on test prompts, or test on training prompts.
-        names = [name for name in names if _purpose(name) == _purpose(location.name)]
+        hint = did_you_mean(location.name, _names_beside(location))
         raise RecordError(
-            f"Expected a file or a folder at {location}, but there is none (seen from {Path.cwd()})."
-            f"{did_you_mean(location.name, names)}"
+            f"Expected a file or a folder at {location}, but there is none (seen from {Path.cwd()}).{hint}"
         )
     records: list[Record] = []
     for file in files:
@@ -127,6 +124,17 @@ def read_records(
     if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
     return records
+
+
+def _names_beside(location: Path) -> list[str]:
+    """Names in the same folder of the same purpose, for a hint.
+
+    Never a hint that would train on test prompts, or test on training prompts.
+    """
+    if not location.parent.is_dir():
+        return []
+    purpose = _purpose(location.name)
+    return [entry.name for entry in location.parent.iterdir() if _purpose(entry.name) == purpose]
 
 
 def _purpose(name: str) -> str:

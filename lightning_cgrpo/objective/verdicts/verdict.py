@@ -52,10 +52,15 @@ class Counts:
         if not opportunities:
             return 1.0, 1.0
         if self.single:
+            # The exact test.
             counts = int(violations), int(opportunities), self.threshold
-            return binomial.p_value_met(*counts), binomial.p_value_missed(*counts)
-        rows = self.violations, self.opportunities, self.most, self.threshold
-        return ratio.p_value_met(*rows), ratio.p_value_missed(*rows)
+            met = binomial.p_value_met(*counts)
+            missed = binomial.p_value_missed(*counts)
+            return met, missed
+        # The betting test.
+        met = ratio.p_value_met(self.violations, self.opportunities, self.most, self.threshold)
+        missed = ratio.p_value_missed(self.violations, self.opportunities, self.most, self.threshold)
+        return met, missed
 
     def bounds(self, below: float, above: float) -> tuple[float, float]:
         """The rate's lower bound of confidence 1 - `below`, and upper bound of confidence 1 - `above`."""
@@ -63,10 +68,12 @@ class Counts:
         if not opportunities:
             return 0.0, 1.0
         if self.single:
-            counts = violations, opportunities
-            return binomial.lower_bound(*counts, below), binomial.upper_bound(*counts, above)
-        rows = self.violations, self.opportunities, self.most
-        return ratio.lower_bound(*rows, below), ratio.upper_bound(*rows, above)
+            lower = binomial.lower_bound(violations, opportunities, below)
+            upper = binomial.upper_bound(violations, opportunities, above)
+            return lower, upper
+        lower = ratio.lower_bound(self.violations, self.opportunities, self.most, below)
+        upper = ratio.upper_bound(self.violations, self.opportunities, self.most, above)
+        return lower, upper
 
     def prompts_needed(self, level: float) -> int | None:
         """Prompts that would decide at the observed rate, see `prompts_needed`."""
