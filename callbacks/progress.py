@@ -18,7 +18,7 @@ from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.units import unit
+from lightning_cgrpo.objective.units import unit_of
 
 TABLES, FEWEST = 10, 10
 """Tables of a run, and the fewest updates between two tables."""
@@ -155,7 +155,7 @@ def excess(measured: MeasuredConstraint) -> float:
     bound = measured.bound
     if bound.threshold is None or measured.value is None:
         return float("-inf")
-    return (bound.violation(measured.value) - bound.target) / unit(bound)
+    return (bound.violation(measured.value) - bound.target) / unit_of(bound)
 
 
 def furthest(objective: Objective, latest: dict[str, float]) -> list[MeasuredConstraint]:

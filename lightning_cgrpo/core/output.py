@@ -56,7 +56,7 @@ def write_whole(path: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def quiet() -> None:
+def quiet_lightning() -> None:
     """Silence Lightning's advertisements, and warnings about intended settings.
 
     Messages come without paths, in lines of the terminal's width.

@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Rollouts
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero
 from lightning_cgrpo.objective.units import RunningDeviation
 from lightning_cgrpo.settings.objects import Stated
 
@@ -97,9 +97,9 @@ class ScalarizedAdvantages(AdvantageEstimator):
         excess_JBG, squares_J, answers_J = excess_over_others(statistics)
         # Scale by the running deviation, or by half of this update's own, whichever is larger.
         self._deviation.update(squares_J, answers_J)
-        own_std_J = divide(squares_J, answers_J).sqrt()
+        own_std_J = divide_or_zero(squares_J, answers_J).sqrt()
         self._std = torch.maximum(self._deviation.std, own_std_J / 2)
-        standardized_JBG = divide(excess_JBG, self._std[:, None, None])
+        standardized_JBG = divide_or_zero(excess_JBG, self._std[:, None, None])
         # Combine the components by the weights.
         return weighted_sum(weights, standardized_JBG).to(statistics.dtype)
 
@@ -112,13 +112,13 @@ class ScalarizedAdvantages(AdvantageEstimator):
             std_JB = self._std[:, None].to(std_JB.device).expand_as(std_JB)
         # The advantage sums w_j excess_j / sigma_j, where excess_j is the standardized component times this deviation.
         excess_std_JB = statistics.std * leave_one_out(statistics)
-        return weights_JB * divide(excess_std_JB, std_JB)
+        return weights_JB * divide_or_zero(excess_std_JB, std_JB)
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """``price/<constraint>``: reward that the advantages give up for one violation, with one reward."""
         if self._std is None or names[0] != "reward":
             return {}
-        reward_factor, *cost_factors = divide(weights.to(self._std), self._std).tolist()
+        reward_factor, *cost_factors = divide_or_zero(weights.to(self._std), self._std).tolist()
         if not reward_factor:
             return {}
         factors = zip(names[1:], cost_factors, strict=True)
@@ -154,10 +154,10 @@ class ScalarizedRewards(AdvantageEstimator):
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         sum_BG = weighted_sum(weights, statistics.deviation)
         std_B = self._std_of_sum(statistics, weights)
-        return divide(sum_BG, std_B[:, None]).to(statistics.dtype)
+        return divide_or_zero(sum_BG, std_B[:, None]).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return divide(weights[:, None] * statistics.std, self._std_of_sum(statistics, weights))
+        return divide_or_zero(weights[:, None] * statistics.std, self._std_of_sum(statistics, weights))
 
     def _std_of_sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """``[B]``; collective for the batch."""
@@ -257,7 +257,7 @@ def _group_std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
     sizes_J1 = weights.detach().abs()[:, None].to(statistics.std.dtype)
     scale_B = (sizes_J1 * statistics.std).sum(0)
-    relative_BG = divide(weighted_sum(weights, statistics.deviation), scale_B[:, None])
+    relative_BG = divide_or_zero(weighted_sum(weights, statistics.deviation), scale_B[:, None])
     variance_B = relative_BG.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
     # A relative variance this small is what rounding leaves of a constant sum.
     variance_B = torch.where(variance_B > RELATIVE_ZERO**2, variance_B, 0)

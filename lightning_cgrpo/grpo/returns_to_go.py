@@ -9,7 +9,7 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator
 from lightning_cgrpo.grpo.gae import generalized_advantages
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero, group_statistics
 from lightning_cgrpo.objective.objective import Components
 
 
@@ -39,7 +39,7 @@ class ReturnsToGo(AdvantageEstimator):
         # Compare each step with the same step of the group's other answers.
         used_JBGT = mask_BGT & statistics.applicable[..., None]
         deviation_JBGT, std_JB = step_deviations(returns_JBGT.to(statistics.dtype), used_JBGT)
-        standardized_JBGT = divide(deviation_JBGT, std_JB[..., None, None])
+        standardized_JBGT = divide_or_zero(deviation_JBGT, std_JB[..., None, None])
         # The weights combine the components.
         advantages_BGT = torch.einsum("j,jbgt->bgt", weights.to(std_JB), standardized_JBGT)
         return advantages_BGT.to(statistics.dtype)

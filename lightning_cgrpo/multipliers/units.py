@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.rollout import Signals, over_steps
-from lightning_cgrpo.objective.group_statistics import divide, group_statistics
+from lightning_cgrpo.objective.group_statistics import divide_or_zero, group_statistics
 from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.objective.units import RunningDeviation, standard_units
@@ -77,7 +77,7 @@ def within_groups(objective: Objective, signals: Signals, names: Iterable[str]) 
         sums, opportunities = constraint.violations(measured)
         sums = over_steps(sums.double())  # [B, G]
         opportunities = over_steps(opportunities.double())  # [B, G]
-        means = divide(sums, opportunities)
+        means = divide_or_zero(sums, opportunities)
         statistics = group_statistics(Components(means[None], (opportunities > 0)[None]))
         squares = statistics.deviation.square().sum()
         freedom = (statistics.count - 1).clamp(min=0).sum().double()

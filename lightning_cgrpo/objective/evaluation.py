@@ -13,7 +13,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import all_sum_named, gather_objects, gather_objects_on_first, world
 from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.objective.measurement import behavior_metrics, ratios
+from lightning_cgrpo.objective.measurement import behavior_metrics, ratio_terms
 from lightning_cgrpo.objective.moments import clustered_rates, constraints_of, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
@@ -186,7 +186,7 @@ def _standard_errors(objective: Objective, rows: Mapping[str, Tensor], total: Ma
     # Squares of the prompts' shares of the error, and the number of prompts with opportunities.
     sums: dict[str, Tensor] = {}
     observed_tags: list[str] = []
-    for tag, terms in ratios(objective).items():
+    for tag, terms in ratio_terms(objective).items():
         if not all(total[denominator] for _, _, denominator in terms):
             continue
         observed_tags.append(tag)

@@ -49,7 +49,7 @@ class GroupStatistics:
     @property
     def standardized(self) -> Tensor:
         """Z ``[J, B, G]``: deviation / std, 0 without variance."""
-        return divide(self.deviation, self.std[..., None])
+        return divide_or_zero(self.deviation, self.std[..., None])
 
 
 def group_statistics(components: Components) -> GroupStatistics:
@@ -88,7 +88,7 @@ def group_statistics(components: Components) -> GroupStatistics:
     )
 
 
-def divide(numerator: Tensor, std: Tensor) -> Tensor:
+def divide_or_zero(numerator: Tensor, std: Tensor) -> Tensor:
     """Numerator / std, 0 without variance."""
     divisor = torch.where(std > 0, std, 1)
     return torch.where(std > 0, numerator / divisor, 0)

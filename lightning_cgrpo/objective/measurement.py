@@ -134,7 +134,7 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
     ``faults/<signal>`` (a count).
     """
     metrics: dict[str, float] = {}
-    for tag, terms in ratios(objective).items():
+    for tag, terms in ratio_terms(objective).items():
         if all(sums[denominator] for _, _, denominator in terms):
             metrics[tag] = sum(weight * sums[numerator] / sums[denominator] for weight, numerator, denominator in terms)
     # Rates of violation in the user's orientation.
@@ -154,20 +154,20 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
 
 def evaluation_tags(objective: Objective) -> list[str]:
     """The tags of `behavior_metrics` that do not depend on faults."""
-    return list(ratios(objective))
+    return list(ratio_terms(objective))
 
 
-def ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
+def ratio_terms(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     """By tag, terms (weight, numerator, denominator) of a metric; the last two name sums in `prompt_sums`."""
     rewards = objective.rewards
-    ratios = {"reward/mean": [(weight, f"sum/{name}", f"count/{name}") for name, weight in rewards.items()]}
+    terms = {"reward/mean": [(weight, f"sum/{name}", f"count/{name}") for name, weight in rewards.items()]}
     if len(rewards) > 1:
         for name in rewards:
-            ratios[f"reward/{name}"] = [(1.0, f"sum/{name}", f"count/{name}")]
+            terms[f"reward/{name}"] = [(1.0, f"sum/{name}", f"count/{name}")]
     for name, constraint in objective.constraints.items():
-        ratios[constraint.bound.tag(name)] = [(1.0, violations_of(name), opportunities_of(name))]
-    ratios["rollout/length"] = [(1.0, "steps", "answers")]
-    return ratios
+        terms[constraint.bound.tag(name)] = [(1.0, violations_of(name), opportunities_of(name))]
+    terms["rollout/length"] = [(1.0, "steps", "answers")]
+    return terms
 
 
 def by_prompt(values: Tensor) -> Tensor:

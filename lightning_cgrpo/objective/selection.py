@@ -11,7 +11,7 @@ from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import chance_of
 from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.units import SMALLEST, unit
+from lightning_cgrpo.objective.units import SMALLEST, unit_of
 from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts
 
 MERIT = "merit"
@@ -30,8 +30,8 @@ class Standing:
     """The results of a validation that decide which policy is the best.
 
     Args:
-        excess: the largest of the estimated rates above their thresholds, in the bounds' `unit`; infinity if a rate was
-            never observed, minus infinity without constraints.
+        excess: the largest of the estimated rates above their thresholds, in units of the bounds (`unit_of`); infinity if
+            a rate was never observed, minus infinity without constraints.
         reward: mean reward, in double precision.
         error: its standard error.
         ranked: whether the validation has enough prompts to rank policies, see `too_few_to_rank`.
@@ -58,7 +58,7 @@ class Standing:
                 excess = math.inf  # A rate that was never observed may be anything.
                 continue
             above = evaluation.rates[name].rate - constraint.bound.target
-            excess = max(excess, above / unit(constraint.bound))
+            excess = max(excess, above / unit_of(constraint.bound))
         # One prompt says nothing of the error; several that agree have none.
         error = math.inf
         if evaluation.prompts > 1:

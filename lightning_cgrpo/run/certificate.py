@@ -20,7 +20,7 @@ from lightning_cgrpo.objective.evaluation import CLUSTER
 from lightning_cgrpo.objective.moments import faults_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import signal_key
-from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
+from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall_decision, verdicts
 from lightning_cgrpo.run.looks import Asked
 from lightning_cgrpo.settings.configuration import ConfigError
 
@@ -79,7 +79,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         if constraint.given is not None:
             constraints[name]["given"] = constraint.given
     return {
-        "decision": overall([verdict.decision for verdict in judged.values()]),
+        "decision": overall_decision([verdict.decision for verdict in judged.values()]),
         "prompts": prompts,
         "samples": samples,
         "source": sample.source,

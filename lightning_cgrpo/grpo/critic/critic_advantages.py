@@ -21,7 +21,7 @@ from lightning_cgrpo.grpo.critic.value_learning import ValueLearning, learn_valu
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero
 from lightning_cgrpo.objective.objective import Components
 
 TERMS = ("weight", "returns", "squares", "errors", "squared errors")
@@ -225,7 +225,7 @@ class ScalarizedGAE(CriticAdvantages):
         total = torch.zeros_like(advantages[0])  # [B, G, T]
         for component, steps, weight in zip(advantages, used, weights, strict=True):
             mean, std = batch_moments(component, steps)
-            standardized = torch.where(steps, divide(component - mean, std), 0)
+            standardized = torch.where(steps, divide_or_zero(component - mean, std), 0)
             total = total + weight * standardized
         return total, weights
 
@@ -241,13 +241,13 @@ class LagrangianGAE(CriticAdvantages):
         total = torch.einsum("j,jbgt->bgt", weights, advantages)
         steps = used.any(0)  # [B, G, T]
         mean, std = batch_moments(total, steps)
-        standardized = torch.where(steps, divide(total - mean, std), 0)
+        standardized = torch.where(steps, divide_or_zero(total - mean, std), 0)
         # A component of deviation std_j, standardized, has the factor w_j std_j / std.
         component_stds = []
         for component, component_steps in zip(advantages, used, strict=True):
             _, component_std = batch_moments(component, component_steps)
             component_stds.append(component_std)
-        return standardized, divide(weights * torch.stack(component_stds), std)
+        return standardized, divide_or_zero(weights * torch.stack(component_stds), std)
 
 
 def _by_rollout(values: Tensor, mask: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ def _joint_level(tests: Sequence[tuple[bool, float]], level: float, alpha: float
     return level
 
 
-def overall(decisions: Sequence[Decision]) -> Decision:
+def overall_decision(decisions: Sequence[Decision]) -> Decision:
     """Certified if all are, refuted if any is."""
     if "refuted" in decisions:
         return "refuted"
