@@ -30,8 +30,8 @@ class Standing:
     """The results of a validation that decide which policy is the best.
 
     Args:
-        excess: the largest of the estimated rates above their thresholds, in units of the bounds (`unit_of`); infinity if
-            a rate was never observed, minus infinity without constraints.
+        excess: the largest of the estimated rates above their thresholds, in units of the bounds (`unit_of`); infinity
+            if a rate was never observed, minus infinity without constraints.
         reward: mean reward, in double precision.
         error: its standard error.
         ranked: whether the validation has enough prompts to rank policies, see `too_few_to_rank`.
