@@ -116,10 +116,11 @@ class Lagrangian(TrainerCallback):
         output: dict[str, Any] = self._generate_and_score(inputs)
         trains: bool = self.trainer.model.training
         signals = self.signals(inputs, trains)
+        # Every process has the rewards of all processes, so both branches are `replicated`: sums over the processes would
+        # count answers repeatedly.
         if trains:
             advantages = self._train_step(signals, output)  # [N]
         else:
-            # Every process has the rewards of all processes, so sums over the processes would count them repeatedly.
             with replicated():
                 self.log(signals, trains)
                 advantages = self.advantages.evaluate(signals).flatten()  # [N]
