@@ -116,8 +116,8 @@ class Lagrangian(TrainerCallback):
         output: dict[str, Any] = self._generate_and_score(inputs)
         trains: bool = self.trainer.model.training
         signals = self.signals(inputs, trains)
-        # Every process has the rewards of all processes, so both branches are `replicated`: sums over the processes would
-        # count answers repeatedly.
+        # Every process has the rewards of all processes, so both branches are `replicated`: sums over the processes
+        # would count answers repeatedly.
         if trains:
             advantages = self._train_step(signals, output)  # [N]
         else:
