@@ -39,7 +39,7 @@ from lightning_cgrpo.objective.measurement import prompt_sums
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.selection import Selection, Standing
-from lightning_cgrpo.objective.units import unit
+from lightning_cgrpo.objective.units import unit_of
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredMean, ClusteredRate
 
 CHECKS = 10
@@ -71,7 +71,7 @@ def by_bounds(objective: Objective, evaluation: Evaluation) -> tuple[bool, float
     for name, constraint in objective.constrained.items():
         unknown = (ClusteredMean if constraint.bound.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
         upper = evaluation.rates.get(name, unknown).bounds(0.05)[1]
-        slack = min(slack, (constraint.bound.target - upper) / unit(constraint.bound))
+        slack = min(slack, (constraint.bound.target - upper) / unit_of(constraint.bound))
     return slack >= 0, evaluation.metrics["reward/mean"] if slack >= 0 else slack
 
 

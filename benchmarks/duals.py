@@ -40,7 +40,7 @@ from examples.controllers.nupi import NuPI
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.grpo.constrained_advantages import ConstrainedAdvantages
 from lightning_cgrpo.multipliers import PID, Controller, DampedAscent, ProjectedAscent, SoftmaxAdam
-from lightning_cgrpo.multipliers.controller import normalized
+from lightning_cgrpo.multipliers.controller import normalized_weights
 
 CLASSES = (DampedAscent, SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID, NuPI)
 CONTROLLERS = {controller.__name__: controller for controller in CLASSES}
@@ -67,7 +67,7 @@ class Prices(Controller):
     def weights(self) -> Tensor:
         prices = self.prices * (self.updates >= self.since)
         std = self.estimator._std
-        return normalized(prices if std is None else prices * std[1:] / std[0])
+        return normalized_weights(prices if std is None else prices * std[1:] / std[0])
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("multipliers", torch.zeros(size, dtype=torch.float64))

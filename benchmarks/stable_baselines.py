@@ -42,7 +42,7 @@ from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.core.user_code import imported
+from lightning_cgrpo.core.user_code import import_callable
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums
 from lightning_cgrpo.run.runs import read_record
@@ -121,7 +121,7 @@ def learn(
     settings |= {name: linear(float(value[4:])) for name, value in settings.items() if str(value).startswith("lin_")}
     policy = dict(settings.pop("policy_kwargs", {}))
     if "activation_fn" in policy:
-        policy["activation_fn"] = imported(policy["activation_fn"], "activation_fn")
+        policy["activation_fn"] = import_callable(policy["activation_fn"], "activation_fn")
     if normalize:
         worlds = VecNormalize(worlds, gamma=settings["gamma"])
     return PPO("MlpPolicy", worlds, seed=seed, device="cpu", policy_kwargs=policy, **settings).learn(steps)

@@ -37,7 +37,7 @@ from benchmarks.populations import (
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.moments import clustered_rates, moments
 from lightning_cgrpo.objective.verdicts import ratio
-from lightning_cgrpo.objective.verdicts.binomial import POWER, least, most_certified, p_value_met, prompts_needed
+from lightning_cgrpo.objective.verdicts.binomial import POWER, least_number, most_certified, p_value_met, prompts_needed
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 from lightning_cgrpo.objective.verdicts.verdict import Counts
@@ -221,7 +221,7 @@ KINDS: dict[str, Callable[[np.random.Generator], Counts]] = {
 def hoeffding_needed(rate: float, threshold: float) -> int | None:
     """Prompts with which Hoeffding's bound (1963) certifies with a probability of 80 % (normal approximation)."""
     spread = ratio.NORMAL[POWER] * math.sqrt(rate * (1 - rate)) + math.sqrt(math.log(1 / LEVEL) / 2)
-    return least(lambda prompts: rate + spread / math.sqrt(prompts) <= threshold, 10**8)
+    return least_number(lambda prompts: rate + spread / math.sqrt(prompts) <= threshold, 10**8)
 
 
 def needed() -> list[dict[str, float | int | None]]:
@@ -273,7 +273,7 @@ def power(repetitions: int = LOOKS) -> dict[str, dict[str, float]]:
     """Prompts without a violation that certify 0.01, and shares of certificates, of true rates and at the threshold."""
     found: dict[str, dict[str, float]] = {}
     for share in (1.0, 0.5):
-        clean = least(partial(_certifies_clean, share))
+        clean = least_number(partial(_certifies_clean, share))
         violating = 0.01 * share / (1 - 0.01 + 0.01 * share)
         possible = math.ceil(math.log(POWER_LEVEL) / math.log(1 - violating))
         found[f"answers of {share:g} of the longest"] = {"prompts": clean or math.inf, "of any valid test": possible}

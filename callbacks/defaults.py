@@ -12,7 +12,7 @@ from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.callbacks.run_manifest import RunManifest
 from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.tensorboard import TensorBoardLayout
-from lightning_cgrpo.core.output import quiet
+from lightning_cgrpo.core.output import quiet_lightning
 
 
 def default_callbacks(every_n_updates: int = 100) -> list[Callback]:
@@ -26,7 +26,7 @@ def default_callbacks(every_n_updates: int = 100) -> list[Callback]:
         callbacks = [LagrangianCallback(), *default_callbacks()]
         trainer = Trainer(max_steps=500, val_check_interval=100, check_val_every_n_epoch=None, callbacks=callbacks)
     """
-    quiet()
+    quiet_lightning()
     checkpoints = Checkpoints(
         filename="{step}", every_n_train_steps=every_n_updates, monitor="val/merit", mode="max", save_last=True
     )

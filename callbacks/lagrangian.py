@@ -64,7 +64,7 @@ class LagrangianCallback(Dual, WeightSetter):
                 f"Expected every_n_updates to be at most {updates}, the updates of this run, but got "
                 f"{self.every_n_updates}, with which no multiplier would move."
             )
-        self.targets.check(self.constraints, updates)
+        self.targets.check_schedules(self.constraints, updates)
         if trainer.global_step and not self._restored:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "

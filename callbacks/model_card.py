@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import printable
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.objective.constraint import BOUNDS
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.run.record import Measurement, RunRecord
@@ -95,7 +95,7 @@ def _base_model_lines(base: str | None) -> list[str]:
     """Lines about the model that training started from: its name on the hub, and the license in its own card."""
     if base is None or ":" in base:
         return []
-    folder = expanded(base)
+    folder = expand_path(base)
     if not folder.exists() and not _names_a_repository(base):
         return []  # a model from scratch
     lines = [] if folder.exists() else [f"base_model: {base}"]

@@ -18,7 +18,7 @@ from lightning_cgrpo.core.output import print_table
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.measured_constraint import MeasuredConstraint
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.units import unit
+from lightning_cgrpo.objective.units import unit_of
 
 TABLES = 10
 """Tables of a run."""
@@ -170,7 +170,7 @@ def excess(measured: MeasuredConstraint) -> float:
     bound = measured.bound
     if bound.threshold is None or measured.value is None:
         return float("-inf")
-    return (bound.violation(measured.value) - bound.target) / unit(bound)
+    return (bound.violation(measured.value) - bound.target) / unit_of(bound)
 
 
 def furthest_constraints(objective: Objective, latest: dict[str, float]) -> list[MeasuredConstraint]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_cgrpo.core.distributed import gathered_on_first, rank_zero_warn
+from lightning_cgrpo.core.distributed import gather_objects_on_first, rank_zero_warn
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.prompts.fingerprints import identities
 from lightning_cgrpo.core.prompts.source import is_endless
@@ -50,7 +50,7 @@ class TestedPrompts(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
-        numbers_by_process = gathered_on_first(self._numbers)
+        numbers_by_process = gather_objects_on_first(self._numbers)
         if numbers_by_process is None or not self._policy or not isinstance(data, GroupDataModule):
             return
         source = data.source("test")

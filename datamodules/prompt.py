@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.core.prompts.fingerprints import prompt_fingerprint
 from lightning_cgrpo.core.prompts.inventory import Pieces
 from lightning_cgrpo.core.prompts.records import SUFFIXES, Record, RecordError, read_records, records_in_memory
@@ -80,7 +80,7 @@ class PromptDataModule(GroupDataModule):
         super().setup(stage)
         if stage == "fit":
             path = self.test_path
-            if _is_file(path) and not expanded(str(path)).exists():
+            if _is_file(path) and not expand_path(str(path)).exists():
                 raise UserError(
                     f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()})."
                 )

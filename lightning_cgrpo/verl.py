@@ -16,7 +16,7 @@ Checkpoints have the dual's state, so a resume is exact. docs/verl.md explains.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ def constrained(
             f"Expected one of verl's trainers around the estimator {ESTIMATOR}, but got none, try "
             "verl.trainer.main_ppo."
         )
-    advantages = _method.estimate(token_level_rewards.sum(-1), list(index))[:, None] * response_mask
+    scores = token_level_rewards.sum(-1)  # [N]
+    advantages = _method.estimate(scores, list(index))[:, None] * response_mask  # [N, T]
     return advantages, advantages
 
 
@@ -87,7 +88,8 @@ def install(trainer_class: Any) -> None:
         global _method
         settings = settings_of(config)  # before verl loads anything
         original(self, config, *arguments, **named)
-        _method = self.constrained_grpo = None if settings is None else Method(settings)
+        _method = None if settings is None else Method(settings)
+        self.constrained_grpo = _method
 
     @around(trainer_class, "_save_checkpoint")
     def _(original: Callable[..., Any], self: Any) -> Any:
@@ -99,14 +101,19 @@ def install(trainer_class: Any) -> None:
     @around(trainer_class, "_load_checkpoint")
     def _(original: Callable[..., Any], self: Any) -> Any:
         loaded = original(self)
-        method, trainer = method_of(self), self.config.trainer
+        method = method_of(self)
         if method is None:
             return loaded
+        # A step of the trainer v1 has as many updates as batches between its synchronizations.
+        updates = self.total_training_steps * getattr(self, "parameter_sync_step", 1)
         dual = method.advantages.dual
-        dual.targets.check(dual.constraints, self.total_training_steps * getattr(self, "parameter_sync_step", 1))
+        dual.targets.check_schedules(dual.constraints, updates)
         if self.global_steps > 0:
-            latest = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
-            method.load(Path(trainer.resume_from_path) if trainer.resume_mode == "resume_path" else latest)
+            trainer = self.config.trainer
+            folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            if trainer.resume_mode == "resume_path":
+                folder = Path(trainer.resume_from_path)
+            method.load(folder)
         return loaded
 
 
@@ -124,7 +131,9 @@ def install_v0() -> None:
     @around(ray_trainer, "compute_data_metrics")
     def _(original: Callable[..., dict[str, Any]], *arguments: Any, **named: Any) -> dict[str, Any]:
         metrics = original(*arguments, **named)
-        return metrics if _method is None else metrics | _method.take_logged()
+        if _method is None:
+            return metrics
+        return metrics | _method.take_logged()
 
 
 def install_v1() -> None:
@@ -146,7 +155,8 @@ def install_v1() -> None:
     def _(original: Callable[..., Any], self: Any, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         batch = original(self, metrics, timing_raw)
         # Not by verl's own means over batches, which take names with "max" or "sum" for maxima and sums.
-        if (method := method_of(self)) is not None:
+        method = method_of(self)
+        if method is not None:
             metrics.update(method.take_logged())
         return batch
 
@@ -158,39 +168,57 @@ def queued_rows(queue: Any, batch: Any, method: Method, colocated: bool) -> Rows
         colocated: a reward model on the trainer's own devices, whose results are fields of the queue.
     """
 
-    def field(name: str) -> list[Any] | None:
+    def read_field(name: str) -> list[Any] | None:
+        """The field's value of each row; None if not all rows have the field."""
         try:
-            found = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[name])[name]
-        except (KeyError, ValueError):  # not of all rows
+            values = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[name])[name]
+        except (KeyError, ValueError):
             return None
-        return list(found.tolist() if hasattr(found, "tolist") else found)
+        return list(values.tolist() if hasattr(values, "tolist") else values)
 
+    def read_fields(names: Iterable[str]) -> dict[str, list[Any]]:
+        """The fields that all rows have, by name."""
+        fields = {name: read_field(name) for name in names}
+        return {name: values for name, values in fields.items() if values is not None}
+
+    # The signals: fields of their own, or together in the extra fields of each row.
     if colocated:
-        fields = {name: field(name) for name in method.objective.signal_names}
-        values = {name: found for name, found in fields.items() if found is not None}
+        signals = read_fields(method.objective.signal_names)
     else:
-        returned = [(extra or {}).get("reward_extra_info") or {} for extra in field("extra_fields") or ()]
-        values = {
-            name: [row.get(name) for row in returned] for name in dict.fromkeys(k for row in returned for k in row)
-        }
-    read = method.columns
-    stored = {name: found for name in ([*read, "extra_info"] if read else ()) if (found := field(name)) is not None}
+        signals = reward_values(read_field("extra_fields") or [])
+    # The columns of the prompts that constraints read.
+    stored: dict[str, list[Any]] = {}
+    if method.columns:
+        stored = read_fields([*method.columns, "extra_info"])
     # A key names an answer and its part: {uid}_{session}_{part}.
-    parts = [key.rsplit("_", 1) for key in batch.keys]
-    sessions = [(session, int(part)) for session, part in parts]
+    sessions: list[tuple[str, int]] = []
+    for key in batch.keys:
+        session, part = key.rsplit("_", 1)
+        sessions.append((session, int(part)))
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-    return Rows(values, prompt_columns(read, stored), sessions, padding)
+    return Rows(signals, prompt_columns(method.columns, stored), sessions, padding)
+
+
+def reward_values(extra_fields: Sequence[Any]) -> dict[str, list[Any]]:
+    """The values that the reward function returned, by name: one for each row, None where a row has none."""
+    returned = [(extra or {}).get("reward_extra_info") or {} for extra in extra_fields]
+    names: dict[str, None] = {}  # in the order of the first rows that have them
+    for row in returned:
+        names.update(dict.fromkeys(row))
+    return {name: [row.get(name) for row in returned] for name in names}
 
 
 def prompt_columns(names: list[str], stored: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Columns of the data set by name, or else keys of its column ``extra_info``."""
-    columns = {}
-    extra = [row if isinstance(row, Mapping) else {} for row in stored.get("extra_info", ())]
+    extra_rows: list[Mapping[str, Any]] = []
+    for row in stored.get("extra_info", ()):
+        extra_rows.append(row if isinstance(row, Mapping) else {})
+    columns: dict[str, list[Any]] = {}
     for name in names:
         if name in stored:
             columns[name] = stored[name]
-        elif any(name in row for row in extra):
-            columns[name] = [row.get(name) for row in extra]
+        elif any(name in row for row in extra_rows):
+            columns[name] = [row.get(name) for row in extra_rows]
     return columns
 
 

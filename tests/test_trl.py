@@ -216,7 +216,7 @@ def test_prompts_are_those_that_an_environment_has_completed(bounded):
     asked = [[{"role": "user", "content": f"Question {number // 4}"}] for number in range(8)]
     lagrangian._calculate_rewards = lambda *_: torch.zeros(8, 2)
     lagrangian.calculate_rewards([{}] * 8, asked, ["a"] * 8, [[1]] * 8)
-    prompts, _ = lagrangian.answered({"completion_mask": torch.ones(8, 3)})
+    prompts, _ = lagrangian.answered_prompts({"completion_mask": torch.ones(8, 3)})
     assert len(prompts) == 2 and len(identities(prompts).unique()) == 2
 
 

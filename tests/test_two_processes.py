@@ -14,10 +14,10 @@ from lightning_cgrpo.core.distributed import (
     all_sum,
     all_sum_named,
     gather_counts,
+    gather_means,
+    gather_objects,
+    gather_objects_on_first,
     gather_rows,
-    gathered,
-    gathered_on_first,
-    means,
     replicated,
     world,
 )
@@ -75,16 +75,16 @@ def test_collectives_have_all_processes_values(monkeypatch):
     def collect(rank):
         own = torch.tensor([1.0, 10.0]) * (rank + 1)
         with replicated():
-            alone = world(), all_sum(own).tolist(), gathered(rank), gather_counts(rank, CPU)
+            alone = world(), all_sum(own).tolist(), gather_objects(rank), gather_counts(rank, CPU)
         return (
             world(),
             all_sum(own).tolist(),
             all_sum_named({"a": own[0], "b": own[1]}),
             gather_counts(rank + 5, CPU),
             gather_rows(torch.tensor([rank, 7])).tolist(),
-            gathered({"rank": rank}),
-            gathered_on_first(rank),
-            means({"x": [1.0 * rank], **({"only": [4.0]} if rank else {})}),
+            gather_objects({"rank": rank}),
+            gather_objects_on_first(rank),
+            gather_means({"x": [1.0 * rank], **({"only": [4.0]} if rank else {})}),
             own.tolist(),
             alone,
         )
@@ -235,7 +235,7 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
             num_generations_eval=4,
             max_completion_length=6,
             reward_func_names=["brief", "vowels"],
-            accelerator=SimpleNamespace(process_index=rank, gather=lambda lengths: torch.cat(gathered(lengths))),
+            accelerator=SimpleNamespace(process_index=rank, gather=lambda lengths: torch.cat(gather_objects(lengths))),
             state=SimpleNamespace(global_step=1, stateful_callbacks={}),
             is_world_process_zero=lambda: rank == 0,
             _logs={"advantages": shown},
@@ -252,7 +252,9 @@ def test_trls_processes_take_their_rows_and_count_answers_once(monkeypatch, trai
         rates = trainer._metrics["train" if trains else "eval"]["rate/vowels"]
         return advantages, lagrangian.advantages.state_dict(), rates
 
-    monkeypatch.setattr("accelerate.utils.gather_object", lambda rows: [row for part in gathered(rows) for row in part])
+    monkeypatch.setattr(
+        "accelerate.utils.gather_object", lambda rows: [row for part in gather_objects(rows) for row in part]
+    )
     parts, _ = in_processes(monkeypatch, generation)
     torch.testing.assert_close(torch.cat([own for own, _, _ in parts]), together.flatten().float())
     expected = alone.state_dict() if trains else before

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.core.distributed import gathered, gathered_on_first
+from lightning_cgrpo.core.distributed import gather_objects, gather_objects_on_first
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
@@ -79,7 +79,7 @@ class DrivingScores(Callback):
             self._add_drives(pl_module.task, outputs, None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        drives_by_process = gathered(self._drives[POLICY])
+        drives_by_process = gather_objects(self._drives[POLICY])
         self._drives = {}
         result = summary(list(chain.from_iterable(drives_by_process)), self.dialect, self.traffic)
         if result.first.scenes:
@@ -124,7 +124,7 @@ class DrivingScores(Callback):
         self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows, self.dialect)
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        drives_by_process = gathered_on_first(self._drives)
+        drives_by_process = gather_objects_on_first(self._drives)
         self._drives = {}
         path = run_folder(trainer) / "scores.json" if self.path is None else self.path
         if drives_by_process is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.log_writers import run_folder
-from lightning_cgrpo.core.distributed import gathered_on_first
+from lightning_cgrpo.core.distributed import gather_objects_on_first
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from navsim_score.command.submission import Authors, write_submission
 
@@ -61,7 +61,7 @@ class WriteSubmission(Callback):
             self._plans[scene.name] = (scene.synthetic, plan)
 
     def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        plans_by_process = gathered_on_first(self._plans)
+        plans_by_process = gather_objects_on_first(self._plans)
         if plans_by_process is None:
             return
         first_stage: dict[str, Tensor] = {}

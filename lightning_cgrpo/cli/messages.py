@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightning_cgrpo.core.errors import did_you_mean, first_line, installing, names_a_remedy
+from lightning_cgrpo.core.errors import did_you_mean, first_line, install_command, names_a_remedy
 from lightning_cgrpo.settings.signatures import NAMESPACES
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -186,7 +186,7 @@ def disk_message(error: OSError) -> str | None:
 def wandb_message(error: Exception) -> str | None:
     """Message for W&B that is not installed, or whose server refuses the run; None for other errors."""
     if isinstance(error, ModuleNotFoundError) and "wandb" in str(error):
-        return f"Expected W&B for WandbLogger, but it is not installed, try {installing('wandb')}."
+        return f"Expected W&B for WandbLogger, but it is not installed, try {install_command('wandb')}."
     if type(error).__module__.startswith("wandb"):
         return (
             f"Expected W&B to take the run, but got: {first_line(error)}; try `wandb login`, or WANDB_MODE=offline in "

@@ -10,7 +10,7 @@ from contextlib import suppress
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.core.errors import MissingExtraError
-from lightning_cgrpo.core.output import quiet
+from lightning_cgrpo.core.output import quiet_lightning
 from lightning_cgrpo.run.checkpoints.damage import check_checkpoint
 from lightning_cgrpo.run.place import EVALUATIONS, log_beside
 from lightning_cgrpo.settings.configuration import Config, ConfigError, get
@@ -36,7 +36,7 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
         print(beginning, flush=True)
     if command in EVALUATIONS:
         log_beside(config, command)
-    quiet()
+    quiet_lightning()
     reuse_blocks()
     import_names()
 

@@ -25,12 +25,13 @@ class ChildProcess:
 
     def __init__(self, name: str, serve: Callable[..., None], *arguments: Any) -> None:
         fork = multiprocessing.get_context("fork")
-        self.pipe, theirs = fork.Pipe()
-        self._process = fork.Process(target=_run, args=(serve, theirs, self.pipe, arguments), name=name, daemon=True)
+        self.pipe, child_pipe = fork.Pipe()
+        child_arguments = (serve, child_pipe, self.pipe, arguments)
+        self._process = fork.Process(target=_run_child, args=child_arguments, name=name, daemon=True)
         self._process.start()
-        theirs.close()  # then reading ends when the process dies
+        child_pipe.close()  # then reading ends when the process dies
         # Before multiprocessing's own end of children, which would wait for this one.
-        self.end = Finalize(self, _end, (self._process, self.pipe), exitpriority=1)
+        self.end = Finalize(self, _end_child, (self._process, self.pipe), exitpriority=1)
 
     def status(self) -> int | None:
         """The exit status of a process whose pipe has ended."""
@@ -38,17 +39,20 @@ class ChildProcess:
         return self._process.exitcode
 
 
-def _end(process: Any, pipe: Connection) -> None:
+def _end_child(process: Any, pipe: Connection) -> None:
     process.kill()
     process.join()
     pipe.close()
 
 
-def _run(serve: Callable[..., None], pipe: Connection, callers: Connection, arguments: tuple[Any, ...]) -> None:
+def _run_child(
+    serve: Callable[..., None], pipe: Connection, caller_pipe: Connection, arguments: tuple[Any, ...]
+) -> None:
+    """Serve in the forked process until the caller closes the pipe or dies."""
     # Signals to a terminal's or a job's processes are the caller's matter: it finishes its update.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    callers.close()  # then reading ends when the caller dies
+    caller_pipe.close()  # then reading ends when the caller dies
     gc.freeze()  # the caller's garbage is the caller's
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, ConnectionError):

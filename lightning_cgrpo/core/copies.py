@@ -30,10 +30,10 @@ def copied(value: Any) -> Any:
         >>> chat
         [{'role': 'user', 'content': 'Hello'}]
     """
-    return _copied(value, {})
+    return _copy_value(value, {})
 
 
-def handed(output: _D) -> _D:
+def copied_on_reading(output: _D) -> _D:
     """The output of a step for callbacks, which share it: a mapping whose every reading is a copy."""
     return cast(_D, _Handed(output))
 
@@ -47,42 +47,52 @@ class _Handed(UserDict[str, Any]):
         return self
 
 
-def _copied(value: Any, copies: dict[int, Any]) -> Any:
-    """As `copied`; a tensor, array or image that occurs twice is copied once, because a group shares its images."""
+def _copy_value(value: Any, copies: dict[int, Any]) -> Any:
+    """As `copied`; a tensor, array or image that occurs twice is copied once, because a group shares its images.
+
+    Args:
+        copies: the copies so far, by the identity of the value.
+    """
+    # The most common kinds first.
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     if type(value) is dict:
-        return {key: _copied(item, copies) for key, item in value.items()}
+        return {key: _copy_value(item, copies) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_copied(item, copies) for item in value)
+        return type(value)(_copy_value(item, copies) for item in value)
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_copied(item, copies) for item in value)
+        return value._make(_copy_value(item, copies) for item in value)
     if isinstance(value, (dict, list, deque, set, bytearray)):
-        return _copied_container(value, copies)
+        return _copy_container(value, copies)
     if isinstance(value, (PromptGroups, Rollouts, Signal)):
-        return replace(value, **{f.name: _copied(getattr(value, f.name), copies) for f in fields(value)})
+        parts = {part.name: _copy_value(getattr(value, part.name), copies) for part in fields(value)}
+        return replace(value, **parts)
     if id(value) not in copies:
-        copies[id(value)] = _copied_array(value, copies)
+        copies[id(value)] = _copy_array(value, copies)
     return copies[id(value)]
 
 
-def _copied_container(value: Any, copies: dict[int, Any]) -> Any:
+def _copy_container(value: Any, copies: dict[int, Any]) -> Any:
     """A copy of the same class, such as `OrderedDict`, whose items are copies."""
-    made = copy(value)
+    container = copy(value)
+    if isinstance(value, (set, bytearray)):
+        return container  # its items cannot be changed
     places = list(value) if isinstance(value, dict) else range(len(value))
-    if not isinstance(value, (set, bytearray)):  # their items cannot be changed
-        for place in places:
-            made[place] = _copied(value[place], copies)
-    return made
+    for place in places:
+        container[place] = _copy_value(value[place], copies)
+    return container
 
 
-def _copied_array(value: Any, copies: dict[int, Any]) -> Any:
+def _copy_array(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy of a tensor, an array or an image; any other object itself."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, np.ndarray) and value.dtype == object:
-        made = value.copy()
+        array = value.copy()
         for place, item in np.ndenumerate(value):
-            made[place] = _copied(item, copies)
-        return made
+            array[place] = _copy_value(item, copies)
+        return array
     is_image = type(value).__module__.startswith("PIL.")  # without an import of PIL
-    return value.copy() if is_image or isinstance(value, np.ndarray) else value
+    if is_image or isinstance(value, np.ndarray):
+        return value.copy()
+    return value

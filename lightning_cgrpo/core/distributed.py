@@ -31,8 +31,11 @@ def world() -> tuple[int, int]:
 
 def rank_zero_warn(message: str) -> None:
     """Warn on the first process alone, as Lightning's function of this name, which this package's core can't import."""
-    initialized = dist.is_available() and dist.is_initialized()
-    rank = dist.get_rank() if initialized else int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+    if dist.is_available() and dist.is_initialized():
+        rank = dist.get_rank()
+    else:
+        # Before processes are connected, their launcher tells the rank.
+        rank = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
     if rank == 0:
         warnings.warn(message, stacklevel=2)
 
@@ -82,15 +85,18 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(sums, total.tolist(), strict=True))
 
 
-def means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
+def gather_means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
     """Means by name over all processes, which may have different names; {} for None, which all processes have."""
-    everywhere = [] if logged is None else gathered(logged)
-    names = sorted({name for values in everywhere for name in values})
-    together = {name: [value for values in everywhere for value in values.get(name, ())] for name in names}
-    return {name: sum(values) / len(values) for name, values in together.items()}
+    if logged is None:
+        return {}
+    together: dict[str, list[float]] = {}
+    for values_by_name in gather_objects(logged):
+        for name, values in values_by_name.items():
+            together.setdefault(name, []).extend(values)
+    return {name: sum(together[name]) / len(together[name]) for name in sorted(together)}
 
 
-def gathered(value: T) -> list[T]:
+def gather_objects(value: T) -> list[T]:
     """Every process's picklable `value`, by rank."""
     size = world()[1]
     if size == 1:
@@ -105,22 +111,27 @@ def by_first(make: Callable[[], T]) -> T:
     rank, size = world()
     if size == 1:
         return make()
-    told: list[Any] = [None, None]
+    value: T | None = None
     error: Exception | None = None
+    message: str | None = None
     if rank == 0:
         try:
-            told[0] = make()
+            value = make()
         except Exception as raised:
-            error, told[1] = raised, str(raised)
-    dist.broadcast_object_list(told)
+            error = raised
+            message = str(raised)
+    # The first process sends the value, or the message of its error.
+    sent: list[Any] = [value, message]
+    dist.broadcast_object_list(sent)
     if error is not None:
         raise error
-    if told[1] is not None:
-        raise UserError(told[1])
-    return cast(T, told[0])
+    value, message = sent
+    if message is not None:
+        raise UserError(message)
+    return cast(T, value)
 
 
-def gathered_on_first(value: T) -> list[T] | None:
+def gather_objects_on_first(value: T) -> list[T] | None:
     """Every process's picklable `value`, by rank, on the first process; None on other processes."""
     rank, size = world()
     if size == 1:
@@ -140,11 +151,16 @@ def on_host(*tensors: Tensor) -> list[Tensor]:
     """
     if any(tensor.is_floating_point() for tensor in tensors):
         raise TypeError("Expected integer or bool tensors.")
-    there = [tensor for tensor in tensors if tensor.device.type != "cpu"]
-    if not there:
+    on_device = [tensor for tensor in tensors if tensor.device.type != "cpu"]
+    if not on_device:
         return list(tensors)
-    packed = torch.cat([tensor.flatten().long() for tensor in there]).cpu()
-    parts = iter(packed.split([tensor.numel() for tensor in there]))
-    return [
-        tensor if tensor.device.type == "cpu" else next(parts).view(tensor.shape).to(tensor.dtype) for tensor in tensors
-    ]
+    # All tensors of the device in one row of integers, then each in its own shape and type.
+    packed = torch.cat([tensor.flatten().long() for tensor in on_device]).cpu()
+    parts = iter(packed.split([tensor.numel() for tensor in on_device]))
+    copies = []
+    for tensor in tensors:
+        if tensor.device.type == "cpu":
+            copies.append(tensor)
+        else:
+            copies.append(next(parts).view(tensor.shape).to(tensor.dtype))
+    return copies

@@ -42,19 +42,22 @@ def expect_instances(**arguments: object) -> None:
     """Raise a `UserError` for an argument that is a class in place of its instance."""
     for name, value in arguments.items():
         if isinstance(value, type):
-            made = f"{value.__name__}(...)"
-            raise UserError(f"Expected argument `{name}` to be an instance, but got a class, try {made}.")
+            raise UserError(
+                f"Expected argument `{name}` to be an instance, but got a class, try {value.__name__}(...)."
+            )
 
 
 def expect_kinds(**arguments: tuple[object, type]) -> None:
     """Raise a `UserError` for an argument that is no instance of its kind, such as a class's name or its settings."""
     expect_instances(**{name: value for name, (value, _) in arguments.items()})
     for name, (value, kind) in arguments.items():
-        if not isinstance(value, kind):
-            got = f"the text '{value}'" if isinstance(value, str) else kind_of(value)
-            abstract = hasattr(kind, "__abstractmethods__") and kind.__abstractmethods__
-            made = f"an instance of a class of the kind {kind.__name__}" if abstract else f"{kind.__name__}(...)"
-            raise UserError(f"Expected argument `{name}` to be {_a(kind)}, but got {got}, try {made}.")
+        if isinstance(value, kind):
+            continue
+        got = f"the text '{value}'" if isinstance(value, str) else kind_of(value)
+        remedy = f"{kind.__name__}(...)"
+        if hasattr(kind, "__abstractmethods__") and kind.__abstractmethods__:
+            remedy = f"an instance of a class of the kind {kind.__name__}"
+        raise UserError(f"Expected argument `{name}` to be {_with_article(kind)}, but got {got}, try {remedy}.")
 
 
 def kind_of(value: object) -> str:
@@ -66,14 +69,17 @@ def kind_of(value: object) -> str:
     """
     if value is None:
         return "None"
-    return f"the class {value.__name__}" if isinstance(value, type) else _a(type(value))
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return _with_article(type(value))
 
 
-def _a(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+def _with_article(kind: type) -> str:
+    article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
+    return f"{article} {kind.__name__}"
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it.
 
     It works in any directory, and keeps the checkout's exact versions.
@@ -86,41 +92,53 @@ def installing(extra: str) -> str:
 
     from packaging.requirements import Requirement
 
-    requirements = [Requirement(text) for text in metadata.requires("lightning_cgrpo") or ()]
-    needed = [one for one in requirements if one.marker is not None and one.marker.evaluate({"extra": extra})]
-    return "pip install " + " ".join(f'"{one.name}{one.specifier}"' for one in needed)
+    needed: list[str] = []
+    for text in metadata.requires("lightning_cgrpo") or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+            needed.append(f'"{requirement.name}{requirement.specifier}"')
+    return "pip install " + " ".join(needed)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
-    words = list(known)
-    same = [name for name in words if name.lower() == word.lower()]  # Adamw is AdamW, rather than Adam
-    close = same or difflib.get_close_matches(word, words, n=1)
+    names = list(known)
+    # Words that differ in capitals: Adamw is AdamW, rather than Adam. Then words with similar letters.
+    guesses = [name for name in names if name.lower() == word.lower()]
+    guesses = guesses or difflib.get_close_matches(word, names, n=1)
     # Beginnings of long names score low, such as Lagrange for LagrangianCallback, and wandb for WandbLogger.
     start = word[: max(5, len(word) * 4 // 5)].lower()
-    begun = [name for name in words if len(start) >= 5 and name.lower().startswith(start)]
-    guess = next(iter(close or begun), None)
-    return f" Did you mean '{guess}'?" if guess else ""
+    if not guesses and len(start) >= 5:
+        guesses = [name for name in names if name.lower().startswith(start)]
+    if not guesses or not guesses[0]:
+        return ""
+    return f" Did you mean '{guesses[0]}'?"
 
 
 def first_line(error: BaseException) -> str:
     """First line of the error's message, printable and without the final period; the class name if empty."""
-    return printable((valid(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+    text = valid_text(error).strip() or type(error).__name__
+    return printable(text.split("\n")[0].rstrip("."))
 
 
 def printable(value: object) -> str:
     r"""The text of any value, with escapes such as ``\x1b`` for characters that could steer a terminal."""
-    text = valid(value)
+    text = valid_text(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    characters = []
+    for character in text:
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    return "".join(characters)
 
 
-def valid(value: object) -> str:
+def valid_text(value: object) -> str:
     r"""The text of any value in valid Unicode; a value that has no text gives the name of its class.
 
     Example:
-        >>> valid("half a pair: \ud800")
+        >>> valid_text("half a pair: \ud800")
         'half a pair: �'
     """
     try:

@@ -56,7 +56,9 @@ class JSONClient:
             urlsplit(address).port  # noqa: B018 # raises for a port that no server has
         except ValueError as error:
             raise UserError(f"Expected {server} at a URL, but got {self.address} ({first_line(error)}).") from None
-        self.timeout, self.server, self.remedies = timeout, server, remedies
+        self.timeout = timeout
+        self.server = server
+        self.remedies = remedies
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def get(self, path: str) -> dict[str, Any]:
@@ -75,13 +77,15 @@ class JSONClient:
         return self._wait_for(path, bodies, again=True)
 
     def _wait_for(self, path: str, bodies: Iterable[dict[str, Any] | None], again: bool) -> list[dict[str, Any]]:
-        async def answers() -> list[dict[str, Any]]:
+        """The answers to all requests, in their order."""
+
+        async def send_all() -> list[dict[str, Any]]:
             limit = asyncio.Semaphore(AT_ONCE)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._answer(path, body, again, limit)) for body in bodies]
             return [task.result() for task in tasks]
 
-        future = asyncio.run_coroutine_threadsafe(answers(), event_loop(os.getpid(), "requests"))
+        future = asyncio.run_coroutine_threadsafe(send_all(), event_loop(os.getpid(), "requests"))
         try:
             return future.result()
         except ExceptionGroup as group:
@@ -92,17 +96,21 @@ class JSONClient:
     async def _answer(
         self, path: str, body: dict[str, Any] | None, again: bool, limit: asyncio.Semaphore
     ) -> dict[str, Any]:
+        """The answer to one request, after further tries if wanted."""
+        pauses = PAUSES if again else ()
         async with limit:
-            for pause in PAUSES if again else ():
+            for pause in pauses:
                 try:
-                    return await self._try(path, body)
+                    return await self._try_once(path, body)
                 except PassingError:
                     await asyncio.sleep(pause)
-            return await self._try(path, body)
+            return await self._try_once(path, body)
 
-    async def _try(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    async def _try_once(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        method = "GET" if body is None else "POST"
         content = None if body is None else json.dumps(body).encode()
-        method, headers = "GET" if body is None else "POST", {"Content-Type": "application/json", **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers}
+        # Read the answer up to its largest size.
         text = bytearray()
         try:
             async with (
@@ -126,26 +134,32 @@ class JSONClient:
         if response.is_redirect:
             text = bytearray(f"moved to {response.headers.get('Location', '')}".encode())
         if not response.is_success:
-            raise self._refused(path, response.status_code, text)
+            raise self._refusal(path, response.status_code, text)
+        # A JSON object, or nothing.
         try:
             answer = json.loads(text) if text else {}
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise UserError(
-                f"Expected a JSON object from {self.address}{path}, but got '{_start(text)}', try the address of "
+                f"Expected a JSON object from {self.address}{path}, but got '{_first_words(text)}', try the address of "
                 f"{self.server}."
             )
         return answer
 
-    def _refused(self, path: str, code: int, text: bytearray) -> UserError:
+    def _refusal(self, path: str, code: int, text: bytearray) -> UserError:
+        """The error of a refused request, with the server's message and a remedy, if one is known."""
         try:
             message = printable(json.loads(text)["error"]["message"])
         except (ValueError, LookupError, TypeError, RecursionError):
-            message = _start(text)
+            message = _first_words(text)
+        hint = ""
+        for part, remedy in self.remedies.items():
+            if part in message:
+                hint = f", try {remedy}"
+                break
         kind = PassingError if code in BUSY else UserError
-        remedy = next((f", try {remedy}" for part, remedy in self.remedies.items() if part in message), "")
-        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){remedy}.")
+        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){hint}.")
 
 
 class PassingError(UserError):
@@ -161,8 +175,10 @@ def _client(process: int) -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=None, limits=limits, mounts=dict.fromkeys(LOOPBACK))
 
 
-def _start(text: bytearray) -> str:
-    return " ".join(printable(word) for word in text[:200].decode(errors="replace").split())
+def _first_words(text: bytearray) -> str:
+    """The beginning of an answer, for errors."""
+    words = text[:200].decode(errors="replace").split()
+    return " ".join(printable(word) for word in words)
 
 
 def hub_answers() -> bool:

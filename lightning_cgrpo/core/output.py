@@ -31,12 +31,14 @@ def print_table(table: Table) -> None:
     from rich.measure import Measurement
 
     console = get_console()  # the console of Lightning's bar, which another console would overwrite
-    for column in table.columns:  # rich would cut words of the columns that wrap
-        words = [Measurement.get(console, console.options, cell).minimum for cell in (column.header, *column.cells)]
-        column.min_width = max(column.min_width or 0, *words)
-    needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    if needed > console.width:
-        table.width = needed  # a width given to `print` is limited to that of the terminal
+    # A column is as wide as its longest word, because rich would cut words of the columns that wrap.
+    for column in table.columns:
+        cells = [column.header, *column.cells]
+        widths = [Measurement.get(console, console.options, cell).minimum for cell in cells]
+        column.min_width = max(column.min_width or 0, *widths)
+    needed_width = console.measure(table, options=console.options.update(width=1000)).minimum
+    if needed_width > console.width:
+        table.width = needed_width  # a width given to `print` is limited to that of the terminal
     console.print(table, crop=False)
 
 
@@ -54,7 +56,7 @@ def write_whole(path: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def quiet() -> None:
+def quiet_lightning() -> None:
     """Silence Lightning's advertisements, and warnings about intended settings.
 
     Messages come without paths, in lines of the terminal's width.
@@ -66,27 +68,29 @@ def quiet() -> None:
         "You're using the WeightAveraging callback",  # Shards are refused; evaluations read the average.
     ):
         warnings.filterwarnings("ignore", message=message)
-    warnings.formatwarning = lambda message, *_, **__: wrapped(f"Warning: {message}\n")
+    warnings.formatwarning = lambda message, *_, **__: wrap_lines(f"Warning: {message}\n")
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             if type(handler) is logging.StreamHandler:  # not a subclass, which keeps what it gets
                 handler.setStream(_Screen())
-                handler.addFilter(_informs)
+                handler.addFilter(_says_something)
 
 
-def wrapped(text: str) -> str:
+def wrap_lines(text: str) -> str:
     """A message in lines as wide as the terminal, or of 80 columns in a file; words, such as paths, stay whole."""
     width = shutil.get_terminal_size().columns
-    lines = text.splitlines(keepends=True)
-    return "".join(line if len(line.rstrip()) <= width else _wrapped_line(line, width) for line in lines)
+    return "".join(_wrap_line(line, width) for line in text.splitlines(keepends=True))
 
 
-def _wrapped_line(line: str, width: int) -> str:
+def _wrap_line(line: str, width: int) -> str:
+    if len(line.rstrip()) <= width:
+        return line
     end = "\n" if line.endswith("\n") else ""
     return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + end
 
 
-def _informs(record: logging.LogRecord) -> bool:
+def _says_something(record: logging.LogRecord) -> bool:
+    """True for a message about the run."""
     return not re.search(ADVERTISED, record.getMessage())
 
 
@@ -94,7 +98,7 @@ class _Screen:
     """Whatever is standard error now, because the live progress bar replaces it."""
 
     def write(self, text: str) -> None:
-        sys.stderr.write(wrapped(text))
+        sys.stderr.write(wrap_lines(text))
 
     def flush(self) -> None:
         sys.stderr.flush()

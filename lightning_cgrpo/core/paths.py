@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
+def expand_path(path: str | os.PathLike[str]) -> Path:
     """The path with ``~`` and ``$NAME`` as in a shell; an unknown variable or user stays."""
     # By os, because a path's own method fails for an unknown user.
     return Path(os.path.expanduser(os.path.expandvars(path)))

@@ -32,7 +32,9 @@ class Stream(IntEnum):
 
 def run_seed(seed: int | None = None) -> int:
     """`seed`, else the seed of `lightning.seed_everything`, else 0."""
-    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+    if seed is not None:
+        return seed
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
@@ -46,7 +48,9 @@ def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
 def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Uniform numbers in [0, 1), float64 ``[B, *shape]`` on the CPU, from one generator per prompt of ``index [B]``."""
     rows = [generator(seed, stream, update, int(prompt)).random(shape) for prompt in index.tolist()]
-    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, *shape), dtype=torch.float64)
+    if not rows:
+        return torch.zeros((0, *shape), dtype=torch.float64)
+    return torch.from_numpy(np.stack(rows))
 
 
 @contextmanager

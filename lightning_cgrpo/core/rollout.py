@@ -46,7 +46,9 @@ EXTRA = "extra/"
 @dataclass
 class _Tensors:
     def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
-        return replace(self, **{f.name: _map_tensors(getattr(self, f.name), function) for f in fields(self)})
+        """A copy with the function's result in place of every tensor."""
+        values = {part.name: _map_tensors(getattr(self, part.name), function) for part in fields(self)}
+        return replace(self, **values)
 
     def to(self: _D, device: torch.device | str) -> _D:
         return self.mapped(lambda tensor: tensor.to(device))
@@ -83,7 +85,7 @@ class Rollouts(_Tensors):
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens; [B, G, T, D] continuous actions, before squashing
-    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read`
+    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read_steps`
     inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
     log_probs: Tensor | None = None  # [B, G, T]
     sampling_log_probs: Tensor | None = None  # [B, G, T]
@@ -94,13 +96,13 @@ class Rollouts(_Tensors):
         return self.mask.sum(-1)
 
 
-def read(mask: Tensor) -> Tensor:
+def read_steps(mask: Tensor) -> Tensor:
     """Steps ``[..., T]`` up to the policy's last own step, given the own steps ``[..., T]``.
 
     Steps between own steps are the world's, such as the tokens of a tool's result: context that is never trained on.
 
     Example:
-        >>> read(torch.tensor([True, False, True, False]))
+        >>> read_steps(torch.tensor([True, False, True, False]))
         tensor([ True,  True,  True, False])
     """
     return mask.flip(-1).cumsum(-1).flip(-1) > 0
@@ -108,8 +110,9 @@ def read(mask: Tensor) -> Tensor:
 
 def prompt_tokens(inputs: Mapping[str, Tensor]) -> list[list[int]]:
     """Tokens of B prompts without padding, from a policy's inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``."""
-    ids, mask = inputs["prompt_ids"].cpu(), inputs["prompt_mask"].cpu().bool()
-    return [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+    ids = inputs["prompt_ids"].cpu()
+    mask = inputs["prompt_mask"].cpu().bool()
+    return [prompt_ids[is_token].tolist() for prompt_ids, is_token in zip(ids, mask, strict=True)]
 
 
 @dataclass
@@ -131,7 +134,8 @@ class Signal(_Tensors):
         They are float32, or float64 if float32 would blur the differences within a group, as of rewards of 1e7 ± 0.25;
         the values of other groups are those of float32 then, too.
         """
-        shape, device = rollouts.mask.shape[:2], rollouts.mask.device
+        shape = rollouts.mask.shape[:2]  # [B, G]
+        device = rollouts.mask.device
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device="cpu").view(shape)
         exact = torch.tensor([value or 0.0 for value in values], dtype=torch.float64, device="cpu").view(shape)
         blurred_B = _blurred(exact, applicable)
@@ -144,20 +148,23 @@ class Signal(_Tensors):
     @property
     def total(self) -> Tensor:
         """The value of whole answers, ``[B, G]``: summed over steps, 0 where inapplicable."""
-        return over_steps(_where(self.applicable, self.value))
+        return over_steps(_zero_outside(self.applicable, self.value))
 
     @property
     def of_whole_answers(self) -> bool:
         """True if an answer is one opportunity at most: it has one value, and no opportunities of its own."""
-        counted = self.value if self.count is None else self.count
-        return counted.dim() == 2 and self.opportunities is None
+        count = self.value if self.count is None else self.count
+        return count.dim() == 2 and self.opportunities is None
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Occurrences and opportunities, 0 where inapplicable: ``[B, G, T]`` if both are by step, else ``[B, G]``."""
         count = self.value if self.count is None else self.count
         opportunities = torch.ones_like(count) if self.opportunities is None else self.opportunities
-        counts = _where(self.applicable, count), _where(self.applicable, opportunities)
-        return counts if count.dim() == opportunities.dim() else (over_steps(counts[0]), over_steps(counts[1]))
+        count = _zero_outside(self.applicable, count)
+        opportunities = _zero_outside(self.applicable, opportunities)
+        if count.dim() == opportunities.dim():
+            return count, opportunities
+        return over_steps(count), over_steps(opportunities)
 
     def within(self, mask: Tensor) -> Signal:
         """The signal with 0 outside the policy's own steps `mask` ``[B, G, T]``.
@@ -165,35 +172,44 @@ class Signal(_Tensors):
         Opportunities by step are by default the steps of the mask.
         """
         count = self.value if self.count is None else self.count
-        every = mask.to(count.dtype) if count.dim() == 3 and self.opportunities is None else self.opportunities
-        signal = replace(self, opportunities=every)
-        return signal.mapped(lambda tensor: tensor if tensor.dim() == 2 else torch.where(mask, tensor, 0))
+        signal = self
+        if count.dim() == 3 and self.opportunities is None:
+            signal = replace(self, opportunities=mask.to(count.dtype))
+
+        def zero_outside_mask(tensor: Tensor) -> Tensor:
+            return tensor if tensor.dim() == 2 else torch.where(mask, tensor, 0)
+
+        return signal.mapped(zero_outside_mask)
 
     def where(self, answers: Tensor) -> Signal:
         """The signal with 0 outside `answers` ``[B, G]``."""
-        return self.mapped(lambda tensor: _where(answers, tensor))
+        return self.mapped(lambda tensor: _zero_outside(answers, tensor))
 
 
 def _blurred(exact: Tensor, applicable: Tensor) -> Tensor:
     """Groups ``[B]`` whose values ``[B, G]`` float32 rounds by more than `BLUR` of their range, residue apart."""
     rounded = exact.float().double()
     used = applicable & rounded.isfinite()  # an overflow of float32 remains a fault
-    lost = torch.where(used, exact - rounded, 0).abs().amax(-1)
-    spread = torch.where(used, exact, -torch.inf).amax(-1) - torch.where(used, exact, torch.inf).amin(-1)
-    largest = torch.where(used, exact, 0).abs().amax(-1)
-    return (lost > BLUR * spread) & (spread > RESIDUE * largest)
+    largest_rounding = torch.where(used, exact - rounded, 0).abs().amax(-1)
+    group_range = torch.where(used, exact, -torch.inf).amax(-1) - torch.where(used, exact, torch.inf).amin(-1)
+    largest_value = torch.where(used, exact, 0).abs().amax(-1)
+    return (largest_rounding > BLUR * group_range) & (group_range > RESIDUE * largest_value)
 
 
-def _where(answers: Tensor | None, values: Tensor) -> Tensor:
+def _zero_outside(answers: Tensor | None, values: Tensor) -> Tensor:
     """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0; None is all answers."""
     if answers is None:
         return values
-    return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
+    if values.dim() == 3:
+        answers = answers[..., None]
+    return torch.where(answers, values, 0)
 
 
 def over_steps(values: Tensor) -> Tensor:
     """Sums ``[B, G]`` of values ``[B, G]`` or ``[B, G, T]``."""
-    return values if values.dim() == 2 else values.sum(-1)
+    if values.dim() == 2:
+        return values
+    return values.sum(-1)
 
 
 Signals = Mapping[str, Signal]
@@ -219,18 +235,18 @@ class Examples(_Tensors):
     def __getitem__(self, rows: Tensor | slice) -> Examples:
         """The units `rows`, with padding trimmed to the longest of them; `shared` stays whole."""
         mask = self.mask[rows]
-        steps: tuple[slice, ...] = ()
-        if mask.dim() == 2:
-            steps = (slice(0, max(int(read(mask).sum(-1).max()), 1) if len(mask) else 1),)
+        longest = 1
+        if mask.dim() == 2 and len(mask):
+            longest = max(int(read_steps(mask).sum(-1).max()), 1)
 
-        def take(tensor: Tensor) -> Tensor:
-            return tensor[rows][(slice(None), *steps)]
+        def trim(tensor: Tensor) -> Tensor:
+            return tensor[:, :longest] if mask.dim() == 2 else tensor
 
         return Examples(
             inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
-            actions=take(self.actions),
-            mask=mask[(slice(None), *steps)],
+            actions=trim(self.actions[rows]),
+            mask=trim(mask),
             group=self.group[rows],
             shared=self.shared,
-            targets={name: take(tensor) for name, tensor in self.targets.items()},
+            targets={name: trim(tensor[rows]) for name, tensor in self.targets.items()},
         )

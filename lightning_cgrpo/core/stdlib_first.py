@@ -10,8 +10,11 @@ def stdlib_first(folder: str) -> None:
     """Let the modules of a folder be found after Python's own, and before installed ones."""
     while folder in sys.path:
         sys.path.remove(folder)
-    installed = (place for place, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages")))
-    sys.path.insert(next(installed, len(sys.path)), folder)
+    # Before the first folder of installed modules, or at the end.
+    place = 0
+    while place < len(sys.path) and not sys.path[place].endswith(("site-packages", "dist-packages")):
+        place += 1
+    sys.path.insert(place, folder)
 
 
 if sys.argv[:1] == ["-m"] and sys.path and "lightning_cgrpo" in " ".join(sys.orig_argv[:4]):

@@ -56,7 +56,7 @@ class UserCode(ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or not _bends(error) or raised_by_signal(error):
+        if error is None or not _ends_loops(error) or raised_by_signal(error):
             return
         # Rich ends the program where its output is a closed pipe, as after ``fit | head``.
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
@@ -64,7 +64,7 @@ class UserCode(ContextDecorator):
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             return
         raise UserCodeError(
-            f"Expected {self.name} to return or to raise an Exception, but it raised {described(error)}, "
+            f"Expected {self.name} to return or to raise an Exception, but it raised {describe_error(error)}, "
             "try `raise ValueError` to end the run."
         ) from error
 
@@ -75,7 +75,7 @@ def by_signal(error: _E) -> _E:
     return error
 
 
-def _bends(error: BaseException) -> bool:
+def _ends_loops(error: BaseException) -> bool:
     """True for an exception that would end a loop or the run without a word."""
     return not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
 
@@ -101,15 +101,20 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Class, first line and place of an exception: ``SystemExit: 0 (rewards.py:3, in f)``."""
-    name, text = type(error).__name__, first_line(error)
-    frames = [] if isinstance(error, TimeLimitError) else traceback.extract_tb(error.__traceback__)[-1:]
-    at = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in frames)
-    return (name if text == name else f"{name}: {text}") + at
+    name = type(error).__name__
+    text = first_line(error)
+    description = name if text == name else f"{name}: {text}"
+    frames = traceback.extract_tb(error.__traceback__)
+    # A time limit is raised in this file, which says nothing of the user's code.
+    if isinstance(error, TimeLimitError) or not frames:
+        return description
+    last = frames[-1]
+    return f"{description} ({Path(last.filename).name}:{last.lineno}, in {last.name})"
 
 
-def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
+def import_callable(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
     """A callable, or the callable at the import path ``module.name``.
 
     Args:
@@ -127,13 +132,17 @@ def imported(item: str | Callable[..., Any], name: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
+        # A path of a file, such as rewards.py:brevity, written as an import path.
         path = re.sub(r"\.py[:.]|[/:]", ".", item)
-        similar = did_you_mean(attribute, vars(sys.modules[module])) if module in sys.modules else ""
+        remedy = f", try {path}" if path != item else ""
+        hint = ""
+        if module in sys.modules:
+            hint = did_you_mean(attribute, vars(sys.modules[module]))
         if module in sys.stdlib_module_names and Path(f"{module}.py").is_file():
-            similar = f" Python's own module {module} comes before {module}.py, try another name of the file."
+            hint = f" Python's own module {module} comes before {module}.py, try another name of the file."
         raise UserError(
             f"Expected {name} to be a function or its import path, like my_module.my_function, but got '{item}', which "
-            f"can't be imported ({first_line(error)}){f', try {path}' if path != item else ''}.{similar}"
+            f"can't be imported ({first_line(error)}){remedy}.{hint}"
         ) from error
     return function
 
@@ -149,24 +158,29 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], name: str
         Exception: raised by the function.
     """
     with UserCode(name):
-        result = begun(function, arguments, name, time_limit)
+        result = begin_call(function, arguments, name, time_limit)
         if not isinstance(result, Future):
             return result
         try:
-            return within(time_limit, result)
+            return wait_within(time_limit, result)
         finally:
             result.cancel()
 
 
-def begun(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
+def begin_call(function: Callable[..., Any], arguments: Mapping[str, Any], name: str, time_limit: float | None) -> Any:
     """The result of a function, or the future of an asynchronous one; arguments as of `called`, which are copied."""
     arguments = copied(dict(arguments))
-    limited = time_limit is not None
-    result = within(time_limit, started(function, arguments, name)) if limited else function(**arguments)
-    return submitted(result, name) if inspect.isawaitable(result) else result
+    if time_limit is None:
+        result = function(**arguments)
+    else:
+        result = wait_within(time_limit, call_in_thread(function, arguments, name))
+    # The call of an asynchronous function returns an awaitable.
+    if inspect.isawaitable(result):
+        return run_in_loop(result, name)
+    return result
 
 
-def within(time_limit: float | None, future: Future[Any]) -> Any:
+def wait_within(time_limit: float | None, future: Future[Any]) -> Any:
     """The future's result.
 
     Raises:
@@ -178,14 +192,14 @@ def within(time_limit: float | None, future: Future[Any]) -> Any:
     return future.result()
 
 
-def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Future[Any]:
+def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Future[Any]:
     """Call a function in a thread of this name, with this thread's device, gradient mode and autocast."""
     outcome: Future[Any] = Future()
-    as_here = _torch_state()
+    same_torch_state = _torch_state()
 
     def call() -> None:
         try:
-            with UserCode(name), as_here():
+            with UserCode(name), same_torch_state():
                 outcome.set_result(function(**arguments))
         except BaseException as error:
             outcome.set_exception(error)
@@ -195,14 +209,15 @@ def started(function: Callable[..., Any], arguments: Mapping[str, Any], name: st
     return outcome
 
 
-def submitted(awaitable: Awaitable[Any], name: str) -> Future[Any]:
+def run_in_loop(awaitable: Awaitable[Any], name: str) -> Future[Any]:
     """Run an awaitable in this process's event loop for user code."""
 
-    async def completed() -> Any:
+    async def wait_for_result() -> Any:
         with UserCode(name):
             return await awaitable
 
-    return asyncio.run_coroutine_threadsafe(completed(), event_loop(os.getpid(), "asynchronous functions"))
+    loop = event_loop(os.getpid(), "asynchronous functions")
+    return asyncio.run_coroutine_threadsafe(wait_for_result(), loop)
 
 
 @functools.cache
@@ -211,10 +226,11 @@ def event_loop(process: int, name: str) -> asyncio.AbstractEventLoop:
 
     Each process keeps its loop, because clients' connections belong to it and no thread survives a fork.
     """
-    loop, (_, device) = asyncio.new_event_loop(), _device()
+    loop = asyncio.new_event_loop()
+    _, device = _current_device()
 
     def run() -> None:
-        _take(device)
+        _set_device(device)
         while not loop.is_closed():
             # A task that a coroutine started raises SystemExit here.
             with contextlib.suppress(BaseException):
@@ -226,29 +242,36 @@ def event_loop(process: int, name: str) -> asyncio.AbstractEventLoop:
 
 def _torch_state() -> Callable[[], AbstractContextManager[None]]:
     """A context manager that gives another thread this thread's device, gradient mode and autocast."""
-    accelerator, device = _device()
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    types = ["cpu"] if accelerator is None else ["cpu", accelerator]
-    casts = [(type_, torch.get_autocast_dtype(type_), torch.is_autocast_enabled(type_)) for type_ in types]
+    accelerator, device = _current_device()
+    has_gradients = torch.is_grad_enabled()
+    has_inference_mode = torch.is_inference_mode_enabled()
+    device_types = ["cpu"] if accelerator is None else ["cpu", accelerator]
+    autocasts: list[tuple[str, torch.dtype, bool]] = []
+    for device_type in device_types:
+        dtype = torch.get_autocast_dtype(device_type)
+        autocasts.append((device_type, dtype, torch.is_autocast_enabled(device_type)))
 
     @contextmanager
-    def as_here() -> Iterator[None]:
-        _take(device)
+    def same_torch_state() -> Iterator[None]:
+        _set_device(device)
         with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(inference))
-            stack.enter_context(torch.set_grad_enabled(grad))
-            for cast in casts:
-                stack.enter_context(torch.autocast(*cast))
+            stack.enter_context(torch.inference_mode(has_inference_mode))
+            stack.enter_context(torch.set_grad_enabled(has_gradients))
+            for device_type, dtype, enabled in autocasts:
+                stack.enter_context(torch.autocast(device_type, dtype, enabled))
             yield
 
-    return as_here
+    return same_torch_state
 
 
-def _device() -> tuple[str | None, int]:
+def _current_device() -> tuple[str | None, int]:
+    """The accelerator's type and this thread's device; (None, 0) without an accelerator."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
+    if accelerator is None:
+        return None, 0
+    return accelerator.type, torch.accelerator.current_device_index()
 
 
-def _take(device: int) -> None:
+def _set_device(device: int) -> None:
     if torch.accelerator.is_available():
         torch.accelerator.set_device_index(device)

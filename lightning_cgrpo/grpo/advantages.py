@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import all_sum
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Rollouts
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero
 from lightning_cgrpo.objective.units import RunningDeviation
 from lightning_cgrpo.settings.objects import Stated
 
@@ -90,13 +90,18 @@ class ScalarizedAdvantages(AdvantageEstimator):
 
     def __call__(self, rollouts: Rollouts | None, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         if self.scale == "group":
-            return weighted(weights, statistics.standardized).to(statistics.dtype)
+            return weighted_sum(weights, statistics.standardized).to(statistics.dtype)
         if self._deviation is None or len(self._deviation.squares) != len(weights):  # of another objective
             self._deviation = RunningDeviation(len(weights))
+        # Compare each answer with the group's other answers.
         excess_JBG, squares_J, answers_J = excess_over_others(statistics)
+        # Scale by the running deviation, or by half of this update's own, whichever is larger.
         self._deviation.update(squares_J, answers_J)
-        self._std = torch.maximum(self._deviation.std, divide(squares_J, answers_J).sqrt() / 2)
-        return weighted(weights, divide(excess_JBG, self._std[:, None, None])).to(statistics.dtype)
+        own_std_J = divide_or_zero(squares_J, answers_J).sqrt()
+        self._std = torch.maximum(self._deviation.std, own_std_J / 2)
+        standardized_JBG = divide_or_zero(excess_JBG, self._std[:, None, None])
+        # Combine the components by the weights.
+        return weighted_sum(weights, standardized_JBG).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         weights_JB = weights[:, None].expand_as(statistics.std)
@@ -105,17 +110,24 @@ class ScalarizedAdvantages(AdvantageEstimator):
         std_JB = statistics.std
         if self._std is not None:  # on the CPU, if it is a checkpoint's
             std_JB = self._std[:, None].to(std_JB.device).expand_as(std_JB)
-        return weights_JB * divide(statistics.std * leave_one_out(statistics), std_JB)
+        # The advantage sums w_j excess_j / sigma_j, where excess_j is the standardized component times this deviation.
+        excess_std_JB = statistics.std * leave_one_out(statistics)
+        return weights_JB * divide_or_zero(excess_std_JB, std_JB)
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """``price/<constraint>``: reward that the advantages give up for one violation, with one reward."""
         if self._std is None or names[0] != "reward":
             return {}
-        cost = divide(weights.to(self._std), self._std).tolist()
-        return {f"price/{name}": value / cost[0] for name, value in zip(names[1:], cost[1:], strict=True) if cost[0]}
+        reward_factor, *cost_factors = divide_or_zero(weights.to(self._std), self._std).tolist()
+        if not reward_factor:
+            return {}
+        factors = zip(names[1:], cost_factors, strict=True)
+        return {f"price/{name}": factor / reward_factor for name, factor in factors}
 
     def running_state(self) -> dict[str, Tensor]:
-        return {} if self._deviation is None else dict(self._deviation.state_dict())
+        if self._deviation is None:
+            return {}
+        return dict(self._deviation.state_dict())
 
     def load_running_state(self, state: dict[str, Tensor]) -> None:
         if state and self.scale == "pooled":
@@ -140,17 +152,18 @@ class ScalarizedRewards(AdvantageEstimator):
         self.scale = scale
 
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        sum_BG = weighted(weights, statistics.deviation)
-        return divide(sum_BG, self._std(statistics, weights)[:, None]).to(statistics.dtype)
+        sum_BG = weighted_sum(weights, statistics.deviation)
+        std_B = self._std_of_sum(statistics, weights)
+        return divide_or_zero(sum_BG, std_B[:, None]).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return divide(weights[:, None] * statistics.std, self._std(statistics, weights))
+        return divide_or_zero(weights[:, None] * statistics.std, self._std_of_sum(statistics, weights))
 
-    def _std(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+    def _std_of_sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """``[B]``; collective for the batch."""
         if self.scale == "group":
-            return _std_of_sum(statistics, weights)
-        _, std = batch_moments(weighted(weights, statistics.values), statistics.used)
+            return _group_std_of_sum(statistics, weights)
+        _, std = batch_moments(weighted_sum(weights, statistics.values), statistics.used)
         return std.expand(statistics.std.shape[1])
 
 
@@ -164,7 +177,7 @@ class LeaveOneOut(AdvantageEstimator):
 
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         excess_JBG = statistics.deviation * leave_one_out(statistics)[..., None]
-        return weighted(weights, excess_JBG).to(statistics.dtype)
+        return weighted_sum(weights, excess_JBG).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None] * statistics.std * leave_one_out(statistics)
@@ -178,19 +191,20 @@ class GDPO(AdvantageEstimator):
     """
 
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        sum_BG = self._sum(statistics, weights)
+        sum_BG = self._standardized_sum(statistics, weights)
         mean, std = batch_moments(sum_BG, statistics.used)
         advantages_BG = torch.where(statistics.used, (sum_BG - mean) / (std + EPS), 0)
         return advantages_BG.to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """The batch's mean is left out, because it shifts all advantages alike."""
-        _, std = batch_moments(self._sum(statistics, weights), statistics.used)
+        _, std = batch_moments(self._standardized_sum(statistics, weights), statistics.used)
         return weights[:, None] * statistics.std / (sample_std(statistics) + EPS) / (std + EPS)
 
-    def _sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+    def _standardized_sum(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """S ``[B, G]``."""
-        return weighted(weights, statistics.deviation / (sample_std(statistics) + EPS)[..., None])
+        std_JB1 = sample_std(statistics)[..., None]
+        return weighted_sum(weights, statistics.deviation / (std_JB1 + EPS))
 
 
 def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,39 +222,46 @@ def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Ten
     count_JB1 = statistics.count.double()[..., None]
     partly_JB1 = (statistics.count < statistics.used.shape[1])[..., None]
     others_JB1 = (count_JB1 - 1 + partly_JB1).clamp(min=1)
-    # The excess is offset - slope m; its squares expand in m, so that one message serves both.
+    # The excess is offset - slope m, whose square is offset^2 - 2 m offset slope + m^2 slope^2. The sums of these three
+    # terms do not depend on m, so one message serves both m and the squares.
     slope_JBG = torch.where(partly_JB1 & statistics.applicable, 1 / others_JB1, 0)
     offset_JBG = count_JB1 * statistics.deviation / others_JB1 + slope_JBG * statistics.values
     factor_JB1 = 1 + (count_JB1 - 1).clamp(min=0) / others_JB1.square()
     terms_3JBG = torch.stack([offset_JBG.square(), offset_JBG * slope_JBG, slope_JBG.square()]) / factor_JB1
-    answers_J = statistics.used.sum().double().expand(len(count_JB1))
     # One collective sums everything over all processes.
     values_J = statistics.values.sum((1, 2))
     number_J = statistics.count.sum(1).double()
+    answers_J = statistics.used.sum().double().expand(len(count_JB1))
     sums = all_sum(torch.stack([values_J, number_J, *terms_3JBG.sum((2, 3)), answers_J]))
-    values_J, number_J, square_J, mixed_J, linear_J, answers_J = sums
+    values_J, number_J, offset_squares_J, products_J, slope_squares_J, answers_J = sums
+    # Put m in.
     mean_J = values_J / number_J.clamp(min=1)
-    squares_J = (square_J - 2 * mean_J * mixed_J + mean_J.square() * linear_J).clamp(min=0)
-    return offset_JBG - slope_JBG * mean_J[:, None, None], squares_J, answers_J
+    squares_J = (offset_squares_J - 2 * mean_J * products_J + mean_J.square() * slope_squares_J).clamp(min=0)
+    excess_JBG = offset_JBG - slope_JBG * mean_J[:, None, None]
+    return excess_JBG, squares_J, answers_J
 
 
-def _sqrt(variance: Tensor) -> Tensor:
+def _safe_sqrt(variance: Tensor) -> Tensor:
     """Square root, with gradient 0 at 0."""
-    return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
+    positive = torch.where(variance > 0, variance, 1)
+    return torch.where(variance > 0, positive.sqrt(), 0)
 
 
-def weighted(weights: Tensor, values: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Sum ``[B, G]`` of values ``[J, B, G]`` by weights ``[J]``."""
     return torch.einsum("j,jbg->bg", weights.to(values.dtype), values)
 
 
-def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
+def _group_std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     """``[B]`` standard deviation of sum_j w_j X_j in each group, 0 if constant up to rounding."""
     # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
-    scale_B = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
-    relative_BG = divide(weighted(weights, statistics.deviation), scale_B[:, None])
+    sizes_J1 = weights.detach().abs()[:, None].to(statistics.std.dtype)
+    scale_B = (sizes_J1 * statistics.std).sum(0)
+    relative_BG = divide_or_zero(weighted_sum(weights, statistics.deviation), scale_B[:, None])
     variance_B = relative_BG.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
-    return scale_B * _sqrt(torch.where(variance_B > RELATIVE_ZERO**2, variance_B, 0))
+    # A relative variance this small is what rounding leaves of a constant sum.
+    variance_B = torch.where(variance_B > RELATIVE_ZERO**2, variance_B, 0)
+    return scale_B * _safe_sqrt(variance_B)
 
 
 def leave_one_out(statistics: GroupStatistics) -> Tensor:
@@ -256,9 +277,12 @@ def sample_std(statistics: GroupStatistics) -> Tensor:
 
 def batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sample standard deviation of used entries on all processes, in two passes for precision."""
-    # Not by indexing with `used`, which would wait for the device.
+    # First pass: the mean. Not by indexing with `used`, which would wait for the device.
     selected = torch.where(used, values.double(), 0)
     total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()
     mean = total / count.clamp(min=1)
-    squares = all_sum(torch.where(used, selected - mean, 0).square().sum())
-    return mean.to(values.dtype), _sqrt(squares / (count - 1).clamp(min=1)).to(values.dtype)
+    # Second pass: squares of the deviations from the mean.
+    deviation = torch.where(used, selected - mean, 0)
+    squares = all_sum(deviation.square().sum())
+    std = _safe_sqrt(squares / (count - 1).clamp(min=1))
+    return mean.to(values.dtype), std.to(values.dtype)

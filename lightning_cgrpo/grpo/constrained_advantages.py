@@ -100,12 +100,14 @@ class ConstrainedAdvantages:
             UserError: a signal of the objective is missing, is no tensor, or has another shape.
         """
         self.objective.check_signals(dict.fromkeys(measured, "any"))
-        given = as_signals(measured)
-        shapes = {name: tuple(signal.value.shape[:2]) for name, signal in given.items()}
+        task_signals = as_signals(measured)
+        shapes = {name: tuple(signal.value.shape[:2]) for name, signal in task_signals.items()}
         if len({*shapes.values()}) > 1 or any(len(shape) < 2 for shape in shapes.values()):
             raise UserError(f"Expected signals of one shape [prompts, answers to each], but got {shapes}.")
+        # Add the signals of the answers that count for a constraint.
         prompts = PromptGroups(torch.arange(0), dict(columns or {}))
-        signals = self.objective.made(given, prompts)
+        signals = self.objective.made(task_signals, prompts)
+        # The weights of this call combine the components; then the rates move the weights of the next call.
         advantages_BG = self.estimate(signals)
         self.step(signals)
         return advantages_BG
@@ -130,9 +132,12 @@ class ConstrainedAdvantages:
         """Rates and means of the answers by tag, ``rate/<constraint>``, without constraints that have none."""
         constraints = self.objective.constraints
         violations, opportunities = over_prompts(self.objective.counts(signals), constraints)
-        measured = zip(constraints.items(), (violations / opportunities).tolist(), strict=True)
-        shown = {c.bound.tag(name): c.bound.shown(rate) for (name, c), rate in measured}
-        return {tag: rate for tag, rate in shown.items() if not math.isnan(rate)}
+        violation_rates = (violations / opportunities).tolist()
+        rates: dict[str, float] = {}
+        for (name, constraint), rate in zip(constraints.items(), violation_rates, strict=True):
+            if not math.isnan(rate):
+                rates[constraint.bound.tag(name)] = constraint.bound.shown(rate)
+        return rates
 
     def step(self, signals: Signals) -> None:
         """Move the multipliers by the rates of violation. Collective."""
@@ -176,13 +181,18 @@ class ConstrainedAdvantages:
 
     @property
     def _bounds(self) -> dict[str, str]:
-        bounds = {name: constraint.bound for name, constraint in self.objective.constrained.items()}
-        return {name: f"{bound.key}: {bound.threshold:g}" for name, bound in bounds.items()}
+        """The bounds of the enforced constraints as texts, for checkpoints."""
+        texts: dict[str, str] = {}
+        for name, constraint in self.objective.constrained.items():
+            bound = constraint.bound
+            texts[name] = f"{bound.key}: {bound.threshold:g}"
+        return texts
 
 
 def as_signals(measured: Mapping[str, Tensor | Signal]) -> dict[str, Signal]:
     """The signals, also of tensors ``[B, G]``, in which a value that is not finite does not apply."""
-    signals, _ = isolate_faults({name: value for name, value in measured.items() if isinstance(value, Signal)})
+    whole_signals = {name: value for name, value in measured.items() if isinstance(value, Signal)}
+    signals, _ = isolate_faults(whole_signals)
     for name, value in measured.items():
         if isinstance(value, Signal):
             continue

@@ -17,10 +17,15 @@ def generalized_advantages(rewards: Tensor, values: Tensor, mask: Tensor, gamma:
         values: ``[..., T]``, predictions before each step.
         mask: ``[..., T]`` bool, the policy's own steps.
     """
-    following = running = torch.zeros_like(values[..., 0])
+    next_value = torch.zeros_like(values[..., 0])  # V_{t+1}
+    next_advantage = torch.zeros_like(values[..., 0])  # A_{t+1}
+    steps = list(zip(rewards.unbind(-1), values.unbind(-1), mask.unbind(-1), strict=True))
     advantages = []
-    for reward, value, acts in reversed(list(zip(rewards.unbind(-1), values.unbind(-1), mask.unbind(-1), strict=True))):
-        running = torch.where(acts, reward + gamma * following - value + gamma * gae_lambda * running, running)
-        following = torch.where(acts, value, following)
-        advantages.append(torch.where(acts, running, 0))
+    # From the last step to the first: A_t = d_t + gamma gae_lambda A_{t+1}.
+    for reward, value, acts in reversed(steps):
+        advantage = reward + gamma * next_value - value + gamma * gae_lambda * next_advantage
+        advantages.append(torch.where(acts, advantage, 0))
+        # A step outside the mask takes no time, so the values after it stay.
+        next_advantage = torch.where(acts, advantage, next_advantage)
+        next_value = torch.where(acts, value, next_value)
     return torch.stack(advantages[::-1], -1)

@@ -35,11 +35,13 @@ def aggregation_weights(
     gradients are averaged.
 
     Args:
-        totals: answers and steps ``[2]`` of all processes, from `counted`; by default summed here, which is collective.
+        totals: answers and steps ``[2]`` of all processes, from `count_units`; by default summed here, which is
+            collective.
     """
     lengths_BG = mask.sum(-1).double()
     if totals is None:
-        totals = all_sum(torch.stack([torch.ones_like(lengths_BG).sum(), lengths_BG.sum()]))
+        answers_here = torch.ones_like(lengths_BG).sum()
+        totals = all_sum(torch.stack([answers_here, lengths_BG.sum()]))
     answers, steps = totals.unbind()
     if aggregation == "token_mean":
         per_answer_BG = torch.ones_like(lengths_BG) / steps.clamp(min=1)
@@ -53,7 +55,9 @@ def aggregation_weights(
         raise ValueError(
             f"Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got '{aggregation}'."
         )
-    weights_BG = (per_answer_BG * world()[1]).to(torch.promote_types(torch.get_default_dtype(), torch.float32))
+    _, processes = world()
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    weights_BG = (per_answer_BG * processes).to(dtype)
     return weights_BG[..., None] * mask
 
 
@@ -95,9 +99,10 @@ class LossOptions:
                 "Expected arguments `clip_low` and `clip_high` to be distances from the ratio 1, but got "
                 f"{self.clip_low:g} and {self.clip_high:g}, try {1 - self.clip_low:g} and {self.clip_high - 1:g}."
             )
-        high = 1 + self.clip[1]
-        wanted = f"greater than 1 + clip_high, {high:g}, since it is a ratio"
-        expect(self.clip_limit is None or self.clip_limit > high, "clip_limit", wanted, self.clip_limit)
+        _, clip_high = self.clip
+        highest_ratio = 1 + clip_high
+        wanted = f"greater than 1 + clip_high, {highest_ratio:g}, since it is a ratio"
+        expect(self.clip_limit is None or self.clip_limit > highest_ratio, "clip_limit", wanted, self.clip_limit)
         ignored = [name for name in CLIPPING if getattr(self, name) != getattr(LossOptions, name)]
         if self.surrogate is not None and ignored:
             raise ValueError(
@@ -107,10 +112,16 @@ class LossOptions:
 
     @property
     def clip(self) -> tuple[float, float]:
-        return self.clip_low, self.clip_low if self.clip_high is None else self.clip_high
+        """Distances from the ratio 1, below and above, at which ratios are clipped."""
+        high = self.clip_low if self.clip_high is None else self.clip_high
+        return self.clip_low, high
 
-    def given_surrogate(self) -> Surrogate:
-        return Clipped(*self.clip, self.clip_limit) if self.surrogate is None else self.surrogate
+    def chosen_surrogate(self) -> Surrogate:
+        """The surrogate of the options, `Clipped` by default."""
+        if self.surrogate is not None:
+            return self.surrogate
+        low, high = self.clip
+        return Clipped(low, high, self.clip_limit)
 
 
 @dataclass(frozen=True)
@@ -159,33 +170,33 @@ def grpo_loss(
         penalties: coefficients of ``kl`` (of `exact_kl`) and ``entropy`` (subtracted from entropy_weight), scalars;
             from `Objective.penalties`.
     """
+    # Log-ratios to the policy that sampled; padding has 0, so that no value of it enters.
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
     advantages = torch.where(valid, advantages, 0)
     if options.sequence_ratio:
+        # One ratio per answer: the geometric mean of its steps' ratios.
         mean = log_ratio.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)  # [N, 1]
         log_ratio = torch.where(valid, mean, 0)  # [N, T]
-    total, bounded = options.given_surrogate()(log_ratio, advantages)
+    # The surrogate of each step, corrected for the engine that sampled.
+    surrogate = options.chosen_surrogate()
+    total, bounded = surrogate(log_ratio, advantages)
     if sampling_ratios is not None:
         total = total * torch.where(valid, sampling_ratios, 0)
     zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
-    kl_sum, entropy_sum = zero, zero
+    # The KL to the reference, and the penalty of a constraint on it.
+    kl_sum = zero
     if reference_log_probs is not None:
-        distance = torch.where(valid, reference_log_probs - log_probs, 0)
-        sampled = k3(distance)
-        if options.correct_kl and options.sequence_ratio:
-            sampled = sampled * log_ratio.exp()
-        elif options.correct_kl:
-            # r k3 = exp(reference - old) - r (d + 1), whose gradient -r d has no two terms of exp(d) that cancel.
-            constant = torch.where(valid, reference_log_probs - old_log_probs, 0).exp()
-            sampled = constant - log_ratio.exp() * (distance + 1)
-        exact = sampled if exact_kl is None else torch.where(valid, exact_kl, 0)
-        kl = exact if options.exact_kl else sampled
+        sampled_kl = _sampled_kl(log_probs, old_log_probs, reference_log_probs, log_ratio, valid, options)
+        all_actions_kl = sampled_kl if exact_kl is None else torch.where(valid, exact_kl, 0)
+        kl = all_actions_kl if options.exact_kl else sampled_kl
         kl_sum = (weights * kl).sum().detach()
         if options.kl_weight:
             total = total - options.kl_weight * kl
         if "kl" in penalties:
-            total = total - penalties["kl"] * exact
+            total = total - penalties["kl"] * all_actions_kl
+    # The entropy bonus, and the penalty of a constraint on the entropy.
+    entropy_sum = zero
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()
@@ -193,4 +204,24 @@ def grpo_loss(
             total = total + options.entropy_weight * bonus
         if "entropy" in penalties:
             total = total - penalties["entropy"] * bonus
+    # The total is maximized, the loss minimized.
     return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction=(weights * bounded).sum())
+
+
+def _sampled_kl(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    reference_log_probs: Tensor,
+    log_ratio: Tensor,
+    valid: Tensor,
+    options: LossOptions,
+) -> Tensor:
+    """The KL to the reference from the sampled actions, by k3; with `correct_kl`, times the ratio."""
+    distance = torch.where(valid, reference_log_probs - log_probs, 0)
+    if not options.correct_kl:
+        return k3(distance)
+    if options.sequence_ratio:
+        return k3(distance) * log_ratio.exp()
+    # r k3 = exp(reference - old) - r (d + 1), whose gradient -r d has no two terms of exp(d) that cancel.
+    constant = torch.where(valid, reference_log_probs - old_log_probs, 0).exp()
+    return constant - log_ratio.exp() * (distance + 1)

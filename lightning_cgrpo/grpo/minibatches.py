@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_cgrpo.core.distributed import gather_counts, gather_rows, on_host, world
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.randomness import Stream, generator
-from lightning_cgrpo.core.rollout import Examples, Rollouts, read
+from lightning_cgrpo.core.rollout import Examples, Rollouts, read_steps
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 
@@ -108,26 +108,31 @@ class Share:
         Args:
             counts: every process's units; by default gathered, which is collective.
         """
-        counts = gather_counts(len(examples), examples.actions.device) if counts is None else counts
-        first = sum(counts[: world()[0]])
+        if counts is None:
+            counts = gather_counts(len(examples), examples.actions.device)
+        rank, _ = world()
+        first = sum(counts[:rank])
         numbers = torch.arange(first, first + len(examples), device="cpu")
-        return cls(numbers, sum(counts), group_size if examples.mask.dim() == 2 else 1)
+        units_are_steps = examples.mask.dim() == 1
+        return cls(numbers, sum(counts), 1 if units_are_steps else group_size)
 
 
-def counted(examples: Examples, mask: Tensor) -> tuple[list[int], Tensor]:
+def count_units(examples: Examples, mask: Tensor) -> tuple[list[int], Tensor]:
     """Units of every process, and answers and steps ``[2]`` of the loss over all processes. Collective.
 
     Args:
         mask: steps ``[B, G, T]`` of this process in the loss.
     """
     steps = mask.sum()
-    units = [torch.full_like(steps, count) for count in (len(examples), mask.shape[:2].numel())]
-    rows = gather_rows(torch.stack([*units, steps]))
+    units = torch.full_like(steps, len(examples))
+    answers = torch.full_like(steps, mask.shape[:2].numel())
+    rows = gather_rows(torch.stack([units, answers, steps]))  # [processes, 3]
+    # A single process knows its units without waiting for the device.
     counts = [len(examples)] if len(rows) == 1 else rows[:, 0].tolist()
     return counts, rows[:, 1:].sum(0).double()
 
 
-def partition(share: Share, size: int | None, seed: int, update: int, epoch: int) -> list[Tensor]:
+def partition_units(share: Share, size: int | None, seed: int, update: int, epoch: int) -> list[Tensor]:
     """Random partition of the numbers of all units, the same for any number of processes; on the CPU.
 
     Args:
@@ -136,32 +141,38 @@ def partition(share: Share, size: int | None, seed: int, update: int, epoch: int
     """
     if size is None or share.total <= size:
         return [torch.arange(share.total, device="cpu")]
+    # Draw a random order of the groups; the units of a group stay next to each other.
     group_size = share.group_size
     draw = generator(seed, Stream.MINIBATCHES, update, epoch)
     groups = torch.from_numpy(draw.permutation(share.total // group_size))
     order = groups[:, None] * group_size + torch.arange(group_size, device="cpu")  # [groups, group_size]
-    if size < group_size:  # parts cut groups
+    if size < group_size:
+        # A part is smaller than a group, so parts cut groups.
         parts = math.ceil(share.total / size)
         return list(order.flatten().tensor_split(parts))
-    parts = math.ceil(len(groups) / (size // group_size))
+    groups_in_part = size // group_size
+    parts = math.ceil(len(groups) / groups_in_part)
     return [part.flatten() for part in order.tensor_split(parts)]
 
 
 def minibatches(share: Share, parts: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, float]]:
-    """This process's units in each part of a `partition`.
+    """This process's units in each part of `partition_units`.
 
     Yields:
         Their indices on the device (possibly none), and the loss's factor: all units / units of the part.
     """
     for part in parts:
-        rows = torch.searchsorted(share.numbers, part)
         here = torch.isin(part, share.numbers)
-        yield rows[here].to(device, non_blocking=True), share.total / len(part)
+        rows = torch.searchsorted(share.numbers, part)[here]
+        factor = share.total / len(part)
+        yield rows.to(device, non_blocking=True), factor
 
 
 def micro_batches(rows: Tensor, size: int | None) -> list[Tensor]:
     """Cut a minibatch's indices into pieces of at most `size`; an empty minibatch gives one empty piece."""
-    return [rows] if size is None or len(rows) <= size else list(rows.split(size))
+    if size is None or len(rows) <= size:
+        return [rows]
+    return list(rows.split(size))
 
 
 def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts: bool) -> list[Tensor]:
@@ -177,18 +188,22 @@ def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts:
     """
     if examples.mask.dim() == 1:
         raise UserError("Expected a policy that trains on whole answers for micro_batch_tokens, try micro_batch_size.")
-    prompts, answers, group = on_host(
-        examples.shared["prompt_mask"].sum(-1), read(examples.mask[rows]).sum(-1), examples.group[rows]
+    # Lengths of the prompts, lengths of the answers, and the prompt of each answer, in one wait for the device.
+    prompt_lengths, answer_lengths, prompt_of_answer = on_host(
+        examples.shared["prompt_mask"].sum(-1), read_steps(examples.mask[rows]).sum(-1), examples.group[rows]
     )
-    sizes: list[int] = []  # of the complete pieces
+    prompt_length_of_answer = prompt_lengths[prompt_of_answer]
+    answers = zip(prompt_of_answer.tolist(), prompt_length_of_answer.tolist(), answer_lengths.tolist(), strict=True)
+    # Add answers to a piece until the next would exceed `tokens`, then begin a new piece with that answer.
+    complete_sizes: list[int] = []
     piece = Piece()
-    for member in zip(group.tolist(), prompts[group].tolist(), answers.tolist(), strict=True):
-        longer = piece.extended(*member)
-        if piece.answers and longer.tokens(shares_prompts) > tokens:
-            sizes.append(len(piece.answers))
-            longer = Piece().extended(*member)
+    for answer in answers:
+        longer = piece.with_answer(*answer)
+        if piece.answers and longer.token_count(shares_prompts) > tokens:
+            complete_sizes.append(len(piece.answers))
+            longer = Piece().with_answer(*answer)
         piece = longer
-    return list(rows.split([*sizes, len(piece.answers)]))
+    return list(rows.split([*complete_sizes, len(piece.answers)]))
 
 
 @dataclass(frozen=True)
@@ -203,15 +218,18 @@ class Piece:
     prompts: Mapping[int, int] = field(default_factory=dict)
     answers: tuple[int, ...] = ()
 
-    def extended(self, prompt: int, prompt_tokens: int, answer_tokens: int) -> Piece:
+    def with_answer(self, prompt: int, prompt_tokens: int, answer_tokens: int) -> Piece:
         """The piece with one more answer."""
-        return Piece({**self.prompts, prompt: prompt_tokens}, (*self.answers, answer_tokens))
+        prompts = {**self.prompts, prompt: prompt_tokens}
+        answers = (*self.answers, answer_tokens)
+        return Piece(prompts, answers)
 
-    def tokens(self, shares_prompts: bool) -> int:
+    def token_count(self, shares_prompts: bool) -> int:
         """Tokens of the pass: each prompt once without padding, or every answer as long as the longest."""
         if shares_prompts:
             return sum(self.prompts.values()) + sum(self.answers)
-        return len(self.answers) * (max(self.prompts.values()) + max(self.answers))
+        padded_length = max(self.prompts.values()) + max(self.answers)
+        return len(self.answers) * padded_length
 
 
 def put_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:

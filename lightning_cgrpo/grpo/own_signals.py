@@ -28,16 +28,16 @@ def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) ->
     signals: dict[str, Signal] = {}
     for name in names:
         values = examples.targets[name]
-        total = _by_answer(torch.where(examples.mask, values, 0), rollouts)
-        steps = _by_answer(torch.where(examples.mask, torch.ones_like(values), 0), rollouts)
+        total = _sum_by_answer(torch.where(examples.mask, values, 0), rollouts)  # [B, G]
+        steps = _sum_by_answer(torch.where(examples.mask, torch.ones_like(values), 0), rollouts)  # [B, G]
         signals[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
     return signals
 
 
-def _by_answer(values: Tensor, rollouts: Rollouts) -> Tensor:
+def _sum_by_answer(values: Tensor, rollouts: Rollouts) -> Tensor:
     """Sums ``[B, G]`` of values of the examples, ``[N]`` for steps or ``[N, T]`` for answers."""
     if values.dim() == 2:
         return values.sum(-1).view(rollouts.mask.shape[:2])
+    # Lay the steps out as [B, G, T]. Not by indexing with the mask, which would wait for the device.
     steps = torch.zeros(rollouts.mask.shape, dtype=values.dtype, device=values.device)
-    # Not by indexing with the mask, which would wait for the device.
     return steps.masked_scatter(rollouts.mask, values).sum(-1)

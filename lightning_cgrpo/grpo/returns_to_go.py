@@ -9,7 +9,7 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Rollouts
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator
 from lightning_cgrpo.grpo.gae import generalized_advantages
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide, group_statistics
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero, group_statistics
 from lightning_cgrpo.objective.objective import Components
 
 
@@ -32,13 +32,17 @@ class ReturnsToGo(AdvantageEstimator):
     def __call__(self, rollouts: Rollouts, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """Advantages ``[B, G, T]``."""
         mask_BGT = rollouts.mask
+        # Without a critic's values and with lambda 1, generalized advantages are the returns-to-go.
         rewards_JBGT = statistics.components.by_step(mask_BGT).double()
         no_values_JBGT = torch.zeros_like(rewards_JBGT)
         returns_JBGT = generalized_advantages(rewards_JBGT, no_values_JBGT, mask_BGT, self.gamma, 1.0)
+        # Compare each step with the same step of the group's other answers.
         used_JBGT = mask_BGT & statistics.applicable[..., None]
         deviation_JBGT, std_JB = step_deviations(returns_JBGT.to(statistics.dtype), used_JBGT)
-        standardized_JBGT = divide(deviation_JBGT, std_JB[..., None, None])
-        return torch.einsum("j,jbgt->bgt", weights.to(std_JB), standardized_JBGT).to(statistics.dtype)
+        standardized_JBGT = divide_or_zero(deviation_JBGT, std_JB[..., None, None])
+        # The weights combine the components.
+        advantages_BGT = torch.einsum("j,jbgt->bgt", weights.to(std_JB), standardized_JBGT)
+        return advantages_BGT.to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None].expand_as(statistics.std)
@@ -51,11 +55,17 @@ def step_deviations(returns: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
         returns: ``[J, B, G, T]``.
         used: ``[J, B, G, T]`` bool, the steps that answers take, and to which a component applies.
     """
-    prompts, steps = returns.shape[1], returns.shape[3]
+    _, prompts, _, steps = returns.shape
+    # Each step of a prompt's answers is a group of its own.
+    components = Components(_by_step_groups(returns), _by_step_groups(used))
+    deviation = group_statistics(components).deviation  # [J, B T, G]
+    deviation = deviation.unflatten(1, (prompts, steps)).transpose(2, 3)  # [J, B, G, T]
+    # One deviation for all steps of a prompt's group.
+    squares = deviation.square().sum((2, 3))  # [J, B]
+    number = used.sum((2, 3)).clamp(min=1)  # [J, B]
+    return deviation, (squares / number).sqrt()
 
-    def groups_of_steps(values: Tensor) -> Tensor:
-        return values.transpose(2, 3).flatten(1, 2)  # [J, B T, G]
 
-    statistics = group_statistics(Components(groups_of_steps(returns), groups_of_steps(used)))
-    deviation = statistics.deviation.unflatten(1, (prompts, steps)).transpose(2, 3)
-    return deviation, (deviation.square().sum((2, 3)) / used.sum((2, 3)).clamp(min=1)).sqrt()
+def _by_step_groups(values: Tensor) -> Tensor:
+    """``[J, B T, G]`` of values ``[J, B, G, T]``: one group for each step of a prompt."""
+    return values.transpose(2, 3).flatten(1, 2)

@@ -42,8 +42,8 @@ class SamplingCorrection:
 
     def outside(self, ratios: Tensor) -> Tensor:
         """True for ratios out of bounds, of any shape."""
-        above = ratios > (torch.inf if self.high is None else self.high)
-        return above | (ratios < self.low)
+        high = torch.inf if self.high is None else self.high
+        return (ratios > high) | (ratios < self.low)
 
     def ratios(self, old_log_probs: Tensor, sampling_log_probs: Tensor, mask: Tensor) -> Tensor:
         """Ratios before the bounds, without gradient, ``[N]`` or ``[N, T]`` as all tensors.
@@ -51,10 +51,11 @@ class SamplingCorrection:
         A step whose engine's log-probability is not finite has ratio 1; so has a step outside the mask.
         """
         reported = mask & sampling_log_probs.isfinite()
-        difference = torch.where(reported, old_log_probs - sampling_log_probs, 0).detach()
-        if self.sequence and difference.dim() > 1:
-            difference = torch.where(mask, difference.sum(-1, keepdim=True), 0)
-        return difference.exp()
+        log_ratio = torch.where(reported, old_log_probs - sampling_log_probs, 0).detach()
+        if self.sequence and log_ratio.dim() > 1:
+            # All steps of an answer have the ratio of the whole answer.
+            log_ratio = torch.where(mask, log_ratio.sum(-1, keepdim=True), 0)  # [N, T]
+        return log_ratio.exp()
 
 
 def sampling_sums(examples: Examples, correction: SamplingCorrection | None) -> dict[str, Tensor]:
@@ -72,7 +73,7 @@ def sampling_sums(examples: Examples, correction: SamplingCorrection | None) -> 
     compared = examples.mask & reported.isfinite()
     old = examples.targets["old_log_probs"]
     correction = correction or SamplingCorrection(high=None)
-    ratio = correction.ratios(old, reported, examples.mask)[compared]
+    ratio = correction.ratios(old, reported, examples.mask)[compared]  # [compared steps]
     return {
         "steps": compared.sum(),
         "faults": (examples.mask & ~compared).sum(),

@@ -34,14 +34,18 @@ class Clipped(Surrogate):
     """
 
     def __init__(self, low: float = 0.2, high: float = 0.2, limit: float | None = None) -> None:
-        self.low, self.high, self.limit = low, high, limit
+        self.low = low
+        self.high = high
+        self.limit = limit
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
+        # The lower of both objectives: a step gains nothing from a ratio beyond the bounds.
         limited = ratio if self.limit is None else ratio.clamp(max=self.limit)
         value = torch.minimum(limited * advantages, clipped * advantages)
-        bounded = clipped * advantages < ratio * advantages  # the value no longer follows the ratio
+        # A bound acts where the value no longer follows the ratio.
+        bounded = clipped * advantages < ratio * advantages
         if self.limit is not None:
             bounded |= (ratio > self.limit) & (advantages < 0)
         return value, bounded
@@ -59,8 +63,10 @@ class CISPO(Surrogate):
         self.cap = cap
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        # Without a gradient, the ratio is a constant weight of the log-probability.
         weight = log_ratio.detach().exp()
-        return weight.clamp(max=self.cap) * advantages * log_ratio, weight > self.cap
+        value = weight.clamp(max=self.cap) * advantages * log_ratio
+        return value, weight > self.cap
 
 
 class SAPO(Surrogate):
@@ -76,10 +82,13 @@ class SAPO(Surrogate):
     def __init__(self, temperature: float = 1.0, negative_temperature: float = 1.05) -> None:
         expect(temperature > 0, "temperature", "greater than 0", temperature)
         expect(negative_temperature > 0, "negative_temperature", "greater than 0", negative_temperature)
-        self.temperature, self.negative_temperature = temperature, negative_temperature
+        self.temperature = temperature
+        self.negative_temperature = negative_temperature
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        # The temperature of each step, by the sign of its advantage.
         choices = advantages.new_tensor([self.negative_temperature, self.temperature])
         temperature = choices[(advantages > 0).long()]
         gate = (temperature * (log_ratio.exp() - 1)).sigmoid() * 4 / temperature
-        return gate * advantages, torch.zeros_like(advantages, dtype=torch.bool)
+        unbounded = torch.zeros_like(advantages, dtype=torch.bool)
+        return gate * advantages, unbounded

@@ -44,15 +44,24 @@ class Rows:
 
     def answers(self, number: int) -> tuple[list[int], list[int]]:
         """The last row of each answer, and the answer of each row of `number`; -1 of padding."""
-        keys = [(str(row), 0) for row in range(number)] if self.sessions is None else self.sessions
         padding = [False] * number if self.padding is None else self.padding
-        last: dict[str, tuple[int, int]] = {}
-        for row, (session, index) in enumerate(keys):
-            if not padding[row] and (session not in last or last[session][0] < index):
-                last[session] = (index, row)
-        order = {session: answer for answer, session in enumerate(last)}
-        of_rows = [-1 if padding[row] else order[session] for row, (session, _) in enumerate(keys)]
-        return [row for _, row in last.values()], of_rows
+        # Without sessions, each row is a session of its own.
+        sessions = self.sessions
+        if sessions is None:
+            sessions = [(str(row), 0) for row in range(number)]
+        # The last row of each session, with its index within the session.
+        last_rows: dict[str, tuple[int, int]] = {}
+        for row, (session, index) in enumerate(sessions):
+            if padding[row]:
+                continue
+            if session not in last_rows or last_rows[session][0] < index:
+                last_rows[session] = (index, row)
+        # Sessions are answers, numbered in the order of their first rows.
+        answer_of_session = {session: answer for answer, session in enumerate(last_rows)}
+        answer_of_row: list[int] = []
+        for row, (session, _) in enumerate(sessions):
+            answer_of_row.append(-1 if padding[row] else answer_of_session[session])
+        return [row for _, row in last_rows.values()], answer_of_row
 
 
 class Method:
@@ -75,8 +84,10 @@ class Method:
     @property
     def columns(self) -> list[str]:
         """Columns of the prompts that constraints read."""
-        constraints = self.objective.constraints.values()
-        return sorted({column for constraint in constraints for column in columns_read(constraint)})
+        columns: set[str] = set()
+        for constraint in self.objective.constraints.values():
+            columns.update(columns_read(constraint))
+        return sorted(columns)
 
     def estimate(self, scores: Tensor, prompts: Sequence[Any]) -> Tensor:
         """Advantages ``[N]`` of `rows`, and a step of the dual.
@@ -85,31 +96,39 @@ class Method:
             scores: ``[N]``, verl's own.
             prompts: N of them; equal values are one group.
         """
-        rows, self.rows = self.rows, None
+        rows = self.rows
+        self.rows = None
         if rows is None:
             raise UserError(
                 "Expected a trainer of verl to hand over the signals, but got none, try verl 0.9.1, which is tested."
             )
-        last, answer_of_row = rows.answers(len(scores))
-        places = group_places([prompts[row] for row in last])
-        measured = self.measured(rows, scores, last)
-        shape = (1 + max(group for group, _ in places), 1 + max(place for _, place in places))
-        index = tuple(torch.tensor(places).T)
-        signals = as_signals({name: spread(values, index, shape) for name, values in measured.items()})
+        # The rows of an answer become one entry of its prompt's group.
+        last_rows, answer_of_row = rows.answers(len(scores))
+        places = group_places([prompts[row] for row in last_rows])
+        groups = 1 + max(group for group, _ in places)
+        group_size = 1 + max(place for _, place in places)
+        index = tuple(torch.tensor(places).T)  # the group and the place of each answer, [answers] each
+        # Lay the signals of all answers out by group.
+        measured = self.measured_values(rows, scores, last_rows)  # [answers] each
+        shape = (groups, group_size)
+        signals = as_signals({name: spread_over_groups(values, index, shape) for name, values in measured.items()})
         with replicated():
-            signals = self.objective.made(signals, PromptGroups(torch.arange(shape[0]), self.first(rows, last, places)))
+            group_columns = self.group_columns(rows, last_rows, places)
+            signals = self.objective.made(signals, PromptGroups(torch.arange(groups), group_columns))
             self.log(signals, measured)
-            advantages = self.advantages.estimate(signals)[index]
+            # Advantages by the weights of now, then a step of the dual, which moves the weights of the next batch.
+            advantages = self.advantages.estimate(signals)[index]  # [answers]
             self.advantages.step(signals)
-        padded = torch.cat([advantages.float(), torch.zeros(1)])  # the row -1 is padding's
+        # All rows of an answer have its advantage; padding, the answer -1, has the last entry, 0.
+        padded = torch.cat([advantages.float(), torch.zeros(1)])
         return padded[torch.tensor(answer_of_row)].to(scores)
 
-    def measured(self, rows: Rows, scores: Tensor, last: list[int]) -> dict[str, Tensor]:
+    def measured_values(self, rows: Rows, scores: Tensor, last_rows: list[int]) -> dict[str, Tensor]:
         """Values ``[answers]`` by signal, float32; NaN does not apply."""
         measured = {}
         for name in self.objective.signal_names:
             if name == SCORE:
-                measured[name] = scores.detach().cpu().float()[last]
+                measured[name] = scores.detach().cpu().float()[last_rows]
                 continue
             if name not in rows.values and not self._checked:
                 known = [SCORE, *rows.values]
@@ -118,14 +137,18 @@ class Method:
                     f"{{'score': ..., '{name}': ...}}.{did_you_mean(name, known)}"
                 )
             values = rows.values.get(name, [None] * len(scores))
-            measured[name] = torch.tensor([number(name, values[row]) for row in last], dtype=torch.float32)
+            numbers = [as_finite_number(name, values[row]) for row in last_rows]
+            measured[name] = torch.tensor(numbers, dtype=torch.float32)
         self._checked = True
         return measured
 
-    def first(self, rows: Rows, last: list[int], places: list[tuple[int, int]]) -> dict[str, list[Any]]:
+    def group_columns(self, rows: Rows, last_rows: list[int], places: list[tuple[int, int]]) -> dict[str, list[Any]]:
         """The columns of the prompts, from the first answer of each group."""
-        first = [row for row, (_, place) in zip(last, places, strict=True) if place == 0]
-        return {name: [values[row] for row in first] for name, values in rows.columns.items()}
+        first_rows = [row for row, (_, place) in zip(last_rows, places, strict=True) if place == 0]
+        columns: dict[str, list[Any]] = {}
+        for name, values in rows.columns.items():
+            columns[name] = [values[row] for row in first_rows]
+        return columns
 
     # ------------------------------------------------------------------ logs
 
@@ -134,18 +157,20 @@ class Method:
         tags = advantages.rates(signals)
         tags |= {f"weight/{name}": weight for name, weight in advantages.weights.items()}
         tags |= {f"threshold/{name}": threshold for name, threshold in advantages.thresholds.items()}
-        shares = {name: 1 - float(values.isfinite().float().mean()) for name, values in measured.items()}
-        tags |= {f"inapplicable/{name}": share for name, share in shares.items() if share}
+        for name, values in measured.items():
+            inapplicable = 1 - float(values.isfinite().float().mean())
+            if inapplicable:
+                tags[f"inapplicable/{name}"] = inapplicable
         self._logged.append(tags)
 
     def take_logged(self) -> dict[str, float]:
         """Means by tag over the batches since the last call."""
-        logged, self._logged = self._logged, []
-        together: dict[str, list[float]] = {}
-        for tags in logged:
+        values_by_tag: dict[str, list[float]] = {}
+        for tags in self._logged:
             for tag, value in tags.items():
-                together.setdefault(tag, []).append(value)
-        return {tag: sum(values) / len(values) for tag, values in together.items()}
+                values_by_tag.setdefault(tag, []).append(value)
+        self._logged = []
+        return {tag: sum(values) / len(values) for tag, values in values_by_tag.items()}
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -186,19 +211,19 @@ def group_places(prompts: Sequence[Any]) -> list[tuple[int, int]]:
     return places
 
 
-def spread(values: Tensor, index: tuple[Tensor, ...], shape: tuple[int, int]) -> Tensor:
+def spread_over_groups(values: Tensor, index: tuple[Tensor, ...], shape: tuple[int, int]) -> Tensor:
     """Values of answers in groups ``[B, G]``, NaN where a group has no answer."""
     groups = torch.full(shape, math.nan)
     groups[index] = values
     return groups
 
 
-def number(name: str, value: Any) -> float:
+def as_finite_number(name: str, value: Any) -> float:
     """A value of a reward function; None and numbers that aren't finite become NaN."""
     if value is None:
         return math.nan
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise UserError(f"Expected verl's reward function to return a number as '{name}', but got {value!r}.") from None
-    return found if math.isfinite(found) else math.nan
+    return number if math.isfinite(number) else math.nan

@@ -41,7 +41,8 @@ def settings_of(config: Any) -> Settings | None:
     Raises:
         UserError: a key or a value is unknown, the section has no effect, or a setting of verl asks for another method.
     """
-    section, estimator = config.get(SECTION), config.algorithm.adv_estimator
+    section = config.get(SECTION)
+    estimator = config.algorithm.adv_estimator
     if estimator != ESTIMATOR:
         if section is not None:
             raise UserError(
@@ -50,13 +51,15 @@ def settings_of(config: Any) -> Settings | None:
             )
         return None
     check_verl(config)
-    return declared(mapping(section))
+    return settings_of_section(plain_section(section))
 
 
 def check_verl(config: Any) -> None:
     """Refuse settings of verl with which the advantages or the rates would be others."""
-    algorithm, rollout = config.algorithm, config.actor_rollout_ref.rollout
+    algorithm = config.algorithm
+    rollout = config.actor_rollout_ref.rollout
     filters = algorithm.get("filter_groups") or {}
+    # By the setting that the method needs: whether verl has another, why the method needs it, and what to try.
     refusals = {
         "algorithm.use_kl_in_reward=false": (
             algorithm.get("use_kl_in_reward", False),
@@ -86,7 +89,7 @@ def check_verl(config: Any) -> None:
         )
 
 
-def mapping(section: Any) -> Mapping[str, Any]:
+def plain_section(section: Any) -> Mapping[str, Any]:
     """The section in plain Python, read from a file if it is a path."""
     from omegaconf import OmegaConf
 
@@ -99,13 +102,14 @@ def mapping(section: Any) -> Mapping[str, Any]:
         if not Path(section).is_file():
             raise UserError(f"Expected {SECTION} to be a section or a file of YAML, but there is no file {section}.")
         section = OmegaConf.load(section)
-    plain = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
-    if not isinstance(plain, Mapping):
-        raise UserError(f"Expected {SECTION} to have the key objective, but got {plain}.")
-    return plain  # type: ignore[return-value]  # keys that are no texts are unknown keys
+    if OmegaConf.is_config(section):
+        section = OmegaConf.to_container(section, resolve=True)
+    if not isinstance(section, Mapping):
+        raise UserError(f"Expected {SECTION} to have the key objective, but got {section}.")
+    return section  # keys that are no texts are unknown keys
 
 
-def declared(section: Mapping[str, Any]) -> Settings:
+def settings_of_section(section: Mapping[str, Any]) -> Settings:
     """The settings of a section in plain Python."""
     expect_keys(SECTION, section, KEYS)
     objective = section.get("objective")
@@ -116,9 +120,11 @@ def declared(section: Mapping[str, Any]) -> Settings:
         )
     expect_keys(f"{SECTION}.objective", objective, ("reward", "constraints", "look"))
     constraints = objective.get("constraints")
-    for name, values in constraints.items() if isinstance(constraints, Mapping) else ():
-        if isinstance(values, Mapping):
-            expect_keys(f"constraint '{name}'", values, [field.name for field in fields(Constraint)])
+    if isinstance(constraints, Mapping):
+        constraint_keys = [field.name for field in fields(Constraint)]
+        for name, values in constraints.items():
+            if isinstance(values, Mapping):
+                expect_keys(f"constraint '{name}'", values, constraint_keys)
     scale = section.get("scale", "pooled")
     if scale not in ("pooled", "group"):
         raise UserError(f"Expected {SECTION}.scale to be pooled or group, but got {scale}.")
@@ -133,17 +139,19 @@ def controller_of(value: Any) -> Controller | None:
     if not isinstance(declaration, Mapping) or "class_path" not in declaration:
         raise UserError(f"Expected {SECTION}.controller to be a class, like DampedAscent, but got {value}.")
     expect_keys(f"{SECTION}.controller", declaration, ("class_path", "init_args"))
+    # A name without a module is one of this package's controllers.
     path = str(declaration["class_path"])
-    module, _, name = path.rpartition(".")
+    module_name, _, name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module) if module else multipliers, name)
+        module = importlib.import_module(module_name) if module_name else multipliers
+        controller_class = getattr(module, name)
     except (ImportError, AttributeError):
         hint = did_you_mean(name, multipliers.__all__)
         raise UserError(f"Expected {SECTION}.controller to be a class, but there is no {path}.{hint}") from None
-    if not (isinstance(found, type) and issubclass(found, Controller)):
+    if not (isinstance(controller_class, type) and issubclass(controller_class, Controller)):
         raise UserError(f"Expected {SECTION}.controller to be a Controller, but got {path}.")
     try:
-        return found(**declaration.get("init_args") or {})
+        return controller_class(**declaration.get("init_args") or {})
     except (TypeError, ValueError) as error:
         raise UserError(f"Expected {SECTION}.controller to be made from its init_args, but {error}") from None
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.copies import handed
-from lightning_cgrpo.core.distributed import means
+from lightning_cgrpo.core.copies import copied_on_reading
+from lightning_cgrpo.core.distributed import gather_means
 from lightning_cgrpo.core.errors import UserError, expect, expect_kinds
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream
@@ -295,7 +295,7 @@ class ConstrainedGRPO(RolloutModule):
             "opportunities": opportunities_K,
             "steps": sampled.mask.sum() + drawn.steps,
         }
-        return handed(output)
+        return copied_on_reading(output)
 
     def _redraw(
         self, prompts: PromptGroups, rollouts: Rollouts, signals: dict[str, Signal], weights: Tensor, update: int
@@ -369,7 +369,7 @@ class ConstrainedGRPO(RolloutModule):
         if self.estimator.trains_policy(update):
             self.standstill.check(update, report.totals, stepped=bool(taken.grad_norms))
         if report.totals["task metrics"]:  # of any process
-            metrics |= {f"functions/{name}": value for name, value in means(task_metrics).items()}
+            metrics |= {f"functions/{name}": value for name, value in gather_means(task_metrics).items()}
         metrics["policy/learning_rate"] = learning_rate
 
         self.latest_metrics = metrics

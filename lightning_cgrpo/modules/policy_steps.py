@@ -18,10 +18,10 @@ from lightning_cgrpo.grpo.losses import LossTerms, aggregation_weights, grpo_los
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     Share,
-    counted,
+    count_units,
     loss_mask,
     minibatches,
-    partition,
+    partition_units,
     put_rows,
     with_targets,
 )
@@ -161,7 +161,7 @@ class PolicySteps:
         # Each epoch cuts the units of all processes into minibatches.
         epochs = []
         for epoch in range(options.epochs):
-            parts = partition(share, options.minibatch_size, seed, update, epoch)
+            parts = partition_units(share, options.minibatch_size, seed, update, epoch)
             epochs.append(list(minibatches(share, parts, self.manual_optimization.device)))
 
         # Ratios need the log-probabilities of the policy that sampled, and the KL those of the reference.
@@ -204,7 +204,7 @@ class PolicySteps:
         if advantages.dim() == 2:
             advantages_BGT = advantages[..., None].expand(rollouts.mask.shape)
         units = self.policy.examples(rollouts)
-        counts, totals = counted(units, mask_BGT)
+        counts, totals = count_units(units, mask_BGT)
 
         targets = {
             "advantages": advantages_BGT,

@@ -12,8 +12,8 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loops.progress import _Progress as Progress
 from torch import Tensor
 
-from lightning_cgrpo.core.copies import copied, handed
-from lightning_cgrpo.core.distributed import means
+from lightning_cgrpo.core.copies import copied, copied_on_reading
+from lightning_cgrpo.core.distributed import gather_means
 from lightning_cgrpo.core.errors import UserError, expect, expect_kinds, kind_of
 from lightning_cgrpo.core.prompts.source import PromptLoader
 from lightning_cgrpo.core.randomness import Stream, run_seed, uniform
@@ -293,7 +293,7 @@ class RolloutModule(Stated, LightningModule):
             faults = {**faults, **policy_faults}
             rows = prompt_sums(self.objective, signals, rollouts, faults, longest=self.sampler.longest)
             sums.add(rows, prompts, rollouts)
-        return handed(ScoredPrompts(prompts=prompts, rollouts=rollouts, signals=signals))
+        return copied_on_reading(ScoredPrompts(prompts=prompts, rollouts=rollouts, signals=signals))
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
         """The policy's own signals of answers of an evaluation; by default none."""
@@ -385,7 +385,7 @@ class RolloutModule(Stated, LightningModule):
         self.evaluations[split] = evaluation
         metrics = dict(evaluation.metrics)
         if split == "val":
-            metrics |= {f"functions/{name}": value for name, value in means(self.task_metrics()).items()}
+            metrics |= {f"functions/{name}": value for name, value in gather_means(self.task_metrics()).items()}
             standing = Standing.of(self.objective, evaluation)
             if standing is not None:
                 metrics[MERIT] = standing.merit

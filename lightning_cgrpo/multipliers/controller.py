@@ -13,11 +13,11 @@ from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.settings.objects import Stated
 
 
-def normalized(multipliers: Tensor) -> Tensor:
+def normalized_weights(multipliers: Tensor) -> Tensor:
     """Weights ``[1 + K]`` (1, lambda) / (1 + sum lambda) from multipliers lambda ``[K]`` >= 0.
 
     Example:
-        >>> normalized(torch.tensor([1.0, 2.0]))
+        >>> normalized_weights(torch.tensor([1.0, 2.0]))
         tensor([0.2500, 0.2500, 0.5000])
     """
     unnormalized = torch.cat([multipliers.new_ones(1), multipliers])
@@ -75,11 +75,13 @@ class Controller(Stated, nn.Module, ABC):
                 f"Expected violations and observed of {self.size} constraints, but got shapes "
                 f"{tuple(violations.shape)} and {tuple(observed.shape)}."
             )
+        # To the device of the state.
         device = next(itertools.chain(self.parameters(), self.buffers())).device
         violations = violations.detach().to(device, torch.float64)
         observed = observed.to(device, torch.bool)
         if not bool(observed.any()):
             return
+        # A rate that was not observed is NaN.
         violations = torch.where(observed, violations, 0.0)
         if not bool(violations.isfinite().all()):
             raise ValueError(
@@ -94,12 +96,14 @@ class Controller(Stated, nn.Module, ABC):
 
         By default (1, lambda) / (1 + sum lambda), which keeps the advantage's scale (Stooke et al., 2020).
         """
-        return normalized(self.multipliers)
+        return normalized_weights(self.multipliers)
 
     @property
     def saturation(self) -> Tensor:
         """``[K]`` in [0, 1]: each lambda's share of its cap; without caps, the constraint's share of the weight."""
-        return self.weights[1:] if self.max_multiplier == math.inf else self.multipliers / self.caps
+        if self.max_multiplier == math.inf:
+            return self.weights[1:]
+        return self.multipliers / self.caps
 
     @property
     def caps(self) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import expect
-from lightning_cgrpo.multipliers.controller import Controller, normalized
+from lightning_cgrpo.multipliers.controller import Controller, normalized_weights
 
 TOTAL = 5.0
 """Largest sum of the multipliers at first, relative to the reward's 1."""
@@ -110,8 +110,11 @@ class DampedAscent(Controller):
             init,
         )
         expect(0 <= margin < math.inf, "margin", "at least 0 and finite", margin)
-        self.gain, self.time = gain, time
-        self.min_multiplier, self.max_multiplier, self.init = min_multiplier, max_multiplier, init
+        self.gain = gain
+        self.time = time
+        self.min_multiplier = min_multiplier
+        self.max_multiplier = max_multiplier
+        self.init = init
         self.margin = margin
 
     def _allocate(self, size: int) -> None:
@@ -127,8 +130,10 @@ class DampedAscent(Controller):
 
     @property
     def weights(self) -> Tensor:
-        held_back = (self.total / (self.multipliers / self.shares).sum()).clamp(max=1)
-        return normalized(self.multipliers * held_back)
+        # Scale all multipliers down together, if their sum exceeds its bound. A far constraint counts more in the sum.
+        total = (self.multipliers / self.shares).sum()
+        scale = (self.total / total).clamp(max=1)
+        return normalized_weights(self.multipliers * scale)
 
     @property
     def shares(self) -> Tensor:
@@ -142,7 +147,9 @@ class DampedAscent(Controller):
 
     def hold(self, k: int) -> bool:
         # In new tensors, because a state may share the old ones.
-        self.held, self.integral = self.held.clone(), self.integral.clone()
+        self.held = self.held.clone()
+        self.integral = self.integral.clone()
+        # The constraint begins anew: its cap is halved, its multiplier at most 1, and the bound of the sum the first.
         self.held[k] = True
         self.integral[k] = min(0.0, float(self.integral[k]))
         self.total = torch.full_like(self.total, TOTAL)
@@ -155,25 +162,30 @@ class DampedAscent(Controller):
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         # Smooth the violations. An unobserved constraint keeps its state.
         was_violated = self.started & (self.smoothed > 0)
-        self.smoothed = self._average(self.smoothed, SMOOTHING, violations, observed)
-        self.slower = self._average(self.slower, TREND, violations, observed)
+        self.smoothed = self._running_average(self.smoothed, SMOOTHING, violations, observed)
+        self.slower = self._running_average(self.slower, TREND, violations, observed)
         self.started = self.started | observed
-        self._return(was_violated)
-        low, high = math.log(self.min_multiplier), self.caps.log()
+        # Return half of what an integral lost while its constraint was met.
+        self._return_lost(was_violated)
+        # Bounds of the multipliers' logarithms.
+        low = math.log(self.min_multiplier)
+        high = self.caps.log()
         # Respond at once to what is foreseen, to a violation twice as much as to slack.
         proportional = (self.gain * self.foreseen).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         # Move the integrals, unless that would push a multiplier further beyond its bounds.
-        wanted = proportional + self.integral
-        beyond = ((wanted >= high) & (self.smoothed > 0)) | ((wanted <= low) & (self.smoothed < 0))
+        log_multipliers = proportional + self.integral
+        pushed_above = (log_multipliers >= high) & (self.smoothed > 0)
+        pushed_below = (log_multipliers <= low) & (self.smoothed < 0)
         moved = torch.minimum(self.integral + self.gain / self.time * self.smoothed, high).clamp(min=low)
-        integral = torch.where(beyond, self.integral, moved)
+        integral = torch.where(pushed_above | pushed_below, self.integral, moved)
+        # The multipliers follow both parts, within their bounds.
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
         self.integral = torch.where(observed, integral, self.integral)
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self._bound_total()
 
-    def _average(self, average: Tensor, kept: float, violations: Tensor, observed: Tensor) -> Tensor:
+    def _running_average(self, average: Tensor, kept: float, violations: Tensor, observed: Tensor) -> Tensor:
         """An exponential average ``[K]`` that begins with the first violation."""
         previous = torch.where(self.started, average, violations)
         return torch.where(observed, kept * previous + (1 - kept) * violations, average)
@@ -181,17 +193,20 @@ class DampedAscent(Controller):
     @property
     def foreseen(self) -> Tensor:
         """Violations ``[K]`` as they will be in `AHEAD` updates, if they go on changing as now."""
-        # A steady change makes the slower average lag by so many updates more.
+        # If violations change steadily, the slower average is this many updates behind the smoothed one.
         lag = TREND / (1 - TREND) - SMOOTHING / (1 - SMOOTHING)
         return self.smoothed + AHEAD * (self.smoothed - self.slower) / lag
 
-    def _return(self, was_violated: Tensor) -> None:
+    def _return_lost(self, was_violated: Tensor) -> None:
         """Return half of what an integral lost since its constraint was met, beyond `LOSS`, if it is violated again."""
         violated = self.smoothed > 0
-        self.met = torch.where(was_violated & ~violated, self.integral, self.met)
+        # Note the integral of a constraint that has just been met.
+        newly_met = was_violated & ~violated
+        self.met = torch.where(newly_met, self.integral, self.met)
+        # Return the loss of a constraint that is violated again.
+        violated_again = ~was_violated & violated
         lost = (self.met - self.integral - LOSS).clamp(min=0)
-        again = ~was_violated & violated
-        self.integral = torch.where(again, self.integral + lost / 2, self.integral)
+        self.integral = torch.where(violated_again, self.integral + lost / 2, self.integral)
 
     def _bound_total(self) -> None:
         """Raise the bound of the sum while it holds back a violated constraint, and lower it while all are met."""
@@ -200,9 +215,9 @@ class DampedAscent(Controller):
         held_back = violated & at_cap
         step = self.total.new_tensor(2.0) ** (1 / self.time)  # infinite for a time near 0
         if bool(held_back.any()):
-            # The nearest to its threshold decides, because weight helps it most.
+            # The constraint nearest to its threshold decides, because weight helps it most.
             speed = self.shares[held_back].max()
-            most = max(TOTAL, self.max_multiplier * len(self.multipliers) / FAR_SHARE)
-            self.total = (self.total * step**speed).clamp(max=most)
+            largest_total = max(TOTAL, self.max_multiplier * len(self.multipliers) / FAR_SHARE)
+            self.total = (self.total * step**speed).clamp(max=largest_total)
         elif not bool(violated.any()):
             self.total = (self.total / step**FALL).clamp(min=TOTAL)

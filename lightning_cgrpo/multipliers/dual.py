@@ -61,8 +61,9 @@ class Dual:
                 "Expected the objective to have a constraint with role: constrain, but it has none, try adding one, or "
                 "training without multipliers, which is plain GRPO."
             )
-        if (self.constraints, self.look) != (objective.constrained, objective.look):
-            self.constraints, self.look = objective.constrained, objective.look
+        if self.constraints != objective.constrained or self.look != objective.look:
+            self.constraints = objective.constrained
+            self.look = objective.look
             rare = [constraint.of_some for constraint in self.constraints.values()]
             self.rates = BehaviorRate(rare, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()), look_targets(objective))
@@ -79,17 +80,18 @@ class Dual:
             measured: the signals that were counted, for the number of answers and the units of means.
         """
         answers = observed_answers(objective, measured, self.constraints)
-        rows = [torch.stack([violations, opportunities, answers.to(violations)])]
+        rows = [torch.stack([violations, opportunities, answers.to(violations)])]  # [3, K]
         if self.units.spreads:
             # The unit of a mean is the deviation of answers within their groups.
             rows.append(within_groups(objective, measured, self.constraints).to(violations))  # [2, K]
         # One sum over the processes, and one wait of the host for the device.
-        violations, opportunities, answers, *squares = all_sum(torch.cat(rows)).cpu()
+        violations, opportunities, answers, *deviations = all_sum(torch.cat(rows)).cpu()
         self.rates.update(violations, opportunities)
         # Without opportunities, such as in a critic's warm-up, nothing was measured.
         self.targets.answers = self.targets.answers + torch.where(opportunities > 0, answers, 0)
-        if squares:
-            self.units.deviation.update(*squares)
+        if deviations:
+            squares, freedom = deviations
+            self.units.deviation.update(squares, freedom)
 
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
@@ -112,24 +114,25 @@ class Dual:
     @property
     def held(self) -> dict[str, float]:
         """Rates at which stalled constraints are held, in the user's orientation, by name."""
-        return {
-            name: constraint.bound.shown(reached)
-            for (name, constraint), reached in zip(self.constraints.items(), self.targets.held.tolist(), strict=True)
-            if math.isfinite(reached)
-        }
+        held: dict[str, float] = {}
+        for (name, constraint), rate in zip(self.constraints.items(), self.targets.held.tolist(), strict=True):
+            if math.isfinite(rate):
+                held[name] = constraint.bound.shown(rate)
+        return held
 
     def note_validation(self, rates: Mapping[str, ClusteredRate]) -> None:
         """Note how many independent answers a validation is worth, by constraint."""
-        sizes = []
+        sizes: list[float] = []
         for name, constraint in self.constraints.items():
             rate = rates.get(name)
             if rate is None:
                 sizes.append(math.inf)
-                continue
-            size = rate.prompts if constraint.bound.of_mean else rate.effective
-            # With less than one violation expected at the threshold, a validation decides nothing.
-            decides = constraint.bound.of_mean or size * constraint.bound.target >= 1
-            sizes.append(size if decides else math.inf)
+            elif constraint.bound.of_mean:
+                sizes.append(rate.prompts)
+            else:
+                # With less than one violation expected at the threshold, a validation decides nothing.
+                expected_violations = rate.effective * constraint.bound.target
+                sizes.append(rate.effective if expected_violations >= 1 else math.inf)
         self.targets.validated = torch.tensor(sizes, dtype=torch.float64)
 
     def note_look(self, objective: Objective, evaluation: Evaluation) -> None:
@@ -159,19 +162,21 @@ class Dual:
         # A rate that follows a moving threshold would look like no progress.
         stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
         self.targets.moved = torch.zeros_like(self.targets.moved)
+        # Let go of held constraints that are met now.
         for met in self.targets.release(rates, observed):
             self.controller.release(met)
         if stalled is not None:
             name = list(self.constraints)[stalled]
+            # The rate behind the mean violation that the detector measured.
             reached = float(self.targets.aimed[stalled] + self.stall.reached[stalled] * units[stalled])
             if self.controller.hold(stalled):
                 self.targets.hold(stalled, reached, float(units[stalled]))
-            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, reached))
+            rank_zero_warn(self.targets.stall_warning(stalled, name, self.stall, reached))
 
     # ------------------------------------------------------------------ checkpoints
 
     @property
-    def _parts(self) -> dict[str, nn.Module]:
+    def _stateful_parts(self) -> dict[str, nn.Module]:
         """The parts with a state, by their key in checkpoints."""
         parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates, "stall": self.stall}
         if self.units.spreads:
@@ -191,7 +196,7 @@ class Dual:
         }
         if self.targets.look is not None:
             state |= {"look": self.targets.look, "look_of": self._look_of()}
-        for key, part in self._parts.items():
+        for key, part in self._stateful_parts.items():
             state[key] = part.state_dict()
         return state
 
@@ -204,22 +209,27 @@ class Dual:
                 f"Expected a checkpoint with multipliers of {names} by {controller}, but got {state_dict['names']} by "
                 f"{state_dict['controller_class']}, try the configuration that it was trained with."
             )
-        for key, part in self._parts.items():
+        for key, part in self._stateful_parts.items():
             state = state_dict.get(key, {})
-            if other := state.keys() ^ part.state_dict().keys():
+            differing_keys = state.keys() ^ part.state_dict().keys()
+            if differing_keys:
                 raise UserError(
                     f"Expected the state of this version's {type(part).__name__}, but the checkpoint has another "
-                    f"({', '.join(sorted(other))}), because its version moved multipliers otherwise, try that version "
-                    "of lightning_cgrpo, or a new run from the exported policy."
+                    f"({', '.join(sorted(differing_keys))}), because its version moved multipliers otherwise, try that "
+                    "version of lightning_cgrpo, or a new run from the exported policy."
                 )
             part.load_state_dict(state)
+        # An older checkpoint may lack a state of the targets, which then stays.
         for name in ("moved", "answers", "validated", "held", "recent"):
-            setattr(self.targets, name, state_dict.get(name, getattr(self.targets, name)))
+            if name in state_dict:
+                setattr(self.targets, name, state_dict[name])
         # Targets of another look, or of other thresholds, are not those of this run.
         if self.targets.look is not None and state_dict.get("look_of") == self._look_of():
             self.targets.look = state_dict["look"]
 
     def _look_of(self) -> dict[str, Any]:
         """Settings on which the targets of a declared look depend, beside a validation."""
-        thresholds = [(of.bound.threshold, of.bound.range) for of in self.constraints.values()]
-        return {"look": None if self.look is None else asdict(self.look), "thresholds": thresholds}
+        bounds = [constraint.bound for constraint in self.constraints.values()]
+        thresholds = [(bound.threshold, bound.range) for bound in bounds]
+        look = None if self.look is None else asdict(self.look)
+        return {"look": look, "thresholds": thresholds}

@@ -60,39 +60,46 @@ class StallDetector(nn.Module):
         """
         if self.size is None:
             raise RuntimeError("Expected `setup` before `update`, but got no number of constraints yet.")
-        saturation, violations = saturation.to(self.sums), violations.to(self.sums)
+        saturation = saturation.to(self.sums)
+        violations = violations.to(self.sums)
         observed = observed.to(self.count.device)
         half = self.updates // 2
         # A resume with fewer updates begins a period.
-        self._begin(self.count >= self.updates)
-        holds = observed & (saturation >= WEIGHT)
-        added = torch.where(holds, violations, 0)
-        halves = torch.stack([self.count < half, self.count >= self.updates - half])
+        self._begin_period(self.count >= self.updates)
+        # Add the update to the halves of the period that it belongs to, for constraints near their caps.
+        near_cap = observed & (saturation >= WEIGHT)
+        added = torch.where(near_cap, violations, 0)
+        halves = torch.stack([self.count < half, self.count >= self.updates - half])  # [2, K]
         self.sums = self.sums + halves * added
         self.squares = self.squares + halves * added.square()
-        self.count = self.count + holds
-        self.held = torch.where(observed, (self.held + 1) * holds, self.held)
+        self.count = self.count + near_cap
+        self.held = torch.where(observed, (self.held + 1) * near_cap, self.held)
+        # Compare the halves of a complete period: the mean violation and its squared standard error in each.
         complete = self.count == self.updates
-        means = self.sums / half
-        variances = (self.squares / half - means.square()).clamp(min=0) / max(half - 1, 1)
-        violated = means[1] > SURE * variances[1].sqrt()
-        progress = means[0] - means[1] > SURE * variances.sum(0).sqrt()
+        means = self.sums / half  # [2, K]
+        first_mean, second_mean = means
+        squared_errors = (self.squares / half - means.square()).clamp(min=0) / max(half - 1, 1)
+        violated = second_mean > SURE * squared_errors[1].sqrt()
+        progress = first_mean - second_mean > SURE * squared_errors.sum(0).sqrt()
         stalled = complete & violated & ~progress & ~self.told
         # A constraint may have made progress at the cost of the others, and so have begun a new period. Its mean is
         # that of the last period, until the new one has as many updates.
         self.reached = torch.where(self.count >= half, self.sums.sum(0) / self.count.clamp(min=1), self.reached)
-        self.reached = torch.where(complete, means[1], self.reached)
-        # A constraint that has just reached its cap may be met soon.
-        at_cap = torch.where(holds & ~self.told & (self.held >= half), self.reached, -torch.inf)
-        worst = int(at_cap.argmax()) if bool(stalled.any()) else None
+        self.reached = torch.where(complete, second_mean, self.reached)
+        # The worst constraint stalls. A constraint that has just reached its cap may be met soon.
+        long_at_cap = near_cap & ~self.told & (self.held >= half)
+        candidates = torch.where(long_at_cap, self.reached, -torch.inf)
+        worst = int(candidates.argmax()) if bool(stalled.any()) else None
         # A constraint that gives its weight back may stall again; the others start again beside the stalled.
-        self.told = self.told & (holds | ~observed)
+        self.told = self.told & (near_cap | ~observed)
         if worst is not None:
             self.told[worst] = True
-        self._begin(complete | (observed & ~holds) | (worst is not None))
+        left_cap = observed & ~near_cap
+        self._begin_period(complete | left_cap | (worst is not None))
         return worst
 
-    def _begin(self, over: Tensor) -> None:
+    def _begin_period(self, over: Tensor) -> None:
         """Begin a period of the constraints whose last one is over, ``[K]`` bool."""
         self.count = torch.where(over, 0, self.count)
-        self.sums, self.squares = torch.where(over, 0, self.sums), torch.where(over, 0, self.squares)
+        self.sums = torch.where(over, 0, self.sums)
+        self.squares = torch.where(over, 0, self.squares)

@@ -50,8 +50,11 @@ class PID(Controller):
         expect(0 <= kd < math.inf, "kd", "non-negative", kd)
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
         expect(0 <= smoothing < 1, "smoothing", "in [0, 1)", smoothing)
-        self.kp, self.ki, self.kd = kp, ki, kd
-        self.max_multiplier, self.smoothing = max_multiplier, smoothing
+        self.kp = kp
+        self.ki = ki
+        self.kd = kd
+        self.max_multiplier = max_multiplier
+        self.smoothing = smoothing
 
     def _allocate(self, size: int) -> None:
         for name in ("multipliers", "integral", "smoothed"):
@@ -59,13 +62,17 @@ class PID(Controller):
         self.register_buffer("started", torch.zeros(size, dtype=torch.bool))
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
+        # Smooth the violations; the first violation begins the average.
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
-        reflex = self.kp * smoothed + self.kd * (smoothed - previous).clamp(min=0)
+        # The proportional and the derivative part respond at once.
+        immediate = self.kp * smoothed + self.kd * (smoothed - previous).clamp(min=0)
+        # The integral rises at most to where the multiplier reaches its cap.
         integral = (self.integral + self.ki * violations).clamp(0, self.max_multiplier)
-        integral = torch.minimum(integral, torch.maximum(self.integral, self.max_multiplier - reflex))
-        multipliers = (reflex + integral).clamp(0, self.max_multiplier)
-
+        room = torch.maximum(self.integral, self.max_multiplier - immediate)
+        integral = torch.minimum(integral, room)
+        multipliers = (immediate + integral).clamp(0, self.max_multiplier)
+        # An unobserved constraint keeps its state.
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self.integral = torch.where(observed, integral, self.integral)
         self.smoothed = torch.where(observed, smoothed, self.smoothed)

@@ -27,11 +27,13 @@ class ProjectedAscent(Controller):
         super().__init__()
         expect(0 < lr < math.inf, "lr", "positive", lr)
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
-        self.lr, self.max_multiplier = lr, max_multiplier
+        self.lr = lr
+        self.max_multiplier = max_multiplier
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("multipliers", torch.zeros(size, dtype=torch.float64))
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
+        # An unobserved constraint keeps its multiplier.
         moved = (self.multipliers + self.lr * violations).clamp(0, self.max_multiplier)
         self.multipliers = torch.where(observed, moved, self.multipliers)

@@ -22,9 +22,10 @@ def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
         >>> softmax_gradient(torch.zeros(3), torch.tensor([0.1, 0.4]))
         tensor([-0.0556, -0.0222,  0.0778])
     """
-    weights = torch.softmax(logits, dim=0)
-    padded = torch.cat([violations.new_zeros(1), violations])
-    return weights * (padded - weights @ padded)
+    weights = torch.softmax(logits, dim=0)  # lambda
+    with_reward = torch.cat([violations.new_zeros(1), violations])  # [1 + K]
+    mean_violation = weights @ with_reward
+    return weights * (with_reward - mean_violation)
 
 
 class SoftmaxAdam(Controller):
@@ -49,13 +50,15 @@ class SoftmaxAdam(Controller):
         super().__init__()
         expect(0 < lr < math.inf, "lr", "positive", lr)
         expect(math.isfinite(init), "init", "finite", init)
-        self.lr, self.init = lr, init
+        self.lr = lr
+        self.init = init
 
     @property
     def weights(self) -> Tensor:
-        return torch.softmax(self._stacked(), dim=0)
+        return torch.softmax(self._stacked_logits(), dim=0)
 
-    def _stacked(self) -> Tensor:
+    def _stacked_logits(self) -> Tensor:
+        """Logits ``[1 + K]`` without gradient."""
         return torch.stack([logit.detach() for logit in self.logits])
 
     def _allocate(self, size: int) -> None:
@@ -64,9 +67,11 @@ class SoftmaxAdam(Controller):
         self.optimizer = torch.optim.Adam(self.logits.parameters(), lr=self.lr, maximize=True, fused=True)
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        gradient = softmax_gradient(self._stacked(), violations)
-        for logit, g, used in zip(self.logits, gradient, [True, *observed.tolist()], strict=True):
-            logit.grad = g if used else None
+        gradients = softmax_gradient(self._stacked_logits(), violations)
+        # The reward's logit always moves; Adam skips the logit of an unobserved constraint, which has no gradient.
+        moves = [True, *observed.tolist()]
+        for logit, gradient, moved in zip(self.logits, gradients, moves, strict=True):
+            logit.grad = gradient if moved else None
         self.optimizer.step()
 
     def get_extra_state(self) -> dict[int, Any]:

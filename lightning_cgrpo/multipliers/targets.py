@@ -17,7 +17,7 @@ MEMORY = 0.98
 """Memory of a held constraint's mean rate per update: about fifty updates."""
 
 
-def tightened(rates: Tensor, variance: Tensor) -> Tensor:
+def tightened_rates(rates: Tensor, variance: Tensor) -> Tensor:
     """The true rates p ``[K]`` that lie one standard error below `rates`: p + sqrt(v p (1 - p)) = d.
 
     The solution is the lower end of Wilson's interval for a measured rate d (Wilson, 1927).
@@ -28,7 +28,7 @@ def tightened(rates: Tensor, variance: Tensor) -> Tensor:
             which leaves d.
 
     Example:
-        >>> tightened(torch.tensor([0.01, 0.15]), torch.tensor([1 / 100, 1 / 100]))
+        >>> tightened_rates(torch.tensor([0.01, 0.15]), torch.tensor([1 / 100, 1 / 100]))
         tensor([0.0038, 0.1178])
     """
     spread = (variance * rates * (1 - rates) + variance.square() / 4).sqrt()
@@ -41,7 +41,7 @@ class Targets:
 
     A threshold in force is the declared bound, or follows the constraint's schedule, which depends on the update's
     number alone. A constraint's `aim` replaces its declared bound, and without an aim, the target of a declared look
-    does. The controller's margin tightens the targets, see `tightened`.
+    does. The controller's margin tightens the targets, see `tightened_rates`.
 
     Args:
         look: targets of a declared look ``[K]``, see `look_targets`; None without a look.
@@ -50,22 +50,24 @@ class Targets:
     def __init__(self, constraints: Sequence[Constraint], look: Tensor | None = None) -> None:
         self.constraints = list(constraints)
         self.look = look
-        self.answers = torch.zeros(len(self.constraints), dtype=torch.float64)
+        size = len(self.constraints)  # K
+        self.answers = torch.zeros(size, dtype=torch.float64)
         """Answers so far with an opportunity ``[K]``."""
-        self.validated = torch.full((len(self.constraints),), torch.inf, dtype=torch.float64)
+        self.validated = torch.full((size,), torch.inf, dtype=torch.float64)
         """Independent answers ``[K]`` that tell as much as the last validation; infinite without validation."""
         self.rates = torch.tensor([not constraint.bound.of_mean for constraint in self.constraints], dtype=torch.bool)
-        self.moved = torch.zeros(len(self.constraints), dtype=torch.bool)
+        """Constraints ``[K]`` that bound a rate; the others bound a mean."""
+        self.moved = torch.zeros(size, dtype=torch.bool)
         """Constraints with another threshold than in the last dual step."""
-        self.declared = torch.tensor([c.bound.target for c in self.constraints], dtype=torch.float64)
+        self.declared = torch.tensor([constraint.bound.target for constraint in self.constraints], dtype=torch.float64)
         """Declared thresholds ``[K]`` of violation, which schedules reach."""
-        self.held = torch.full((len(self.constraints),), -torch.inf, dtype=torch.float64)
+        self.held = torch.full((size,), -torch.inf, dtype=torch.float64)
         """Rates ``[K]`` of violation at which stalled constraints are held; -inf of the others."""
-        self.recent = torch.zeros(len(self.constraints), dtype=torch.float64)
+        self.recent = torch.zeros(size, dtype=torch.float64)
         """Mean rates ``[K]`` of violation since a hold began, with `MEMORY`."""
         self.enforce(0)
 
-    def check(self, names: Iterable[str], updates: float) -> None:
+    def check_schedules(self, names: Iterable[str], updates: float) -> None:
         """Refuse a schedule that ends after the run."""
         for name, constraint in zip(names, self.constraints, strict=True):
             check_schedule(name, constraint, updates)
@@ -81,39 +83,45 @@ class Targets:
             margin: see `Controller.margin`.
             deviations: of one answer's mean, ``[K]``; NaN of rates and where unknown, which leaves a mean no margin.
         """
+        # The threshold in force, or the aim, which counts from the end of a schedule.
         thresholds = self.thresholds(update)
         aims = list(thresholds)
         has_aim = torch.zeros(len(thresholds), dtype=torch.bool)
         for k, constraint in enumerate(self.constraints):
-            # The aim counts from the end of a schedule.
             if constraint.aim is not None and thresholds[k] == constraint.bound.threshold:
                 aims[k] = constraint.aim
                 has_aim[k] = True
-        self.in_force = self._violations(thresholds)
-        self.wanted = self._violations(aims)
+        self.in_force = self._as_violations(thresholds)
+        self.wanted = self._as_violations(aims)
         if self.look is not None:
-            # As an aim, from the end of a schedule; the margin stays, because a validation chooses who has the look.
-            looked = self.look.isfinite() & ~has_aim & (self.in_force == self.declared)
-            self.wanted = torch.where(looked, self.look, self.wanted)
+            # Like an aim, the target of a look counts from the end of a schedule. The margin stays, because a
+            # validation chooses which policy has the look.
+            schedule_ended = self.in_force == self.declared
+            has_look_target = self.look.isfinite() & ~has_aim & schedule_ended
+            self.wanted = torch.where(has_look_target, self.look, self.wanted)
         # A held constraint is not asked for more than it reached.
         self.aimed = torch.maximum(self.wanted, self.held)
         self.targets = self.aimed
         if margin:
-            variance = self._variance(has_aim) * margin**2
-            of_rates = tightened(self.aimed, variance)
-            of_means = self.aimed if deviations is None else self.aimed - deviations * variance.sqrt()
-            tighter = torch.where(self.rates, of_rates, of_means)
+            # The target lies `margin` standard errors inside, so the variance grows with its square.
+            variance = self._measurement_variance(has_aim) * margin**2
+            rate_targets = tightened_rates(self.aimed, variance)
+            mean_targets = self.aimed if deviations is None else self.aimed - deviations * variance.sqrt()
+            tighter = torch.where(self.rates, rate_targets, mean_targets)
             self.targets = torch.where(tighter.isfinite(), tighter, self.aimed)
 
-    def _variance(self, has_aim: Tensor) -> Tensor:
-        """Variance ``[K]`` of what is measured, relative to that of one answer; infinite without answers."""
+    def _measurement_variance(self, has_aim: Tensor) -> Tensor:
+        """Variance ``[K]`` of a measured rate or mean, relative to that of one answer; infinite without answers."""
         # Who sets an aim has chosen the margin for a validation or a certificate.
         validated = torch.where(has_aim, torch.inf, self.validated)
         return 1 / self.answers + 1 / validated
 
-    def _violations(self, values: Iterable[float]) -> Tensor:
-        pairs = zip(self.constraints, values, strict=True)
-        return torch.tensor([c.bound.violation(value) for c, value in pairs], dtype=torch.float64)
+    def _as_violations(self, values: Iterable[float]) -> Tensor:
+        """Rates of violation ``[K]`` behind rates or means in the user's orientation."""
+        violations = []
+        for constraint, value in zip(self.constraints, values, strict=True):
+            violations.append(constraint.bound.violation(value))
+        return torch.tensor(violations, dtype=torch.float64)
 
     def advance(self, update: int, margin: float, deviations: Tensor | None) -> None:
         """`enforce`, and note which thresholds have moved."""
@@ -123,12 +131,14 @@ class Targets:
 
     def shown(self, violations: Tensor) -> list[float]:
         """Rates of violation ``[K]`` in the user's orientation."""
-        return [c.bound.shown(rate) for c, rate in zip(self.constraints, violations.tolist(), strict=True)]
+        pairs = zip(self.constraints, violations.tolist(), strict=True)
+        return [constraint.bound.shown(rate) for constraint, rate in pairs]
 
     def hold(self, k: int, reached: float, unit: float) -> None:
         """Hold a stalled constraint at the rate of violation that it reached, until its threshold or aim is met."""
         # In new tensors, because a state may share the old ones.
-        self.recent, self.held = self.recent.clone(), self.held.clone()
+        self.recent = self.recent.clone()
+        self.held = self.held.clone()
         self.recent[k] = reached
         self.held[k] = reached + EASIER * unit
 
@@ -140,14 +150,16 @@ class Targets:
         self.held = torch.where(met, -torch.inf, self.held)
         return met.nonzero().flatten().tolist()
 
-    def stalled(self, k: int, name: str, stall: StallDetector, reached: float) -> str:
+    def stall_warning(self, k: int, name: str, stall: StallDetector, reached: float) -> str:
         """The warning of a stalled constraint, with a threshold that the policy has reached."""
         bound = self.constraints[k].bound
-        target = "threshold" if self.constraints[k].aim is None else "aim"
-        holds = f" Until the {target} is met, training holds what was reached." if self.held[k].isfinite() else ""
-        return (
+        shown = bound.shown(reached)
+        warning = (
             f"Constraint '{name}' has had at least {WEIGHT:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
-            f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try "
-            f"{bound.declared_at(bound.shown(reached))}.{holds}"
+            f"{stall.updates // 2} updates reached a {bound.kind} of {shown:.3g}, so try {bound.declared_at(shown)}."
         )
+        if self.held[k].isfinite():
+            target = "threshold" if self.constraints[k].aim is None else "aim"
+            warning += f" Until the {target} is met, training holds what was reached."
+        return warning

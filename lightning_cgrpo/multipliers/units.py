@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.rollout import Signals, over_steps
-from lightning_cgrpo.objective.group_statistics import divide, group_statistics
+from lightning_cgrpo.objective.group_statistics import divide_or_zero, group_statistics
 from lightning_cgrpo.objective.objective import Components, Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.objective.units import RunningDeviation, standard_units
 
 LARGEST = 10.0
@@ -32,7 +32,8 @@ class Units(nn.Module):
     def __init__(self, objective: Objective, standard: bool) -> None:
         super().__init__()
         constraints = objective.constrained
-        self.standard, self.names = standard, list(constraints)
+        self.standard = standard
+        self.names = list(constraints)
         self.means = torch.tensor([constraint.bound.of_mean for constraint in constraints.values()])
         self.drifts = torch.tensor([name in objective.drifts for name in constraints])
         self.spreads = bool((self.means & ~self.drifts).any())
@@ -42,8 +43,9 @@ class Units(nn.Module):
 
     def at(self, thresholds: Tensor) -> Tensor:
         """Units at thresholds ``[K]`` of violation; NaN where no two answers to a prompt ever differed."""
-        rates = standard_units(thresholds) if self.standard else torch.ones_like(thresholds)
-        return torch.where(self.drifts, thresholds.abs(), torch.where(self.means, self.deviations, rates))
+        units = standard_units(thresholds) if self.standard else torch.ones_like(thresholds)
+        units = torch.where(self.means, self.deviations, units)
+        return torch.where(self.drifts, thresholds.abs(), units)
 
     @property
     def deviations(self) -> Tensor:
@@ -62,19 +64,25 @@ def within_groups(objective: Objective, signals: Signals, names: Iterable[str]) 
     A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. Drifts count as 0,
     because their unit is their bound, and so do signals that a critic's warm-up leaves unmeasured.
     """
-    rows = []
+    columns = []
     device = next(iter(signals.values())).value.device
     for name in names:
         constraint = objective.constraints[name]
-        if not constraint.bound.of_mean or name in objective.drifts or key(name, constraint) not in signals:
-            rows.append(torch.zeros(2, dtype=torch.float64, device=device))
+        measured = signals.get(signal_key(name, constraint))
+        has_unit_of_deviation = constraint.bound.of_mean and name not in objective.drifts
+        if measured is None or not has_unit_of_deviation:
+            columns.append(torch.zeros(2, dtype=torch.float64, device=device))
             continue
-        pair = constraint.violations(signals[key(name, constraint)])
-        total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
-        statistics = group_statistics(Components(divide(total, weight)[None], (weight > 0)[None]))
+        # The mean of each answer, and its deviation from the group's mean.
+        sums, opportunities = constraint.violations(measured)
+        sums = over_steps(sums.double())  # [B, G]
+        opportunities = over_steps(opportunities.double())  # [B, G]
+        means = divide_or_zero(sums, opportunities)
+        statistics = group_statistics(Components(means[None], (opportunities > 0)[None]))
+        squares = statistics.deviation.square().sum()
         freedom = (statistics.count - 1).clamp(min=0).sum().double()
-        rows.append(torch.stack([statistics.deviation.square().sum(), freedom]))
-    return torch.stack(rows, 1)
+        columns.append(torch.stack([squares, freedom]))
+    return torch.stack(columns, 1)
 
 
 def observed_answers(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
@@ -83,10 +91,11 @@ def observed_answers(objective: Objective, signals: Signals, names: Iterable[str
     counts = []
     for name in names:
         constraint = objective.constraints[name]
-        measured = signals.get(key(name, constraint))
+        measured = signals.get(signal_key(name, constraint))
         if measured is None:
             counts.append(torch.zeros((), dtype=torch.float64, device=device))
         else:
-            opportunities = over_steps(constraint.violations(measured)[1])  # [B, G]
+            _, opportunities = constraint.violations(measured)
+            opportunities = over_steps(opportunities)  # [B, G]
             counts.append((opportunities > 0).sum().double())
     return torch.stack(counts)

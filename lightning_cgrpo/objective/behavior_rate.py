@@ -58,8 +58,9 @@ class BehaviorRate(Metric):
             >>> rate.take().tolist(), rate.opportunities.tolist()
             ([[1.0, 0.0], [4.0, 0.0]], [0.0, 20.0])
         """
-        counts = torch.stack([self.violations, self.opportunities])
+        counts = torch.stack([self.violations, self.opportunities])  # [2, K]
         pending = self.rare.to(counts.device) & (self.opportunities < ENOUGH)
+        # Keep the counts that are pending, and return the others.
         self.reset()
         self.violations, self.opportunities = torch.where(pending, counts, 0).unbind()
         return torch.where(pending, 0, counts)

@@ -82,7 +82,9 @@ class Bound:
         """The rate of violation behind a rate in the user's orientation, in decimal: 0.01 behind 0.99."""
         if not self.lower:
             return float(shown)
-        return -float(shown) if self.of_mean else float(1 - Decimal(str(shown)))
+        if self.of_mean:
+            return -float(shown)
+        return float(1 - Decimal(str(shown)))
 
     def shown(self, violation: float) -> float:
         """A rate of violation in the user's orientation."""
@@ -92,8 +94,12 @@ class Bound:
 
     def shown_interval(self, least: float, largest: float) -> tuple[float, float]:
         """The interval in the user's orientation, from an interval of the rate of violation."""
-        low, high = (self.shown(largest), self.shown(least)) if self.lower else (least, largest)
-        return (low, high) if self.range is None else (max(low, self.range[0]), min(high, self.range[1]))
+        low, high = least, largest
+        if self.lower:
+            low, high = self.shown(largest), self.shown(least)
+        if self.range is None:
+            return low, high
+        return max(low, self.range[0]), min(high, self.range[1])
 
     def declared_at(self, shown: float) -> str:
         """The declaration of a bound that a reached rate or mean keeps, rounded to the loose side.
@@ -104,18 +110,21 @@ class Bound:
             >>> Bound("mean", "at_most", 20.0).declared_at(128.4), Bound("mean", "at_least", 1.0).declared_at(0.7777)
             ('mean_at_most: 129', 'mean_at_least: 0.777')
         """
-        if self.of_mean:
-            step = 10.0 ** (math.floor(math.log10(abs(shown))) - 2) if shown else 1.0
-            steps = math.floor(shown / step + DIGITS) if self.lower else math.ceil(shown / step - DIGITS)
-            return f"{self.key}: {steps * step:.12g}"
-        return f"{self.key}: {self.shown(rounded_up(self.violation(shown))):g}"
+        if not self.of_mean:
+            return f"{self.key}: {self.shown(rounded_up(self.violation(shown))):g}"
+        # Three digits of the mean.
+        step = 10.0 ** (math.floor(math.log10(abs(shown))) - 2) if shown else 1.0
+        steps = math.floor(shown / step + DIGITS) if self.lower else math.ceil(shown / step - DIGITS)
+        return f"{self.key}: {steps * step:.12g}"
 
     def met(self, shown: float) -> bool:
         """True if a rate or mean in the user's orientation keeps the threshold."""
         if self.threshold is None:
             return True
         rounding = ROUNDING * max(1.0, abs(self.threshold))
-        return shown >= self.threshold - rounding if self.lower else shown <= self.threshold + rounding
+        if self.lower:
+            return shown >= self.threshold - rounding
+        return shown <= self.threshold + rounding
 
     def interval(self, rate: ClusteredRate) -> tuple[float, float]:
         """The 95 % interval of a measured rate of violation, in the user's orientation."""
@@ -125,8 +134,11 @@ class Bound:
         """The side of the threshold on which an interval, in the user's orientation, lies; "" without a threshold."""
         if self.threshold is None:
             return ""
-        met = [self.met(end) for end in (low, high)]
-        return "met" if all(met) else "undecided" if any(met) else "missed"
+        low_met = self.met(low)
+        high_met = self.met(high)
+        if low_met and high_met:
+            return "met"
+        return "undecided" if low_met or high_met else "missed"
 
     def word(self, rate: ClusteredRate) -> Side:
         """The `side` of a measured rate of violation; "too few" if as many prompts could not meet it even when clean.
@@ -134,8 +146,9 @@ class Bound:
         Prompts that are too rare to be sampled may have the most opportunities.
         """
         side = self.side(*self.interval(rate))
-        hopeless = side == "undecided" and rate.upper_if_clean(0.025) > self.target
-        return "too few" if hopeless else side
+        if side == "undecided" and rate.upper_if_clean(0.025) > self.target:
+            return "too few"
+        return side
 
     def number(self, value: float, interval: tuple[float, float] | None = None) -> str:
         """A rate or mean as text, with as many digits as its interval has.
@@ -147,16 +160,19 @@ class Bound:
         """
         if self.of_mean:
             return f"{value:.4g}"
-        shown = f"{value:.{_digits(*interval) if interval else 3}f}"
+        digits = _decimals(*interval) if interval else 3
+        shown = f"{value:.{digits}f}"
         # A rate that is neither 0 nor 1 does not look as if it were.
-        return shown if float(shown) not in (0, 1) or value in (0, 1) else f"{value:.4f}"
+        if float(shown) in (0, 1) and value not in (0, 1):
+            return f"{value:.4f}"
+        return shown
 
     def interval_text(self, low: float, high: float) -> str:
         """An interval in the user's orientation, as text: ``0.912-0.963``."""
         if self.of_mean:
             # Without any variation, the width of the interval is not known.
             return "all equal" if low == high else f"{low:.4g} to {high:.4g}"
-        digits = _digits(low, high)
+        digits = _decimals(low, high)
         return f"{low:.{digits}f}-{high:.{digits}f}"
 
     def tag(self, name: str) -> str:
@@ -167,6 +183,6 @@ class Bound:
         return "" if self.threshold is None else f"{self.sign} {self.threshold:g}"
 
 
-def _digits(low: float, high: float) -> int:
+def _decimals(low: float, high: float) -> int:
     """Decimals of a rate's interval: one near 0 or 1 needs more."""
     return 4 if min(high, 1 - low) < 0.01 else 3

@@ -53,26 +53,47 @@ class Seen:
     @classmethod
     def of(cls, name: str, constraint: Constraint, evaluation: Evaluation) -> Seen | None:
         """None for a constraint that was never observed, or a mean without a range."""
-        rate, bound = evaluation.rates.get(name), constraint.bound
+        rate = evaluation.rates.get(name)
+        bound = constraint.bound
         if rate is None:
             return None
-        # A look takes one answer to each prompt; a validation may take several.
-        answers = evaluation.answers / (evaluation.prompts + evaluation.repeats)
-        each = max(evaluation.different / evaluation.prompts, 1.0)
-        of_sample = evaluation.answers / evaluation.prompts
-        share = min(rate.opportunities / (rate.prompts * (rate.most or of_sample)), 1.0)
+        # A look takes one answer to each prompt; a validation may take several, and its samples several prompts.
+        answers_per_prompt = evaluation.answers / (evaluation.prompts + evaluation.repeats)
+        answers_per_sample = evaluation.answers / evaluation.prompts
+        prompts_per_sample = max(evaluation.different / evaluation.prompts, 1.0)
+        most = rate.most or answers_per_sample
+        share = min(rate.opportunities / (rate.prompts * most), 1.0)
         if bound.of_mean:
             if bound.range is None:
                 return None
-            least, width = _scale(bound)
-            spread = (rate.standard_error or 0.0) * math.sqrt(rate.prompts) / width
-            scaled = (rate.rate - least) / width, (bound.target - least) / width
-            return cls(*scaled, False, 1 / answers, rate.prompts, share, spread, each)
-        single = each == 1 and (rate.most is None or rate.most <= of_sample * (1 + 1e-9))
-        if single:
-            return cls(rate.rate, bound.target, True, rate.opportunities / evaluation.answers, rate.effective)
-        worth = rate.effective / (evaluation.prompts * answers)
-        return cls(rate.rate, bound.target, False, worth, rate.effective, share, each=each)
+            # The betting test of a mean, scaled to [0, 1].
+            least, width = _range_of_violation(bound)
+            return cls(
+                rate=(rate.rate - least) / width,
+                threshold=(bound.target - least) / width,
+                single=False,
+                worth=1 / answers_per_prompt,
+                size=rate.prompts,
+                share=share,
+                deviation=(rate.standard_error or 0.0) * math.sqrt(rate.prompts) / width,
+                each=prompts_per_sample,
+            )
+        one_opportunity = rate.most is None or rate.most <= answers_per_sample * (1 + 1e-9)
+        if prompts_per_sample == 1 and one_opportunity:
+            # The exact test.
+            worth = rate.opportunities / evaluation.answers
+            return cls(rate.rate, bound.target, single=True, worth=worth, size=rate.effective)
+        # The betting test of a rate with several opportunities per sample.
+        worth = rate.effective / (evaluation.prompts * answers_per_prompt)
+        return cls(
+            rate.rate,
+            bound.target,
+            single=False,
+            worth=worth,
+            size=rate.effective,
+            share=share,
+            each=prompts_per_sample,
+        )
 
     def capital(self, true: Array | float, prompts: float) -> tuple[Array, Array]:
         """Mean and deviation of the betting test's logarithm of the capital, at true rates or means.
@@ -80,27 +101,39 @@ class Seen:
         The best stake s wins s m - s² q / 2 a sample, with the payoffs' mean m and mean square q (`ratio`).
         """
         samples = prompts / self.each
-        most = true * (1 - true)  # of values from 0 to 1 with this mean
-        variance = most / self.worth if self.deviation is None else np.minimum(self.deviation**2 / self.worth, most)
+        # The variance of a sample; values from 0 to 1 with this mean have at most the variance of a rate.
+        largest_variance = true * (1 - true)
+        if self.deviation is None:
+            variance = largest_variance / self.worth
+        else:
+            variance = np.minimum(self.deviation**2 / self.worth, largest_variance)
+        # Mean, deviation and mean square of a sample's payoff.
         unit = self.share / (1 - self.threshold)
         mean = unit * (self.threshold - true)
         spread = unit * np.sqrt(variance)
         square = spread**2 + mean**2
         stake = np.clip(mean / np.maximum(square, 1e-300), 0, LARGEST_STAKE)
-        # The first samples teach the stake.
-        taught = max(samples - PRIOR / self.share, 0.0)
-        return taught * (stake * mean - stake**2 * square / 2), math.sqrt(taught) * stake * spread
+        # The first samples teach the stake, and win nothing.
+        winning = max(samples - PRIOR / self.share, 0.0)
+        gain = stake * mean - stake**2 * square / 2
+        return winning * gain, math.sqrt(winning) * stake * spread
 
     def target(self, look: Look, constraints: int) -> float | None:
         """The rate, or mean on this scale, that the look certifies with its chance; None if there is none."""
         if self.single:
             return target_of(self.threshold, look, constraints, look.prompts * self.worth)
+        # The capital, this many deviations below its mean, must reach the reciprocal of the level.
         z = float(ndtri(look.chance_of_each(constraints)))
+        needed = -math.log(look.level(constraints))
+        # Bisection: the look certifies `low`, and not `high`.
         low, high = 0.0, self.threshold
         for _ in range(40):
             middle = (low + high) / 2
             mean, spread = self.capital(middle, look.prompts)
-            low, high = (middle, high) if mean - z * spread >= -math.log(look.level(constraints)) else (low, middle)
+            if mean - z * spread >= needed:
+                low = middle
+            else:
+                high = middle
         return low if low > 0 else None
 
 
@@ -112,11 +145,12 @@ def look_targets(objective: Objective, evaluation: Evaluation | None = None) -> 
     """
     if objective.look is None:
         return None
+    decided = objective.decided
     targets = []
     for name, constraint in objective.constrained.items():
         target = None
-        if name in objective.decided:
-            target = _target(name, constraint, objective.look, len(objective.decided), evaluation)
+        if name in decided:
+            target = _look_target(name, constraint, objective.look, len(decided), evaluation)
         targets.append(math.inf if target is None else target)
     return torch.tensor(targets, dtype=torch.float64)
 
@@ -124,36 +158,39 @@ def look_targets(objective: Objective, evaluation: Evaluation | None = None) -> 
 def shown_targets(objective: Objective, evaluation: Evaluation | None) -> dict[str, float]:
     """The targets of training for a declared look in the user's orientation: aims, else `look_targets`, where known."""
     targets = look_targets(objective, evaluation)
-    found: dict[str, float] = {}
     if targets is None:
-        return found
+        return {}
+    shown: dict[str, float] = {}
     for (name, constraint), target in zip(objective.constrained.items(), targets.tolist(), strict=True):
         if constraint.aim is not None:
-            found[name] = constraint.aim
+            shown[name] = constraint.aim
         elif math.isfinite(target):
-            found[name] = constraint.bound.shown(target)
-    return found
+            shown[name] = constraint.bound.shown(target)
+    return shown
 
 
-def _target(
+def _look_target(
     name: str, constraint: Constraint, look: Look, constraints: int, evaluation: Evaluation | None
 ) -> float | None:
+    """The target of violation of one of `constraints` that share the look; None where none is known."""
     bound = constraint.bound
-    known = None if evaluation is None else Seen.of(name, constraint, evaluation)
-    if known is None:
+    seen = None if evaluation is None else Seen.of(name, constraint, evaluation)
+    if seen is None:
         return None if bound.of_mean else target_of(bound.target, look, constraints)
-    target = known.target(look, constraints)
+    target = seen.target(look, constraints)
     if target is None or bound.range is None:
         return target
-    least, width = _scale(bound)
+    # From the scale of a rate to the mean's own.
+    least, width = _range_of_violation(bound)
     return least + width * target
 
 
-def _scale(bound: Bound) -> tuple[float, float]:
+def _range_of_violation(bound: Bound) -> tuple[float, float]:
     """Least level of violation of a mean, and the width of its range."""
     assert bound.range is not None
     least, most = bound.range
-    return (-most if bound.lower else least), most - least
+    least_violation = -most if bound.lower else least
+    return least_violation, most - least
 
 
 def chance_of(look: Look, constraints: Mapping[str, Constraint], evaluation: Evaluation) -> Chance:
@@ -162,40 +199,48 @@ def chance_of(look: Look, constraints: Mapping[str, Constraint], evaluation: Eva
     A rate's posterior is Jeffreys' with the effective number of answers, a mean's is normal. Constraints are taken to
     be independent. The draws are the same for equal validations.
     """
-    known = {name: Seen.of(name, constraint, evaluation) for name, constraint in constraints.items()}
-    each: dict[str, float] = {}
-    whole: dict[int, float] = {}
-    for factor in (1, *MORE):
+    seen = [Seen.of(name, constraint, evaluation) for name, constraint in constraints.items()]
+    # The declared look: all constraints together, and each at its level among all.
+    p_values = drawn_p_values(seen, look.prompts)  # [K, DRAWS]
+    whole = share_certified(p_values, look)
+    shares = (p_values <= look.level(len(seen))).mean(1).tolist()
+    each = dict(zip(constraints, shares, strict=True))
+    # Looks at more prompts.
+    more: dict[int, float] = {}
+    for factor in MORE:
         prompts = factor * look.prompts
-        p_values = drawn_p_values([*known.values()], prompts)
-        whole[prompts] = share_certified(p_values, look)
-        if factor == 1:
-            each = dict(zip(known, (p_values <= look.level(len(known))).mean(1).tolist(), strict=True))
-    return Chance(whole.pop(look.prompts), each, whole)
+        more[prompts] = share_certified(drawn_p_values(seen, prompts), look)
+    return Chance(whole, each, more)
 
 
-def drawn_p_values(known: Sequence[Seen | None], prompts: int) -> Array:
+def drawn_p_values(seen: Sequence[Seen | None], prompts: int) -> Array:
     """p-values ``[K, DRAWS]`` of looks at this many prompts; the draws are the same for equal arguments."""
     draw = np.random.default_rng(0)
-    return np.stack([_p_values(of, prompts, draw) for of in known])
+    return np.stack([_drawn_p_values(of_constraint, prompts, draw) for of_constraint in seen])
 
 
 def share_certified(p_values: Array, look: Look) -> float:
     """The share of draws ``[K, DRAWS]`` in which all of Holm's steps reject."""
-    levels = look.error / np.arange(len(p_values), 0, -1)[:, None]
-    return float((np.sort(p_values, axis=0) <= levels).all(0).mean())
+    # The smallest p-value is compared with error / K, the next with error / (K - 1), and so on.
+    levels = look.error / np.arange(len(p_values), 0, -1)[:, None]  # [K, 1]
+    rejected = np.sort(p_values, axis=0) <= levels
+    return float(rejected.all(0).mean())
 
 
-def _p_values(of: Seen | None, prompts: int, draw: np.random.Generator) -> Array:
+def _drawn_p_values(seen: Seen | None, prompts: int, draw: np.random.Generator) -> Array:
     """p-values ``[DRAWS]`` of looks at policies drawn from the posterior; 1 of an unobserved constraint."""
-    if of is None:
+    if seen is None:
         return np.ones(DRAWS)
-    if of.deviation is not None:
-        true = draw.normal(of.rate, of.deviation / math.sqrt(of.size), DRAWS)
+    # Draw true rates, or means, from the posterior.
+    if seen.deviation is not None:
+        true = draw.normal(seen.rate, seen.deviation / math.sqrt(seen.size), DRAWS)
     else:
-        true = draw.beta(of.rate * of.size + 0.5, (1 - of.rate) * of.size + 0.5, DRAWS)
-    if of.single:
-        number = max(round(of.worth * prompts), 1)
-        return bdtr(draw.binomial(number, true).astype(float), number, of.threshold)
-    mean, spread = of.capital(true, prompts)
-    return np.exp(-np.maximum(mean + spread * draw.normal(size=DRAWS), 0))
+        true = draw.beta(seen.rate * seen.size + 0.5, (1 - seen.rate) * seen.size + 0.5, DRAWS)
+    # Draw the violations of the exact test, or the logarithm of the betting test's capital.
+    if seen.single:
+        answers = max(round(seen.worth * prompts), 1)
+        violations = draw.binomial(answers, true).astype(float)
+        return bdtr(violations, answers, seen.threshold)
+    mean, spread = seen.capital(true, prompts)
+    log_capital = mean + spread * draw.normal(size=DRAWS)
+    return np.exp(-np.maximum(log_capital, 0))

@@ -50,7 +50,7 @@ class Constraint:
         over: updates until the bound is in force, along a line from `start`.
         where: a column of the prompts and its value; only answers to these prompts count.
         given: another signal of the task, an indicator; only answers for which the signal is 1 count.
-        by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
+        by: a column and its values; each value has a multiplier of its own (see `expand_subsets`).
     """
 
     at_most: float | None = None
@@ -73,10 +73,13 @@ class Constraint:
     def bound(self) -> Bound:
         """The declared bound; of a rate, without a threshold, if none is declared."""
         for key in BOUNDS:
-            if (threshold := getattr(self, key)) is not None:
-                kind: Literal["rate", "mean"] = "mean" if key.startswith("mean") else "rate"
-                span = None if self.range is None else (self.range[0], self.range[1])
-                return Bound(kind, "at_least" if key.endswith("at_least") else "at_most", threshold, span)
+            threshold = getattr(self, key)
+            if threshold is None:
+                continue
+            kind: Literal["rate", "mean"] = "mean" if key.startswith("mean") else "rate"
+            direction: Literal["at_most", "at_least"] = "at_least" if key.endswith("at_least") else "at_most"
+            span = None if self.range is None else (self.range[0], self.range[1])
+            return Bound(kind, direction, threshold, span)
         return Bound()
 
     def threshold(self, update: int) -> float:
@@ -92,10 +95,14 @@ class Constraint:
 
         Of a mean, the oriented values and their number.
         """
-        count, opportunities = (as_number(part) for part in self._indicator(signal).counts())
+        count, opportunities = self._as_indicator(signal).counts()
+        count = as_number(count)
+        opportunities = as_number(opportunities)
+        if not self.bound.lower:
+            return count, opportunities
         if self.bound.of_mean:
-            return -count if self.bound.lower else count, opportunities
-        return (opportunities - count if self.bound.lower else count), opportunities
+            return -count, opportunities
+        return opportunities - count, opportunities
 
     def component(self, signal: Signal, rate: Tensor | None = None) -> Tensor:
         """Value for the advantage, larger is better: the signal, minus an unwanted signal, or minus the excess.
@@ -115,13 +122,15 @@ class Constraint:
         Args:
             rate: of violation in the whole batch, for a constraint with a condition.
         """
-        indicator = self._indicator(signal)
-        counted = indicator.count is None and indicator.opportunities is not None
-        if counted or self.given is not None:
+        indicator = self._as_indicator(signal)
+        has_opportunities = indicator.count is None and indicator.opportunities is not None
+        if has_opportunities or self.given is not None:
             from lightning_cgrpo.objective.rounding import without_residue
 
+            # Minus the excess of violations over those that the threshold, or the batch's own rate, allows.
             count, opportunities = self.violations(signal)
-            allowed = (self.bound.target if rate is None else rate) * opportunities
+            allowed_rate = self.bound.target if rate is None else rate
+            allowed = allowed_rate * opportunities
             return without_residue(allowed - count, allowed.abs() + count.abs())
         value = as_number(indicator.value)
         return value if self.bound.lower else -value
@@ -141,12 +150,14 @@ class Constraint:
         """True if only some answers count, so that an update may have few of them."""
         return self.where is not None or self.given is not None
 
-    def _indicator(self, signal: Signal) -> Signal:
+    def _as_indicator(self, signal: Signal) -> Signal:
+        """The signal, 1 where a number is beyond its limit; any other signal stays."""
         if not self.from_number:
             return signal
         from lightning_cgrpo.core.rollout import Signal, over_steps
 
-        value, every = signal.value, None
+        value = signal.value  # [B, G] or [B, G, T]
+        step_opportunities = None
         if value.dim() == 3:
             opportunities = signal.opportunities
             if opportunities is None and not signal.of_whole_answers:
@@ -155,20 +166,22 @@ class Constraint:
                     "Signal(value, opportunities=...)."
                 )
             if opportunities is not None and opportunities.dim() == 3:
-                every = opportunities
-            else:  # a number of answers, which a critic gets by step
-                value = over_steps(value)
+                step_opportunities = opportunities
+            else:
+                # A number of whole answers, which a critic gets by step.
+                value = over_steps(value)  # [B, G]
         if self.violated_above is not None:
-            violated = value > _edge(self.violated_above)
+            violated = value > _limit_value(self.violated_above)
         else:
             assert self.violated_below is not None
-            violated = value < _edge(self.violated_below)
-        if every is not None:
-            violated = violated & (every > 0)  # not after an answer's end
-        return Signal(violated.to(value.dtype), opportunities=every, applicable=signal.applicable)
+            violated = value < _limit_value(self.violated_below)
+        if step_opportunities is not None:
+            # Steps after an answer's end have no opportunities, and violate nothing.
+            violated = violated & (step_opportunities > 0)
+        return Signal(violated.to(value.dtype), opportunities=step_opportunities, applicable=signal.applicable)
 
 
-def _edge(limit: float | Mapping[str, str]) -> float:
+def _limit_value(limit: float | Mapping[str, str]) -> float:
     """The value beyond which violations are; 0 where limits of a column are subtracted."""
     return 0.0 if isinstance(limit, Mapping) else limit
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.distributed import all_sum_named, gathered, gathered_on_first, world
+from lightning_cgrpo.core.distributed import all_sum_named, gather_objects, gather_objects_on_first, world
 from lightning_cgrpo.core.prompts.fingerprints import cluster_numbers, identities
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.objective.measurement import behavior_metrics, ratios
+from lightning_cgrpo.objective.measurement import behavior_metrics, ratio_terms
 from lightning_cgrpo.objective.moments import clustered_rates, constraints_of, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.verdicts.clustered import ClusteredRate
@@ -75,32 +75,43 @@ class RunningSums:
 
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
-        parts = gathered_on_first([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])
-        if parts is None:
+        batches_here = []
+        for batch in self._batches:
+            batches_here.append({name: sums.cpu() for name, sums in batch.items()})
+        batches_of_processes = gather_objects_on_first(batches_here)
+        if batches_of_processes is None:
             return None
-        batches = [batch for part in parts for batch in part]
-        return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+        batches: list[dict[str, Tensor]] = []
+        for of_process in batches_of_processes:
+            batches += of_process
+        return _concatenated(batches)
 
     def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
         """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
-        rows, _ = self._samples()
+        rows, _ = self._sample_sums()
         names = constraints_of(rows)
-        total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
+        sums = {name: row.sum() for name, row in rows.items()}
+        total = all_sum_named(sums | moments(names, rows))
         return clustered_rates(names, total, means)
 
-    def _samples(self) -> tuple[dict[str, Tensor], int]:
+    def _sample_sums(self) -> tuple[dict[str, Tensor], int]:
         """The sums of this process's samples, ``[N]`` each, and the number of their different prompts. Collective."""
-        first = self._batches[0] if self._batches else {}
-        rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
-        if world()[1] > 1 and _shared_between_processes(rows):
-            every = self.by_prompt()  # The first process counts all.
-            rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
+        rows = {name: values.double() for name, values in _concatenated(self._batches).items()}
+        _, processes = world()
+        if processes > 1 and _shared_between_processes(rows):
+            # A sample may have prompts on several processes, so the first process counts all.
+            all_rows = self.by_prompt()
+            for name, values in rows.items():
+                rows[name] = values[:0] if all_rows is None else all_rows[name].to(values)
         if not rows:
             return {}, 0
-        identity, cluster = rows.pop(IDENTITY), rows.pop(CLUSTER)
-        distinct, numbers = samples(identity, cluster)
-        if distinct < len(numbers):
-            rows = {n: values.new_zeros(distinct).index_add(0, numbers, values) for n, values in rows.items()}
+        # Sum the prompts of each sample.
+        identity = rows.pop(IDENTITY)
+        cluster = rows.pop(CLUSTER)
+        sample_count, sample_of_prompt = number_samples(identity, cluster)
+        if sample_count < len(sample_of_prompt):
+            for name, values in rows.items():
+                rows[name] = values.new_zeros(sample_count).index_add(0, sample_of_prompt, values)
         return rows, len(identity.unique())
 
     def evaluation(self, objective: Objective) -> Evaluation:
@@ -116,8 +127,9 @@ class RunningSums:
         """
         if not self._batches:
             return Evaluation()
-        rows, different = self._samples()
+        rows, different = self._sample_sums()
         drawn = sum(len(batch[IDENTITY]) for batch in self._batches)
+        # Sums over this process's samples, then over all processes in one message.
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
         device = rows["answers"].device
         sums["prompts"] = torch.tensor(len(rows["answers"]), device=device)
@@ -127,7 +139,7 @@ class RunningSums:
         metrics = behavior_metrics(objective, total)
         return Evaluation(
             metrics,
-            standard_errors=_errors(objective, rows, total),
+            standard_errors=_standard_errors(objective, rows, total),
             prompts=int(total["prompts"]),
             answers=int(total["answers"]),
             rates=clustered_rates(objective.constraints, total, objective.means),
@@ -135,6 +147,13 @@ class RunningSums:
             assumed=self.assumed,
             different=int(total["different"]),
         )
+
+
+def _concatenated(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The sums of all batches by name, empty without a batch."""
+    if not batches:
+        return {}
+    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def _shared_between_processes(rows: Mapping[str, Tensor]) -> bool:
@@ -149,39 +168,48 @@ def _shared_between_processes(rows: Mapping[str, Tensor]) -> bool:
     clusters_here = rows[CLUSTER].tolist() if rows else []
     all_identities: list[float] = []
     all_clusters: list[float] = []
-    for of_identities, of_clusters in gathered((identities_here, clusters_here)):
-        all_identities += of_identities
-        all_clusters += of_clusters
-    return any(len(set(numbers)) < len(numbers) for numbers in (all_identities, all_clusters))
+    for process_identities, process_clusters in gather_objects((identities_here, clusters_here)):
+        all_identities += process_identities
+        all_clusters += process_clusters
+    repeats = len(set(all_identities)) < len(all_identities)
+    same_clusters = len(set(all_clusters)) < len(all_clusters)
+    return repeats or same_clusters
 
 
-def _errors(objective: Objective, rows: Mapping[str, Tensor], total: Mapping[str, float]) -> dict[str, float]:
+def _standard_errors(objective: Objective, rows: Mapping[str, Tensor], total: Mapping[str, float]) -> dict[str, float]:
     """Clustered standard errors by tag (see `RunningSums.evaluation`). Collective.
 
     Args:
         rows: sums of this process's samples.
         total: sums over all processes.
     """
-    squares = {}
-    observed = {tag: parts for tag, parts in ratios(objective).items() if all(total[below] for _, _, below in parts)}
-    for tag, parts in observed.items():
-        # Each prompt's first-order share of the error; the shares sum to 0.
-        shares = [
-            weight * (rows[above] - total[above] / total[below] * rows[below]) / total[below]
-            for weight, above, below in parts
-        ]
-        squares[tag] = torch.stack(shares).sum(0).square().sum()
-        squares[f"prompts of {tag}"] = torch.stack([rows[below] > 0 for _, _, below in parts]).any(0).sum()
-    squared = all_sum_named(squares)
-    errors = {}
-    for tag in observed:
-        prompts = squared[f"prompts of {tag}"]
-        if prompts > 1 and squared[tag]:  # no error if all prompts agree, as in a rate of 0
-            errors[tag] = math.sqrt(prompts / (prompts - 1) * squared[tag])
+    # Squares of the prompts' shares of the error, and the number of prompts with opportunities.
+    sums: dict[str, Tensor] = {}
+    observed_tags: list[str] = []
+    for tag, terms in ratio_terms(objective).items():
+        if not all(total[denominator] for _, _, denominator in terms):
+            continue
+        observed_tags.append(tag)
+        shares = []  # [N] of each term
+        observed = []  # [N] bool of each term
+        for weight, numerator, denominator in terms:
+            # Each prompt's first-order share of the error; the shares sum to 0.
+            ratio = total[numerator] / total[denominator]
+            shares.append(weight * (rows[numerator] - ratio * rows[denominator]) / total[denominator])
+            observed.append(rows[denominator] > 0)
+        sums[tag] = torch.stack(shares).sum(0).square().sum()
+        sums[f"prompts of {tag}"] = torch.stack(observed).any(0).sum()
+    total_sums = all_sum_named(sums)
+    errors: dict[str, float] = {}
+    for tag in observed_tags:
+        prompts = total_sums[f"prompts of {tag}"]
+        squares = total_sums[tag]
+        if prompts > 1 and squares:  # no error if all prompts agree, as in a rate of 0
+            errors[tag] = math.sqrt(prompts / (prompts - 1) * squares)
     return errors
 
 
-def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:
+def number_samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:
     """The number of independent samples, and the sample's number ``[N]`` of each of N prompts.
 
     Prompts with the same `identities` or of the same cluster are one sample, as are those that are so through others.
@@ -189,10 +217,13 @@ def samples(identity: Tensor, cluster: Tensor) -> tuple[int, Tensor]:
     from scipy.sparse import coo_array  # slow to import, and not needed at a start
     from scipy.sparse.csgraph import connected_components
 
-    distinct, prompts = identity.unique(return_inverse=True)
-    clusters, places = cluster.unique(return_inverse=True)
-    edges = torch.stack([prompts, places + len(distinct)]).cpu().numpy()
+    # A graph of different prompts and clusters, in which each prompt is connected with its cluster.
+    distinct, prompt_nodes = identity.unique(return_inverse=True)
+    clusters, cluster_of_prompt = cluster.unique(return_inverse=True)
+    cluster_nodes = cluster_of_prompt + len(distinct)
+    edges = torch.stack([prompt_nodes, cluster_nodes]).cpu().numpy()  # [2, N]
     nodes = len(distinct) + len(clusters)
     graph = coo_array((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes))
-    number, labels = connected_components(graph, directed=False)
-    return int(number), torch.from_numpy(labels).long().to(prompts.device)[prompts]
+    # A sample is a connected part of the graph.
+    sample_count, sample_of_node = connected_components(graph, directed=False)
+    return int(sample_count), torch.from_numpy(sample_of_node).long().to(prompt_nodes.device)[prompt_nodes]

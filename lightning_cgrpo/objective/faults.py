@@ -17,19 +17,28 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
 
     Returns the signals, and the number of such answers ``[B]`` by signal.
     """
-    masks = {name: _finite(signal) for name, signal in signals.items()}
-    some = on_host(*((~finite).any() for finite in masks.values()))
+    masks = {name: _finite_answers(signal) for name, signal in signals.items()}
+    # One wait for the device tells which signals have faults.
+    has_faults = on_host(*((~finite).any() for finite in masks.values()))
     clean = dict(signals)
-    for (name, finite), faulty in zip(masks.items(), some, strict=True):
+    for (name, finite), faulty in zip(masks.items(), has_faults, strict=True):
         if faulty:
             signal = signals[name]
             applicable = finite if signal.applicable is None else signal.applicable & finite
             clean[name] = replace(signal.where(finite), applicable=applicable)
-    return clean, {name: by_prompt(~finite) for name, finite in masks.items()}
+    faults = {name: by_prompt(~finite) for name, finite in masks.items()}
+    return clean, faults
 
 
-def _finite(signal: Signal) -> Tensor:
+def _finite_answers(signal: Signal) -> Tensor:
     """``[B, G]`` bool: answers whose value and counts are finite, or inapplicable."""
-    parts = [part.isfinite() for part in (signal.value, signal.count, signal.opportunities) if part is not None]
-    finite = torch.stack([part if part.dim() == 2 else part.all(-1) for part in parts]).all(0)
-    return finite if signal.applicable is None else finite | ~signal.applicable
+    finite_parts = []
+    for part in (signal.value, signal.count, signal.opportunities):
+        if part is None:
+            continue
+        finite = part.isfinite()  # [B, G], or [B, G, T] by step
+        finite_parts.append(finite if part.dim() == 2 else finite.all(-1))
+    finite = torch.stack(finite_parts).all(0)
+    if signal.applicable is None:
+        return finite
+    return finite | ~signal.applicable

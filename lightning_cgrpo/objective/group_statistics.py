@@ -49,7 +49,7 @@ class GroupStatistics:
     @property
     def standardized(self) -> Tensor:
         """Z ``[J, B, G]``: deviation / std, 0 without variance."""
-        return divide(self.deviation, self.std[..., None])
+        return divide_or_zero(self.deviation, self.std[..., None])
 
 
 def group_statistics(components: Components) -> GroupStatistics:
@@ -63,7 +63,7 @@ def group_statistics(components: Components) -> GroupStatistics:
     applicable_JBG = components.applicable
     values_JBG = components.values.double()
     count_JB = applicable_JBG.sum(-1)
-    # Shifted by a member, equal values are exactly zero, whatever the rounding of their mean.
+    # Shifted by the first applicable value, equal values are exactly zero, whatever the rounding of their mean.
     first_JB1 = applicable_JBG.to(torch.uint8).argmax(-1, keepdim=True)
     shifted_JBG = torch.where(applicable_JBG, values_JBG - values_JBG.gather(-1, first_JB1), 0)
     mean_JB = shifted_JBG.sum(-1) / count_JB.clamp(min=1)
@@ -72,9 +72,11 @@ def group_statistics(components: Components) -> GroupStatistics:
     # A spread within the rounding of the values is none. Values that float32 holds may have been computed in it, beside
     # another component's in float64.
     largest_JB = torch.where(applicable_JBG, values_JBG.abs(), 0).amax(-1)
-    of_float32_JB = (~applicable_JBG | (values_JBG.float().double() == values_JBG)).all(-1)
-    eps, eps_of_float32 = torch.finfo(components.values.dtype).eps, torch.finfo(torch.float32).eps
-    eps_JB = torch.where(of_float32_JB, max(eps, eps_of_float32), eps)
+    holds_float32_JBG = values_JBG.float().double() == values_JBG
+    all_float32_JB = (~applicable_JBG | holds_float32_JBG).all(-1)
+    eps = torch.finfo(components.values.dtype).eps
+    float32_eps = torch.finfo(torch.float32).eps
+    eps_JB = torch.where(all_float32_JB, max(eps, float32_eps), eps)
     informative_JB = std_JB > ULPS * eps_JB * largest_JB
     return GroupStatistics(
         components,
@@ -86,6 +88,7 @@ def group_statistics(components: Components) -> GroupStatistics:
     )
 
 
-def divide(numerator: Tensor, std: Tensor) -> Tensor:
+def divide_or_zero(numerator: Tensor, std: Tensor) -> Tensor:
     """Numerator / std, 0 without variance."""
-    return torch.where(std > 0, numerator / torch.where(std > 0, std, 1), 0)
+    divisor = torch.where(std > 0, std, 1)
+    return torch.where(std > 0, numerator / divisor, 0)

@@ -31,13 +31,14 @@ class Look:
     chance: float = 0.9
 
     def __post_init__(self) -> None:
-        wholes = isinstance(self.prompts, int) and not isinstance(self.prompts, bool)
-        if not wholes or self.prompts < 1:
+        is_integer = isinstance(self.prompts, int) and not isinstance(self.prompts, bool)
+        if not is_integer or self.prompts < 1:
             raise ObjectiveError(f"Expected look: to have prompts: of at least 1, but got {self.prompts!r}.")
-        for name, least in (("confidence", 0.5), ("chance", 0.5)):
+        for name in ("confidence", "chance"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < 1:
-                raise ObjectiveError(f"Expected look: to have {name}: from {least} to below 1, but got {value!r}.")
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0.5 <= value < 1:
+                raise ObjectiveError(f"Expected look: to have {name}: from 0.5 to below 1, but got {value!r}.")
 
     @classmethod
     def declared(cls, given: Any) -> Look | None:
@@ -48,7 +49,8 @@ class Look:
             raise ObjectiveError(
                 f"Expected look: to be like {{prompts: 1000, confidence: 0.95, chance: 0.9}}, but got {given!r}."
             )
-        if unknown := given.keys() - {"prompts", "confidence", "chance"}:
+        unknown = given.keys() - {"prompts", "confidence", "chance"}
+        if unknown:
             names = ", ".join(sorted(map(str, unknown)))
             raise ObjectiveError(f"Expected look: to have prompts, confidence and chance, but got {names}.")
         return cls(**{name: value for name, value in given.items() if value is not None})
@@ -111,5 +113,8 @@ def target_of(threshold: float, look: Look, constraints: int, prompts: float | N
     from lightning_cgrpo.objective.verdicts.binomial import most_certified
 
     number = math.floor(look.prompts if prompts is None else prompts)
+    # The rate at which at most as many violations as are certified happen with the chance of each test.
     violations = most_certified(number, threshold, look.level(constraints))
-    return None if violations < 0 else float(bdtri(violations, number, look.chance_of_each(constraints)))
+    if violations < 0:
+        return None
+    return float(bdtri(violations, number, look.chance_of_each(constraints)))

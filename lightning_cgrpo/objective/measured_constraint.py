@@ -68,12 +68,14 @@ class MeasuredConstraint:
     @property
     def condition(self) -> str:
         """The bound and what it is given: ``<= 0.05 given correct``."""
-        return _joined([str(self.bound), "" if self.given is None else f"given {self.given}"])
+        given = "" if self.given is None else f"given {self.given}"
+        return _join_words([str(self.bound), given])
 
     @property
     def label(self) -> str:
         """The name, the condition, and ``(monitored)``."""
-        return _joined([self.name, self.condition, "" if self.enforced else "(monitored)"])
+        monitored = "" if self.enforced else "(monitored)"
+        return _join_words([self.name, self.condition, monitored])
 
     @property
     def value_text(self) -> str:
@@ -88,20 +90,25 @@ class MeasuredConstraint:
     @property
     def text(self) -> str:
         """A cell: ``0.941 (0.912-0.963) met``."""
-        return _joined([self.value_text, f"({self.interval_text})" if self.interval else "", self.side])
+        interval = f"({self.interval_text})" if self.interval else ""
+        return _join_words([self.value_text, interval, self.side])
 
     @property
     def compared(self) -> str:
         """``0.880 < 0.95 given correct``, with as many digits as tell the numbers apart; without a bound the value."""
         if self.value is None or self.bound.threshold is None:
-            return _joined([self.value_text, self.condition])
+            return _join_words([self.value_text, self.condition])
         shown = self.value_text
-        if float(shown) == self.bound.threshold != self.value:
+        looks_like_threshold = float(shown) == self.bound.threshold
+        if looks_like_threshold and self.value != self.bound.threshold:
             shown = f"{self.value:.5g}"
         if self.met:
             return f"{shown} {self.condition}"
-        return f"{shown} {'<' if self.bound.lower else '>'} {self.condition.partition(' ')[2]}"
+        # The condition without its sign, behind the opposite sign.
+        sign = "<" if self.bound.lower else ">"
+        _, _, threshold_and_given = self.condition.partition(" ")
+        return f"{shown} {sign} {threshold_and_given}"
 
 
-def _joined(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " ".join(word for word in words if word)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_cgrpo.core.rollout import Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.objective.moments import faults_of, moments, most_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 
 EVERY = "every threshold"
 """Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""
@@ -26,7 +26,8 @@ def behavior_sums(
 ) -> dict[str, Tensor]:
     """`prompt_sums` over a batch (scalars), and their `moments`."""
     rows = prompt_sums(objective, signals, rollouts, faults, counts, longest)
-    return {name: sums.sum() for name, sums in rows.items()} | moments(objective.constraints, rows)
+    sums = {name: row.sum() for name, row in rows.items()}
+    return sums | moments(objective.constraints, rows)
 
 
 def prompt_sums(
@@ -44,29 +45,41 @@ def prompt_sums(
         counts: from `Objective.counts`, if they are known already.
         longest: steps of the longest answer, as declared; None takes the longest of the batch.
     """
-    answers = rollouts.mask[..., 0]
+    answers = rollouts.mask[..., 0]  # [B, G]
     sums = {"answers": by_prompt(torch.ones_like(answers)), "steps": by_prompt(rollouts.mask)}
-    for name, pair in (objective.counts(signals) if counts is None else counts).items():
-        sums[violations_of(name)], sums[opportunities_of(name)] = pair
-        signal = signals.get(key(name, objective.constraints[name]))
-        sums[most_of(name)] = sums["answers"] * most_opportunities(signal, longest or rollouts.mask.shape[-1])
+    # Violations and opportunities of the constraints.
+    if counts is None:
+        counts = objective.counts(signals)
+    longest = longest or rollouts.mask.shape[-1]
+    for name, (violations, opportunities) in counts.items():
+        sums[violations_of(name)] = violations
+        sums[opportunities_of(name)] = opportunities
+        signal = signals.get(signal_key(name, objective.constraints[name]))
+        sums[most_of(name)] = sums["answers"] * most_opportunities(signal, longest)
+    # Rewards, and the number of answers that have them.
     for name in objective.rewards:
-        value, applicable = signals[name].total, signals[name].applicable
+        value = signals[name].total
+        applicable = signals[name].applicable
         sums[f"sum/{name}"] = by_prompt(value)
         sums[f"count/{name}"] = by_prompt(torch.ones_like(value) if applicable is None else applicable)
-    for name in (name for name in objective.signal_names if name in signals):
-        present = signals[name].applicable
-        absent = torch.zeros_like(sums["answers"]) if present is None else by_prompt(~present)
+    # Answers to which a signal does not apply; faults are counted apart.
+    for name in objective.signal_names:
+        if name not in signals:
+            continue
+        applicable = signals[name].applicable
+        inapplicable = torch.zeros_like(sums["answers"]) if applicable is None else by_prompt(~applicable)
         if faults is not None:
             sums[faults_of(name)] = faults[name]
-            absent = absent - faults[name]
-        sums[f"inapplicable/{name}"] = absent
+            inapplicable = inapplicable - faults[name]
+        sums[f"inapplicable/{name}"] = inapplicable
     return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
 
 
 def most_opportunities(signal: Signal | None, longest: int) -> int:
     """The largest number of opportunities that an answer can have."""
-    return 1 if signal is None or signal.of_whole_answers else longest
+    if signal is None or signal.of_whole_answers:
+        return 1
+    return longest
 
 
 def best_sums(objective: Objective, signals: Signals, longest: int | None = None) -> dict[str, Tensor]:
@@ -78,23 +91,28 @@ def best_sums(objective: Objective, signals: Signals, longest: int | None = None
     Args:
         longest: steps of the longest answer, as declared; None takes the steps of the signals.
     """
-    rows: dict[str, Tensor] = {}
-    meets: Tensor | None = None
+    sums: dict[str, Tensor] = {}
+    meets_all: Tensor | None = None  # [B, G], answers that meet the thresholds so far
     for name, constraint in objective.bounded.items():
         if name in objective.policy_signals:
             continue
-        signal = signals[key(name, constraint)]
-        counts = constraint.violations(signal)
-        violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
+        signal = signals[signal_key(name, constraint)]
+        violations, opportunities = constraint.violations(signal)
+        violations = over_steps(violations).double()  # [B, G]
+        opportunities = over_steps(opportunities).double()  # [B, G]
+        # The counts of each prompt's best answer.
         excess = violations - constraint.bound.target * opportunities
-        best = excess.argmin(-1, keepdim=True)
-        rows[violations_of(name)] = violations.gather(-1, best).squeeze(-1)
-        rows[opportunities_of(name)] = opportunities.gather(-1, best).squeeze(-1)
+        best = excess.argmin(-1, keepdim=True)  # [B, 1]
+        sums[violations_of(name)] = violations.gather(-1, best).squeeze(-1)
+        sums[opportunities_of(name)] = opportunities.gather(-1, best).squeeze(-1)
         most = most_opportunities(signal, longest or signal.value.shape[-1])
-        rows[most_of(name)] = torch.full_like(rows[opportunities_of(name)], most)
+        sums[most_of(name)] = torch.full_like(sums[opportunities_of(name)], most)
         if constraint.role == "constrain":
-            meets = excess <= 0 if meets is None else meets & (excess <= 0)
-    return rows if meets is None else rows | _sums_of_every(meets)
+            meets = excess <= 0
+            meets_all = meets if meets_all is None else meets_all & meets
+    if meets_all is None:
+        return sums
+    return sums | _sums_of_every(meets_all)
 
 
 def _sums_of_every(meets: Tensor) -> dict[str, Tensor]:
@@ -115,35 +133,41 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
     ``reward/<signal>`` of several rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and
     ``faults/<signal>`` (a count).
     """
-    metrics = {}
-    for tag, parts in ratios(objective).items():
-        if all(sums[below] for _, _, below in parts):
-            metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
+    metrics: dict[str, float] = {}
+    for tag, terms in ratio_terms(objective).items():
+        if all(sums[denominator] for _, _, denominator in terms):
+            metrics[tag] = sum(weight * sums[numerator] / sums[denominator] for weight, numerator, denominator in terms)
+    # Rates of violation in the user's orientation.
     for name, constraint in objective.constraints.items():
-        if (rate := metrics.get(constraint.bound.tag(name))) is not None:
-            metrics[constraint.bound.tag(name)] = constraint.bound.shown(rate)
+        tag = constraint.bound.tag(name)
+        if tag in metrics:
+            metrics[tag] = constraint.bound.shown(metrics[tag])
     for name in objective.signal_names:
-        if faults := sums.get(faults_of(name)):
+        faults = sums.get(faults_of(name))
+        if faults:
             metrics[f"faults/{name}"] = faults
-        if sums.get(f"inapplicable/{name}"):
-            metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
+        inapplicable = sums.get(f"inapplicable/{name}")
+        if inapplicable:
+            metrics[f"inapplicable/{name}"] = inapplicable / sums["answers"]
     return metrics
 
 
 def evaluation_tags(objective: Objective) -> list[str]:
     """The tags of `behavior_metrics` that do not depend on faults."""
-    return list(ratios(objective))
+    return list(ratio_terms(objective))
 
 
-def ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
+def ratio_terms(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     """By tag, terms (weight, numerator, denominator) of a metric; the last two name sums in `prompt_sums`."""
-    rewards = {name: (f"sum/{name}", f"count/{name}") for name in objective.rewards}
-    ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
+    rewards = objective.rewards
+    terms = {"reward/mean": [(weight, f"sum/{name}", f"count/{name}") for name, weight in rewards.items()]}
     if len(rewards) > 1:
-        ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
+        for name in rewards:
+            terms[f"reward/{name}"] = [(1.0, f"sum/{name}", f"count/{name}")]
     for name, constraint in objective.constraints.items():
-        ratios[constraint.bound.tag(name)] = [(1.0, violations_of(name), opportunities_of(name))]
-    return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
+        terms[constraint.bound.tag(name)] = [(1.0, violations_of(name), opportunities_of(name))]
+    terms["rollout/length"] = [(1.0, "steps", "answers")]
+    return terms
 
 
 def by_prompt(values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -63,51 +63,59 @@ class Moments:
         """The rate of violation with its clustered standard error."""
         rate = self.violations / self.opportunities
         prompts = int(self.observed)
-        error = self._error(rate, self.opportunities_squared) if 0 < rate < 1 else None
+        error = None
+        if 0 < rate < 1:
+            error = self._standard_error(rate, self.opportunities_squared)
         return ClusteredRate(
             rate,
             error,
             prompts,
             self.opportunities,
-            int(self.violating.prompts),
-            int(self.clean.prompts),
-            self.violating.effective,
-            self.clean.effective,
-            self.most / prompts,
-            None if error is None else self._telling(rate),
+            violating=int(self.violating.prompts),
+            clean=int(self.clean.prompts),
+            violating_effective=self.violating.effective,
+            clean_effective=self.clean.effective,
+            most=self.most / prompts,
+            telling=None if error is None else self._telling_prompts(rate),
         )
 
     def mean(self) -> ClusteredMean:
         """The mean of the violations with its clustered standard error."""
-        mean, prompts = self.violations / self.opportunities, int(self.observed)
-        error = self._error(mean, self.violations_squared)
+        mean = self.violations / self.opportunities
+        prompts = int(self.observed)
+        error = self._standard_error(mean, self.violations_squared)
         return ClusteredMean(mean, error, prompts, self.opportunities, most=self.most / prompts)
 
-    def _error(self, rate: float, scale: float) -> float | None:
+    def _standard_error(self, rate: float, scale: float) -> float | None:
         """The clustered standard error; None if all prompts agree.
 
         Args:
             scale: beside which rounding leaves no spread.
         """
-        prompts, squares = int(self.observed), self._squares(rate)
+        prompts = int(self.observed)
+        squares = self._residual_squares(rate)
         # What rounding leaves of a sum of zeros is no spread.
         if prompts < 2 or not squares > 1e-12 * scale:
             return None
         return math.sqrt(prompts / (prompts - 1) * squares) / self.opportunities
 
-    def _squares(self, rate: float) -> float:
+    def _residual_squares(self, rate: float) -> float:
         """Σ z², with z = v - rate · o of each prompt."""
         return self.violations_squared - 2 * rate * self.products + rate**2 * self.opportunities_squared
 
-    def _telling(self, rate: float) -> float:
+    def _telling_prompts(self, rate: float) -> float:
         """The number of prompts that would tell the standard error as well, if they made equal parts of it.
 
         Satterthwaite's (1946) degrees of freedom (Σ z²)² / Σ z⁴ of the squared error.
         """
-        squares, fourths = self._squares(rate), 0.0
+        squares = self._residual_squares(rate)
+        # Σ z⁴ by the binomial theorem.
+        fourths = 0.0
         for power, moment in enumerate(self.fourths):
             fourths += math.comb(4, power) * (-rate) ** (4 - power) * moment
-        return squares**2 / max(fourths, squares**2 / max(self.observed, 1.0))
+        # Σ z⁴ is at least (Σ z²)² / prompts, which rounding may miss.
+        least_fourths = squares**2 / max(self.observed, 1.0)
+        return squares**2 / max(fourths, least_fourths)
 
 
 def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -118,7 +126,8 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
     """
     scalars: dict[str, Tensor] = {}
     for name in constraints:
-        violations, opportunities = rows[violations_of(name)], rows[opportunities_of(name)]
+        violations = rows[violations_of(name)]
+        opportunities = rows[opportunities_of(name)]
         observed = opportunities > 0
         parts = {
             "observed": observed.sum(),
@@ -128,36 +137,41 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
             "opportunities_squared": opportunities.square().sum(),
         }
         for kind, prompts in (("violating", violations > 0), ("clean", violations < opportunities)):
-            of_kind = opportunities.where(prompts, 0)
+            opportunities_of_kind = opportunities.where(prompts, 0)
             parts[f"{kind}.prompts"] = prompts.sum()
-            parts[f"{kind}.opportunities"] = of_kind.sum()
-            parts[f"{kind}.squares"] = of_kind.square().sum()
+            parts[f"{kind}.opportunities"] = opportunities_of_kind.sum()
+            parts[f"{kind}.squares"] = opportunities_of_kind.square().sum()
         for power in range(5):
             parts[f"fourths {power}"] = (violations**power * opportunities ** (4 - power)).sum()
-        scalars |= {_place(name, part): value for part, value in parts.items()}
+        for part, value in parts.items():
+            scalars[_moment_key(name, part)] = value
     return scalars
 
 
 def moments_of(name: str, sums: Mapping[str, float]) -> Moments:
     """The moments of a constraint, from the scalars of `moments` and the sums of violations and opportunities."""
 
-    def moment(part: str) -> float:
-        return sums[_place(name, part)]
+    def moment_of(part: str) -> float:
+        return sums[_moment_key(name, part)]
 
-    def kind(of: str) -> KindOfPrompts:
-        return KindOfPrompts(*(moment(f"{of}.{field.name}") for field in fields(KindOfPrompts)))
+    def kind_of_prompts(kind: str) -> KindOfPrompts:
+        return KindOfPrompts(
+            prompts=moment_of(f"{kind}.prompts"),
+            opportunities=moment_of(f"{kind}.opportunities"),
+            squares=moment_of(f"{kind}.squares"),
+        )
 
     return Moments(
         violations=sums[violations_of(name)],
         opportunities=sums[opportunities_of(name)],
-        observed=moment("observed"),
-        most=moment("most"),
-        violating=kind("violating"),
-        clean=kind("clean"),
-        violations_squared=moment("violations_squared"),
-        products=moment("products"),
-        opportunities_squared=moment("opportunities_squared"),
-        fourths=tuple(moment(f"fourths {power}") for power in range(5)),
+        observed=moment_of("observed"),
+        most=moment_of("most"),
+        violating=kind_of_prompts("violating"),
+        clean=kind_of_prompts("clean"),
+        violations_squared=moment_of("violations_squared"),
+        products=moment_of("products"),
+        opportunities_squared=moment_of("opportunities_squared"),
+        fourths=tuple(moment_of(f"fourths {power}") for power in range(5)),
     )
 
 
@@ -171,9 +185,13 @@ def clustered_rates(
     """
     rates: dict[str, ClusteredRate] = {}
     for name in constraints:
-        found = moments_of(name, sums)
-        if found.opportunities:
-            rates[name] = found.mean() if name in means else found.rate()
+        moments_of_prompts = moments_of(name, sums)
+        if not moments_of_prompts.opportunities:
+            continue
+        if name in means:
+            rates[name] = moments_of_prompts.mean()
+        else:
+            rates[name] = moments_of_prompts.rate()
     return rates
 
 
@@ -203,6 +221,6 @@ def constraints_of(sums: Iterable[str]) -> list[str]:
     return [name.removeprefix(start) for name in sums if name.startswith(start)]
 
 
-def _place(name: str, part: str) -> str:
+def _moment_key(name: str, part: str) -> str:
     """The name of a moment among other sums."""
     return f"moments.{part}/{name}"

@@ -14,7 +14,7 @@ from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, Obj
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
 from lightning_cgrpo.objective.look import Look
 from lightning_cgrpo.objective.signals import SignalKind, check_condition, check_declared, check_indicators
-from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
+from lightning_cgrpo.objective.subsets import expand_subsets, signal_key, with_subsets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,9 +45,11 @@ class Components:
         """
         import torch
 
-        last = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
-        rows = [self.steps.get(row, value[..., None] * last) for row, value in enumerate(self.values)]
-        return torch.where(self.applicable[..., None], torch.stack(rows).to(self.values.dtype), 0)
+        last_step = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
+        step_values = []  # [B, G, T] each
+        for component, value in enumerate(self.values):
+            step_values.append(self.steps.get(component, value[..., None] * last_step))
+        return torch.where(self.applicable[..., None], torch.stack(step_values).to(self.values.dtype), 0)
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,13 @@ class Objective:
                 "Expected constraints to be a mapping by name, like {lava: {at_most: 0.01}}, but got "
                 f"{self.constraints}."
             )
-        if isinstance(self.reward, Mapping) and (odd := [name for name in self.reward if not isinstance(name, str)]):
-            raise ObjectiveError(
-                f"Expected reward to name signals, but got {odd[0]!r}, try quotes around the name, because YAML reads "
-                "off, on, no, yes and numbers as other values."
-            )
+        if isinstance(self.reward, Mapping):
+            for name in self.reward:
+                if not isinstance(name, str):
+                    raise ObjectiveError(
+                        f"Expected reward to name signals, but got {name!r}, try quotes around the name, because YAML "
+                        "reads off, on, no, yes and numbers as other values."
+                    )
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():
@@ -99,11 +103,12 @@ class Objective:
             check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
-        object.__setattr__(self, "constraints", expanded(self.constraints))
+        object.__setattr__(self, "constraints", expand_subsets(self.constraints))
         self._check_contradictions()
         self._check_look()
 
     def _check_look(self) -> None:
+        """Refuse a look that could not certify an enforced constraint."""
         if self.look is None:
             return
         if not isinstance(self.look, Look):
@@ -111,31 +116,36 @@ class Objective:
         if not self.decided:
             raise ObjectiveError("Expected constraints for a look: to certify, but the objective enforces none.")
         for name, constraint in self.decided.items():
-            if constraint.bound.of_mean and constraint.range is None:
-                raise ObjectiveError(
-                    f"Expected a range for the look at the mean '{name}', without which `certify` can't bound it, but "
-                    "got none, try range: [LEAST, GREATEST] in the constraint, or no look:."
-                )
-            rate = not constraint.bound.of_mean
-            if rate and constraint.bound.target == 0:
+            if constraint.bound.of_mean:
+                if constraint.range is None:
+                    raise ObjectiveError(
+                        f"Expected a range for the look at the mean '{name}', without which `certify` can't bound it, "
+                        "but got none, try range: [LEAST, GREATEST] in the constraint, or no look:."
+                    )
+                continue
+            if constraint.bound.target == 0:
                 raise ObjectiveError(
                     f"Expected thresholds that a look can certify, but constraint '{name}' allows no violation, "
                     "try a threshold that allows some, or role: monitor."
                 )
-            if rate and not self.look.can_certify(constraint.bound.target, len(self.decided)):
+            if not self.look.can_certify(constraint.bound.target, len(self.decided)):
                 raise ObjectiveError(
                     f"Expected look: to have prompts that can certify '{name}' {constraint.bound}, but got "
                     f"{self.look.prompts}, too few even without a violation, try more prompts."
                 )
 
     def _check_contradictions(self) -> None:
-        bounds = [(name, key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
-        for name, signal, least in bounds:
-            for other, also, most in bounds:
-                opposite = signal == also and least.kind == most.kind and least.lower and not most.lower
-                if opposite and (least.threshold or 0) > (most.threshold or 0):
+        """Refuse a lower bound above an upper bound of the same signal."""
+        direct = {name: constraint for name, constraint in self.constrained.items() if not constraint.from_number}
+        for name, constraint in direct.items():
+            for other_name, other in direct.items():
+                least, most = constraint.bound, other.bound
+                same_signal = signal_key(name, constraint) == signal_key(other_name, other) and least.kind == most.kind
+                if not same_signal or not least.lower or most.lower:
+                    continue
+                if (least.threshold or 0) > (most.threshold or 0):
                     raise ObjectiveError(
-                        f"Expected constraints '{name}' and '{other}' on '{self.constraints[name].signal or name}' to "
+                        f"Expected constraints '{name}' and '{other_name}' on '{constraint.signal or name}' to "
                         f"allow some {least.kind}, but got {least.key}: {least.threshold:g} and {most.key}: "
                         f"{most.threshold:g}."
                     )
@@ -164,12 +174,16 @@ class Objective:
 
     @property
     def rewards(self) -> dict[str, float]:
-        return {self.reward: 1.0} if isinstance(self.reward, str) else dict(self.reward)
+        """Weights of the reward signals, by name."""
+        if isinstance(self.reward, str):
+            return {self.reward: 1.0}
+        return dict(self.reward)
 
     @property
     def constrained(self) -> dict[str, Constraint]:
         """The K constraints with a multiplier, in the multipliers' order."""
-        return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
+        constraints = self.constraints.items()
+        return {name: constraint for name, constraint in constraints if constraint.role == "constrain"}
 
     @property
     def decided(self) -> dict[str, Constraint]:
@@ -177,22 +191,28 @@ class Objective:
 
         The policy's own signals are left out where they have no range, because drift has no bound.
         """
-        return {name: c for name, c in self.constrained.items() if name not in self.policy_signals or c.range}
+        policy_signals = self.policy_signals
+        decided: dict[str, Constraint] = {}
+        for name, constraint in self.constrained.items():
+            if name not in policy_signals or constraint.range:
+                decided[name] = constraint
+        return decided
 
     @property
     def bounded(self) -> dict[str, Constraint]:
         """Constraints with a threshold, monitored or not."""
-        return {name: c for name, c in self.constraints.items() if c.bound.threshold is not None}
+        constraints = self.constraints.items()
+        return {name: constraint for name, constraint in constraints if constraint.bound.threshold is not None}
 
     @property
     def means(self) -> set[str]:
         """Names of the constraints that bound a mean."""
-        return {name for name, c in self.constraints.items() if c.bound.of_mean}
+        return {name for name, constraint in self.constraints.items() if constraint.bound.of_mean}
 
     @property
     def policy_signals(self) -> dict[str, str]:
         """The policy's own signals that constraints bound, by constraint; they enter the loss, not the advantage."""
-        signals = {name: c.signal or name for name, c in self.constraints.items()}
+        signals = {name: constraint.signal or name for name, constraint in self.constraints.items()}
         return {name: signal for name, signal in signals.items() if signal in POLICY_SIGNALS}
 
     @property
@@ -203,7 +223,8 @@ class Objective:
     @property
     def compared(self) -> dict[str, Constraint]:
         """The enforced constraints on the task's signals, which enter the advantage."""
-        return {name: c for name, c in self.constrained.items() if name not in self.policy_signals}
+        policy_signals = self.policy_signals
+        return {name: constraint for name, constraint in self.constrained.items() if name not in policy_signals}
 
     @property
     def weight_names(self) -> list[str]:
@@ -213,15 +234,17 @@ class Objective:
     @property
     def component_names(self) -> list[str]:
         """Names of the J components: ``reward`` (or ``reward/<signal>`` of several), then the constraints."""
-        rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
+        rewards = ["reward"]
+        if len(self.rewards) > 1:
+            rewards = [f"reward/{name}" for name in self.rewards]
         return [*rewards, *self.compared]
 
     @property
     def signal_names(self) -> list[str]:
         """Names of the signals that the objective reads."""
         bounded = [constraint.signal or name for name, constraint in self.constraints.items()]
-        given = [constraint.given for constraint in self.constraints.values() if constraint.given is not None]
-        return list(dict.fromkeys([*self.rewards, *bounded, *given]))
+        conditions = [constraint.given for constraint in self.constraints.values() if constraint.given is not None]
+        return list(dict.fromkeys([*self.rewards, *bounded, *conditions]))
 
     def check_signals(self, kinds: Mapping[str, SignalKind]) -> None:
         """Check the signals against a task's declaration.
@@ -230,36 +253,19 @@ class Objective:
             ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator has
                 one or is bounded by its mean, or a condition is no other indicator.
         """
-        if taken := [signal for signal in POLICY_SIGNALS if signal in kinds and signal in self.policy_signals.values()]:
-            raise ObjectiveError(
-                f"Expected the task's signals to have other names than the policy's own, but got '{taken[0]}', try "
-                "another name for the task's signal."
-            )
+        for signal in POLICY_SIGNALS:
+            if signal in kinds and signal in self.policy_signals.values():
+                raise ObjectiveError(
+                    f"Expected the task's signals to have other names than the policy's own, but got '{signal}', try "
+                    "another name for the task's signal."
+                )
         for name in self.rewards:
             check_declared(f"reward '{name}'", name, kinds)
         for name, constraint in self.constraints.items():
-            signal, bound = constraint.signal or name, constraint.bound
             if name in self.policy_signals:
-                if not bound.of_mean or constraint.of_some:
-                    some = " and where:, by: or given:" if constraint.of_some else ""
-                    raise ObjectiveError(
-                        f"Expected constraint '{name}' to bound the mean of the policy's own '{signal}' on all "
-                        f"answers, but got {bound.key}{some}, try mean_at_most: {bound.threshold or 0.1:g} alone."
-                    )
-                continue
-            check_declared(f"constraint '{name}'", signal, kinds)
-            check_condition(name, signal, constraint.given, kinds)
-            if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
-                wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to bound the rate of the indicator '{signal}' directly, but got "
-                    f"{wrong}, try {bound.key.removeprefix('mean_')}: alone."
-                )
-            if kinds[signal] == "number" and not (bound.of_mean or constraint.from_number):
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' to say when the number '{signal}' violates it, but got no limit, "
-                    "try violated_above: or violated_below:."
-                )
+                _check_policy_signal(name, constraint)
+            else:
+                _check_task_signal(name, constraint, kinds)
 
     def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
         """The task's signals, and those of the answers that count for a constraint.
@@ -267,16 +273,17 @@ class Objective:
         Raises:
             ObjectiveError: an indicator has another value than 0 and 1, or counts give no rate.
         """
-        every = with_subsets(self.constraints, signals, prompts)
+        all_signals = with_subsets(self.constraints, signals, prompts)
+        # The signals that must be indicators: who needs each, and what to try instead.
         users: dict[str, tuple[str, str]] = {}
         for name, constraint in self.constraints.items():
             if constraint.given is not None:
                 users[constraint.given] = f"'{constraint.given}', given: to constraint '{name}',", "an indicator"
             if not (constraint.bound.of_mean or constraint.from_number):
                 hint = "violated_above: or violated_below: with a limit"
-                users[key(name, constraint)] = f"the signal of constraint '{name}'", hint
-        check_indicators(every, users)
-        return every
+                users[signal_key(name, constraint)] = f"the signal of constraint '{name}'", hint
+        check_indicators(all_signals, users)
+        return all_signals
 
     def components(self, signals: Signals) -> Components:
         """The components of an update's answers. Collective, if a constraint has a condition."""
@@ -285,34 +292,45 @@ class Objective:
         from lightning_cgrpo.core.rollout import over_steps
         from lightning_cgrpo.objective.rounding import without_residue
 
+        # The rewards, then the constraints, larger is better: [B, G] or, by step, [B, G, T] each.
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.compared.items():
-            signal = signals[key(name, constraint)]
+            signal = signals[signal_key(name, constraint)]
             rate = None if constraint.given is None else _batch_rate(constraint, signal)
             values.append(constraint.component(signal, rate))
             # An answer outside the condition costs nothing, and is compared with the others: the policy decides whether
             # the condition holds, unlike which prompts are in a subset.
-            applicable.append(signals[key(name, replace(constraint, given=None))].applicable)
+            applicable.append(signals[signal_key(name, replace(constraint, given=None))].applicable)
+        # Sum over the steps, in float64, because rounding of long sums would tell equal answers apart.
         values = [as_number(value) for value in values]
-        # In float64, because rounding of long sums would tell equal answers apart.
-        exact = [over_steps(value.double()).to(value.dtype) for value in values]
-        sums = [without_residue(total, over_steps(value.abs())) for total, value in zip(exact, values, strict=True)]
+        sums = []  # [B, G] each
+        for value in values:
+            total = over_steps(value.double()).to(value.dtype)
+            sums.append(without_residue(total, over_steps(value.abs())))
+        # One tensor for all components; a signal without a mask applies to every answer.
+        has_float64 = any(total.dtype is torch.float64 for total in sums)
+        dtype = torch.float64 if has_float64 else sums[0].dtype
         everywhere = torch.ones_like(sums[0], dtype=torch.bool)
-        dtype = torch.float64 if any(value.dtype is torch.float64 for value in sums) else sums[0].dtype
+        masks = [everywhere if mask is None else mask for mask in applicable]
         return Components(
-            torch.stack([value.to(dtype) for value in sums]),
-            torch.stack([everywhere if mask is None else mask for mask in applicable]),
-            {row: value for row, value in enumerate(values) if value.dim() == 3},
+            torch.stack([total.to(dtype) for total in sums]),
+            torch.stack(masks),
+            {component: value for component, value in enumerate(values) if value.dim() == 3},
         )
 
     def component_weights(self, weights: Tensor) -> Tensor:
         """Weights ``[J]`` of the components, from the weights ``[1 + K]`` of the reward and the constraints."""
         import torch
 
+        # The rewards share the reward's weight, by their own weights.
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
-        costs = [weights[1 + k : 2 + k] for k, name in enumerate(self.constrained) if name not in self.policy_signals]
-        return torch.cat([weights[:1] * rewards, *costs])
+        component_weights = [weights[:1] * rewards]
+        # A constraint on the policy's own signal is no component.
+        for k, name in enumerate(self.constrained):
+            if name not in self.policy_signals:
+                component_weights.append(weights[1 + k : 2 + k])
+        return torch.cat(component_weights)
 
     def penalties(self, weights: Tensor) -> dict[str, Tensor]:
         """Coefficients of the policy's own signals in the loss, by signal.
@@ -321,9 +339,14 @@ class Objective:
         """
         penalties: dict[str, Tensor] = {}
         for k, (name, constraint) in enumerate(self.constrained.items()):
-            if (signal := self.policy_signals.get(name)) is not None:
-                cost = -weights[1 + k] if constraint.bound.lower else weights[1 + k]
-                penalties[signal] = penalties[signal] + cost if signal in penalties else cost
+            signal = self.policy_signals.get(name)
+            if signal is None:
+                continue
+            penalty = -weights[1 + k] if constraint.bound.lower else weights[1 + k]
+            # Several constraints on one signal add up.
+            if signal in penalties:
+                penalty = penalties[signal] + penalty
+            penalties[signal] = penalty
         return penalties
 
     def counts(self, signals: Signals) -> dict[str, Tensor]:
@@ -337,14 +360,48 @@ class Objective:
         unmeasured = torch.zeros(2, len(value), dtype=torch.float64, device=value.device)
         counts = dict.fromkeys(self.constraints, unmeasured)
         for name, constraint in self.constraints.items():
-            if name not in self.policy_signals or self.policy_signals[name] in signals:
-                pair = constraint.violations(signals[key(name, constraint)])
-                counts[name] = torch.stack([count.double().flatten(1).sum(-1) for count in pair])
+            unmeasured_policy_signal = name in self.policy_signals and self.policy_signals[name] not in signals
+            if unmeasured_policy_signal:
+                continue
+            violations, opportunities = constraint.violations(signals[signal_key(name, constraint)])
+            violations_B = violations.double().flatten(1).sum(-1)
+            opportunities_B = opportunities.double().flatten(1).sum(-1)
+            counts[name] = torch.stack([violations_B, opportunities_B])
         return counts
 
     def violations(self, signals: Signals) -> tuple[Tensor, Tensor]:
         """Violations and opportunities of all constraints, float64 ``[len(constraints)]`` each."""
         return over_prompts(self.counts(signals), self.constraints)
+
+
+def _check_policy_signal(name: str, constraint: Constraint) -> None:
+    """Refuse a constraint on the policy's own signal, unless it bounds the mean on all answers."""
+    bound = constraint.bound
+    if not bound.of_mean or constraint.of_some:
+        some = " and where:, by: or given:" if constraint.of_some else ""
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to bound the mean of the policy's own '{constraint.signal or name}' on all "
+            f"answers, but got {bound.key}{some}, try mean_at_most: {bound.threshold or 0.1:g} alone."
+        )
+
+
+def _check_task_signal(name: str, constraint: Constraint, kinds: Mapping[str, SignalKind]) -> None:
+    """Refuse an unknown signal, and a bound that does not fit the signal's kind."""
+    signal = constraint.signal or name
+    bound = constraint.bound
+    check_declared(f"constraint '{name}'", signal, kinds)
+    check_condition(name, signal, constraint.given, kinds)
+    if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
+        wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to bound the rate of the indicator '{signal}' directly, but got "
+            f"{wrong}, try {bound.key.removeprefix('mean_')}: alone."
+        )
+    if kinds[signal] == "number" and not (bound.of_mean or constraint.from_number):
+        raise ObjectiveError(
+            f"Expected constraint '{name}' to say when the number '{signal}' violates it, but got no limit, "
+            "try violated_above: or violated_below:."
+        )
 
 
 def _batch_rate(constraint: Constraint, signal: Signal) -> Tensor:
@@ -353,9 +410,11 @@ def _batch_rate(constraint: Constraint, signal: Signal) -> Tensor:
 
     from lightning_cgrpo.core.distributed import all_sum
 
-    counts = [count.double().sum() for count in constraint.violations(signal)]
-    count, opportunities = all_sum(torch.stack(counts))
-    rate = torch.where(opportunities > 0, count / opportunities, constraint.bound.target)
+    violations, opportunities = constraint.violations(signal)
+    counts = torch.stack([violations.double().sum(), opportunities.double().sum()])
+    total_violations, total_opportunities = all_sum(counts)
+    measured_rate = total_violations / total_opportunities
+    rate = torch.where(total_opportunities > 0, measured_rate, constraint.bound.target)
     return rate.to(as_number(signal.value).dtype)
 
 
@@ -363,8 +422,8 @@ def over_prompts(counts: Mapping[str, Tensor], names: Iterable[str]) -> tuple[Te
     """Violations and opportunities of the named constraints, float64 ``[len(names)]`` each, from `Objective.counts`."""
     import torch
 
-    rows = [counts[name] for name in names]
-    if not rows:
-        return torch.zeros(2, 0, dtype=torch.float64).unbind()  # type: ignore[return-value]
-    violations, opportunities = torch.stack(rows).unbind(1)
+    named_counts = [counts[name] for name in names]  # [2, B] each
+    if not named_counts:
+        return torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
+    violations, opportunities = torch.stack(named_counts).unbind(1)  # [len(names), B] each
     return violations.sum(-1), opportunities.sum(-1)

@@ -11,7 +11,7 @@ from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.chance import chance_of
 from lightning_cgrpo.objective.evaluation import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.units import SMALLEST, unit
+from lightning_cgrpo.objective.units import SMALLEST, unit_of
 from lightning_cgrpo.objective.verdicts.verdict import PlannedTest, fewest_prompts
 
 MERIT = "merit"
@@ -30,8 +30,8 @@ class Standing:
     """The results of a validation that decide which policy is the best.
 
     Args:
-        excess: the largest of the estimated rates above their thresholds, in the bounds' `unit`; infinity if a rate was
-            never observed, minus infinity without constraints.
+        excess: the largest of the estimated rates above their thresholds, in units of the bounds (`unit_of`); infinity
+            if a rate was never observed, minus infinity without constraints.
         reward: mean reward, in double precision.
         error: its standard error.
         ranked: whether the validation has enough prompts to rank policies, see `too_few_to_rank`.
@@ -58,14 +58,18 @@ class Standing:
                 excess = math.inf  # A rate that was never observed may be anything.
                 continue
             above = evaluation.rates[name].rate - constraint.bound.target
-            excess = max(excess, above / unit(constraint.bound))
+            excess = max(excess, above / unit_of(constraint.bound))
         # One prompt says nothing of the error; several that agree have none.
-        error = evaluation.standard_errors.get("reward/mean", 0.0) if evaluation.prompts > 1 else math.inf
-        bounds = {name: constraint.bound for name, constraint in objective.constrained.items()}
-        if (look := objective.look) is not None:
+        error = math.inf
+        if evaluation.prompts > 1:
+            error = evaluation.standard_errors.get("reward/mean", 0.0)
+        look = objective.look
+        if look is not None:
             chance = chance_of(look, objective.decided, evaluation).whole
             return cls(excess, reward, error, chance=chance, enough=look.chance)
-        return cls(excess, reward, error, not too_few_to_rank(bounds, evaluation.prompts))
+        bounds = {name: constraint.bound for name, constraint in objective.constrained.items()}
+        ranked = not too_few_to_rank(bounds, evaluation.prompts)
+        return cls(excess, reward, error, ranked)
 
     @property
     def met(self) -> bool:
@@ -75,7 +79,9 @@ class Standing:
     @property
     def qualified(self) -> bool:
         """True if `certify` certifies with the declared chance; without a look, if each estimate is met."""
-        return self.met if self.chance is None else self.chance >= self.enough
+        if self.chance is None:
+            return self.met
+        return self.chance >= self.enough
 
     @property
     def merit(self) -> float:
@@ -85,7 +91,9 @@ class Standing:
         """
         if not self.met:
             return max(-self.excess, WORST)
-        return 1 + self.reward if self.reward >= 0 else 1 / (1 - self.reward)
+        if self.reward >= 0:
+            return 1 + self.reward
+        return 1 / (1 - self.reward)
 
 
 class Selection:
@@ -124,21 +132,27 @@ class Selection:
             # The highest reward itself is a candidate, so it never turns an older candidate down.
             if self.highest is None or policy.reward > self.highest[0]:
                 self.highest = policy.reward, policy.error
-            reward, error = self.highest
-            if policy.reward >= reward - CLEAR * math.hypot(policy.error, error):
+            highest_reward, highest_error = self.highest
+            difference_error = math.hypot(policy.error, highest_error)
+            if policy.reward >= highest_reward - CLEAR * difference_error:
                 self.candidate = self.validations
                 return True
-        if self.candidate and not self._past(self.candidate):
+        # A candidate of the last third stays the best.
+        if self.candidate and not self._is_outdated(self.candidate):
             return False
-        return policy.chance is None or self._is_likeliest(policy.chance)
+        # Without a candidate, the last policy is the best, or the likeliest to be certified.
+        return policy.chance is None or self._note_likeliest(policy.chance)
 
-    def _is_likeliest(self, chance: float) -> bool:
-        if self.likeliest is not None and chance < self.likeliest[1] and not self._past(self.likeliest[0]):
-            return False
+    def _note_likeliest(self, chance: float) -> bool:
+        """Whether the last policy is certified with the highest chance of the last third; noted if it is."""
+        if self.likeliest is not None:
+            number, highest_chance = self.likeliest
+            if chance < highest_chance and not self._is_outdated(number):
+                return False
         self.likeliest = self.validations, chance
         return True
 
-    def _past(self, number: int) -> bool:
+    def _is_outdated(self, number: int) -> bool:
         """True if a validation lies before the last third."""
         return self.validations - number >= RECENT * self.validations
 
@@ -155,21 +169,29 @@ class Selection:
 
 def too_few_to_rank(bounds: Mapping[str, Bound], prompts: int) -> list[str]:
     """Names of rates that so few prompts can't rank: at the threshold, less than one violation is expected in them."""
-    return [name for name, of in bounds.items() if not of.of_mean and prompts * max(of.target, SMALLEST) < 1]
+    names = []
+    for name, bound in bounds.items():
+        expected_violations = prompts * max(bound.target, SMALLEST)
+        if not bound.of_mean and expected_violations < 1:
+            names.append(name)
+    return names
 
 
 def too_few(objective: Objective, prompts: int) -> str | None:
     """A note on rates' thresholds that so few validation prompts can't show to be met, also without a violation."""
-    rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.bound.of_mean}
-    needed = {name: fewest_prompts([PlannedTest(of.bound.target)], CONFIDENCE) for name, of in rates.items()}
-    unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
-    if not unshown:
+    bounds = {name: constraint.bound for name, constraint in objective.constrained.items()}
+    texts = []
+    for name, bound in bounds.items():
+        if bound.of_mean:
+            continue
+        needed = fewest_prompts([PlannedTest(bound.target)], CONFIDENCE)
+        if needed is None:
+            texts.append(f"{name} {bound} (no number suffices)")
+        elif needed > prompts:
+            texts.append(f"{name} {bound} ({needed} needed)")
+    if not texts:
         return None
-    texts = [
-        f"{name} {rates[name].bound} ({'no number suffices' if count is None else f'{count} needed'})"
-        for name, count in unshown.items()
-    ]
     note = f"{prompts} validation prompts are too few to show {', '.join(texts)}."
-    if too_few_to_rank({name: of.bound for name, of in objective.constrained.items()}, prompts):
+    if too_few_to_rank(bounds, prompts):
         note += " They can't rank policies either, so the last checkpoint is the best."
     return note

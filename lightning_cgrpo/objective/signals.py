@@ -53,17 +53,22 @@ def check_indicators(signals: Signals, users: Mapping[str, tuple[str, str]]) -> 
     """
     from lightning_cgrpo.core.distributed import on_host
 
-    wrong = {name: _no_indicator(signals[name]) for name in users}
-    for (name, flags), some in zip(wrong.items(), on_host(*(flags.any() for flags in wrong.values())), strict=True):
-        if some:
-            value = float(signals[name].counts()[0][flags][0])
+    wrong_values = {name: _wrong_values(signals[name]) for name in users}
+    # One wait for the device tells which signals have wrong values.
+    has_wrong_values = on_host(*(wrong.any() for wrong in wrong_values.values()))
+    for (name, wrong), has_wrong in zip(wrong_values.items(), has_wrong_values, strict=True):
+        if has_wrong:
+            count, _ = signals[name].counts()
+            first_wrong = float(count[wrong][0])
             user, hint = users[name]
-            raise ObjectiveError(f"Expected {user} to be 0 or 1, but got {value:g}, try {hint}.")
+            raise ObjectiveError(f"Expected {user} to be 0 or 1, but got {first_wrong:g}, try {hint}.")
 
 
-def _no_indicator(signal: Signal) -> Tensor:
+def _wrong_values(signal: Signal) -> Tensor:
+    """Bool, as the counts: finite counts outside [0, opportunities], or values that are neither 0 nor 1."""
     count, opportunities = signal.counts()
     wrong = (count < 0) | (count > opportunities)
-    if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
+    counts_are_values = signal.count is None and (signal.opportunities is None or signal.value.dim() == 3)
+    if counts_are_values:
         wrong = wrong | ((count != 0) & (count != 1))
     return wrong & count.isfinite()

@@ -20,59 +20,67 @@ SEEN = 256
 """Prompts of a source without rows in memory whose columns are looked at."""
 
 
-def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
+def expand_subsets(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
     """The constraints, with one for each value in the place of `by`, after the monitored average of all prompts."""
-    parts: dict[str, Constraint] = {}
+    expanded: dict[str, Constraint] = {}
     for name, constraint in constraints.items():
         if constraint.by is None:
-            parts[name] = constraint
+            expanded[name] = constraint
             continue
-        average = {"by": None, "role": "monitor", "aim": None, "start": None, "over": None}
-        parts[name] = replace(constraint, **average)  # type: ignore[arg-type]
+        # The average over all prompts is only monitored.
+        expanded[name] = replace(constraint, by=None, role="monitor", aim=None, start=None, over=None)
         for column, values in constraint.by.items():
             for value in values:
-                subset = replace(constraint, by=None, where={column: value}, signal=constraint.signal or name)
-                made = f"{name}/{column}={value}"
-                if made in constraints:
+                subset_name = f"{name}/{column}={value}"
+                if subset_name in constraints:
                     raise ObjectiveError(
-                        f"Expected no constraint '{made}', because by: of constraint '{name}' makes one, but got one, "
-                        "try another name."
+                        f"Expected no constraint '{subset_name}', because by: of constraint '{name}' makes one, but "
+                        "got one, try another name."
                     )
-                parts[made] = subset
-    return parts
+                signal = constraint.signal or name
+                expanded[subset_name] = replace(constraint, by=None, where={column: value}, signal=signal)
+    return expanded
 
 
-def key(name: str, of: Constraint) -> str:
+def signal_key(name: str, constraint: Constraint) -> str:
     """Name of the signal that a constraint measures: against its limits, in its subset, under its condition."""
-    parts = [] if of.limit_column is None else [f"beyond {of.limit_column}"]
-    parts += [f"{column}={value}" for column, value in (of.where or {}).items()]
-    parts += [] if of.given is None else [f"given {of.given}"]
-    return (of.signal or name) + "".join(f"[{part}]" for part in parts)
+    key = constraint.signal or name
+    if constraint.limit_column is not None:
+        key += f"[beyond {constraint.limit_column}]"
+    for column, value in (constraint.where or {}).items():
+        key += f"[{column}={value}]"
+    if constraint.given is not None:
+        key += f"[given {constraint.given}]"
+    return key
 
 
 def with_subsets(
     constraints: Mapping[str, Constraint], signals: Mapping[str, Signal], prompts: PromptGroups
 ) -> dict[str, Signal]:
-    """The signals, and by `key` those that constraints measure beyond limits, in subsets and under conditions.
+    """The signals, and by `signal_key` those that constraints measure beyond limits, in subsets and under conditions.
 
     Of a constraint with `given`, the result also has the signal without the condition.
     """
     import torch
 
-    every = dict(signals)
+    all_signals = dict(signals)
     columns = _columns_of(prompts, constraints)
     for name, constraint in constraints.items():
-        measured = constraint.signal or name
-        if key(name, constraint) == measured:
+        task_signal = constraint.signal or name
+        if signal_key(name, constraint) == task_signal:
             continue
-        signal = signals[measured]
+        signal = signals[task_signal]
+        # Beyond the limit of each prompt.
         if constraint.limit_column is not None:
-            signal = _beyond(signal, columns[constraint.limit_column], constraint.limit_column)
+            signal = _beyond_limits(signal, columns[constraint.limit_column], constraint.limit_column)
+        # On the prompts of a subset.
         for column, value in (constraint.where or {}).items():
             inside = [str(element) == str(value) for element in columns[column]]
             # The type is that of an empty list, too; the CPU may not be the default device.
-            signal = _among(signal, torch.tensor(inside, dtype=torch.bool, device="cpu")[:, None])
-        every[key(name, replace(constraint, given=None))] = signal
+            in_subset = torch.tensor(inside, dtype=torch.bool, device="cpu")  # [B]
+            signal = _applied_to(signal, in_subset[:, None])
+        all_signals[signal_key(name, replace(constraint, given=None))] = signal
+        # For the answers that meet the condition.
         if constraint.given is not None:
             condition = signals[constraint.given]
             if not condition.of_whole_answers:
@@ -80,28 +88,34 @@ def with_subsets(
                     f"Expected constraint '{name}' to be given a signal of whole answers, but got "
                     f"'{constraint.given}', of steps, try a signal with one value for each answer."
                 )
-            every[key(name, constraint)] = _among(signal, condition.counts()[0] > 0)
-    return every
+            met, _ = condition.counts()
+            all_signals[signal_key(name, constraint)] = _applied_to(signal, met > 0)
+    return all_signals
 
 
-def _among(signal: Signal, answers: Tensor) -> Signal:
+def _applied_to(signal: Signal, answers: Tensor) -> Signal:
     """The signal, applicable to `answers` alone, bool ``[B, G]`` or ``[B, 1]``."""
     applicable = answers.to(signal.value.device, non_blocking=True).expand(signal.value.shape[:2])
-    return replace(signal, applicable=applicable if signal.applicable is None else applicable & signal.applicable)
+    if signal.applicable is not None:
+        applicable = applicable & signal.applicable
+    return replace(signal, applicable=applicable)
 
 
-def _beyond(signal: Signal, limits: list[Any], column: str) -> Signal:
+def _beyond_limits(signal: Signal, limits: list[Any], column: str) -> Signal:
     """The signal minus the limit of each prompt, so that a violation is on one side of 0."""
     import torch
 
     from lightning_cgrpo.core.rollout import over_steps
 
-    numbers = [_number(limit, column) for limit in limits]
+    numbers = [_limit_number(limit, column) for limit in limits]
     value = as_number(signal.value)
     if signal.of_whole_answers:  # a sum, which a critic gets by step
         value = over_steps(value)
-    limit = torch.tensor(numbers, dtype=torch.float64, device="cpu").to(value, non_blocking=True)
-    return replace(signal, value=value - limit.view(-1, *[1] * (value.dim() - 1)))
+    limit = torch.tensor(numbers, dtype=torch.float64, device="cpu").to(value, non_blocking=True)  # [B]
+    # As many dimensions as the value: [B, 1] or [B, 1, 1].
+    for _ in range(value.dim() - 1):
+        limit = limit[..., None]
+    return replace(signal, value=value - limit)
 
 
 def _columns_of(prompts: PromptGroups, constraints: Mapping[str, Constraint]) -> dict[str, list[Any]]:
@@ -110,16 +124,21 @@ def _columns_of(prompts: PromptGroups, constraints: Mapping[str, Constraint]) ->
     for name, constraint in constraints.items():
         for column in columns_read(constraint):
             if column not in columns:
-                columns[column] = _elements(prompts.column(column, f"constraint '{name}'"))
+                columns[column] = _as_list(prompts.column(column, f"constraint '{name}'"))
     return columns
 
 
-def _elements(column: Any) -> list[Any]:
+def _as_list(column: Any) -> list[Any]:
     """The values of a column, a tensor, an array or a list."""
     return list(column.tolist() if hasattr(column, "tolist") else column)
 
 
-def _number(limit: Any, column: str) -> float:
+def _limit_number(limit: Any, column: str) -> float:
+    """A limit of a column as a number.
+
+    Raises:
+        ObjectiveError: the limit is no finite number.
+    """
     try:
         number = float(limit)
     except (TypeError, ValueError):
@@ -139,9 +158,11 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
         ObjectiveError: the nearest column or value is suggested.
     """
     readers = {name: constraint for name, constraint in constraints.items() if columns_read(constraint)}
-    for split in ("train", "val") if readers else ():
+    if not readers:
+        return
+    for split in ("train", "val"):
         try:
-            columns = _columns(source_of(split))
+            columns = _source_columns(source_of(split))
         except UserError:
             if split == "train":
                 raise
@@ -157,15 +178,17 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
                     )
             if constraint.limit_column is not None:
                 for limit in columns[constraint.limit_column]:
-                    _number(limit, constraint.limit_column)
+                    _limit_number(limit, constraint.limit_column)
             if constraint.where is not None and split == "train":
                 _check_inhabited(name, constraint.where, columns)
 
 
 def columns_read(constraint: Constraint) -> list[str]:
     """The columns of the prompts that a constraint reads."""
-    limits = [] if constraint.limit_column is None else [constraint.limit_column]
-    return [*(constraint.where or {}), *limits]
+    columns = list(constraint.where or {})
+    if constraint.limit_column is not None:
+        columns.append(constraint.limit_column)
+    return columns
 
 
 def _check_inhabited(name: str, where: Mapping[str, Any], columns: Mapping[str, list[Any]]) -> None:
@@ -180,12 +203,16 @@ def _check_inhabited(name: str, where: Mapping[str, Any], columns: Mapping[str, 
         )
 
 
-def _columns(source: PromptSource) -> dict[str, list[Any]]:
+def _source_columns(source: PromptSource) -> dict[str, list[Any]]:
     """The values in each column: of all rows in memory, or of the first `SEEN` prompts."""
     import torch
 
-    if (rows := source.rows) is not None:
-        names = dict.fromkeys(column for row in rows for column in row)
-        return {name: [row.get(name) for row in rows] for name in names}
-    columns = source.groups(torch.arange(min(SEEN, len(source)))).columns
-    return {name: _elements(column) for name, column in columns.items()}
+    rows = source.rows
+    if rows is None:
+        first_prompts = source.groups(torch.arange(min(SEEN, len(source))))
+        return {name: _as_list(column) for name, column in first_prompts.columns.items()}
+    # Rows may have different columns; a row without a column has None there.
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -28,7 +28,7 @@ def standard_units(thresholds: Tensor) -> Tensor:
     return (d * (1 - d)).sqrt()
 
 
-def unit(bound: Bound) -> float:
+def unit_of(bound: Bound) -> float:
     """The unit in which policies' violations are compared: `standard_units` of a rate, the size of a mean's bound."""
     if bound.of_mean:
         return abs(bound.target) or 1.0

@@ -6,12 +6,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, expect, first_line, installing
+from lightning_cgrpo.core.errors import UserError, expect, first_line, install_command
 from lightning_cgrpo.core.randomness import random_weights, run_seed
 
 ADAPTERS = "adapter_config.json"
 """The file by which a directory holds adapters."""
-NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
+NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {install_command('lora')}."
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError, expect
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.policies.action_distributions import SMALLEST_DRAW
 from lightning_cgrpo.policies.chains import DDIM, Chain
@@ -78,7 +78,7 @@ class ChainPolicy(Policy):
 
         try:
             packaged = self.weights.startswith(PREFIX)
-            folder = PACKAGED / self.weights.removeprefix(PREFIX) if packaged else expanded(self.weights)
+            folder = PACKAGED / self.weights.removeprefix(PREFIX) if packaged else expand_path(self.weights)
             self.net.load_state_dict(load_file(folder / WEIGHTS))
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:200]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 
 CHANNELS = (1, 2, 3, 4)
 """Numbers of a pixel: gray, gray and alpha, RGB, RGB and alpha."""
@@ -80,7 +80,7 @@ def _content(name: str, folder: str | Path | None) -> bytes:
         raise ImageError(f"'{name[:100]}' is a URL, and prompts name no URLs: download the image")
     if folder is None:
         raise ImageError(f"'{name[:100]}' is a path, and prompts name files only in the policy's image_folder: set it")
-    root = expanded(folder).resolve()
+    root = expand_path(folder).resolve()
     path = (root / name).resolve()  # also through links
     if not path.is_relative_to(root):
         raise ImageError(f"'{name[:100]}' is outside of image_folder, {root}")

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from lightning_cgrpo.core.json_client import hub_answers
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.policies.adapters import ADAPTERS
 from lightning_cgrpo.policies.policy import Origin
 
@@ -28,7 +28,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         if name.removeprefix(PREFIX) not in models:
             raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
         return PACKAGED / name.removeprefix(PREFIX)
-    path = expanded(name)
+    path = expand_path(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
@@ -48,7 +48,7 @@ def directory(name: str, revision: str | None = None) -> Path | None:
 
 def located(name: str, revision: str | None = None) -> Path | None:
     """Local directory of a model or of adapters, as `directory`."""
-    folder = expanded(name)
+    folder = expand_path(name)
     return folder if (folder / ADAPTERS).is_file() else directory(name, revision)
 
 

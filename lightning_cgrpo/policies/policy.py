@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.core.rollout import Examples, Rollouts
 from lightning_cgrpo.settings.objects import Stated
 
@@ -44,7 +44,7 @@ class Origin:
     fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
 
     def __str__(self) -> str:
-        told = self.name.startswith("packaged:") or str(expanded(self.name).resolve()) == self.path
+        told = self.name.startswith("packaged:") or str(expand_path(self.name).resolve()) == self.path
         where = "" if told else f" at {self.path}"
         return f"{self.name}{where}, fingerprint {self.fingerprint}"
 

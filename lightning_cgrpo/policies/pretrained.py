@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.policies.adapters import ADAPTERS, NO_PEFT
 from lightning_cgrpo.policies.model_files import directory
 
@@ -32,7 +32,7 @@ def load_pretrained(
     import transformers
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-    folder = expanded(name)
+    folder = expand_path(name)
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
     revision = {"revision": further["revision"]} if "revision" in further else {}

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.core.rollout import NO_INPUTS
 from lightning_cgrpo.policies.adapters import LoRA
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -97,7 +97,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         # A directory of adapters has its own settings, which determine the tokens of an image.
-        folder = expanded(self.name)
+        folder = expand_path(self.name)
         source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
         try:
             return AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=False)

@@ -74,12 +74,12 @@ def _move_to_bound(constraint: MeasuredConstraint, first: float | None, last: fl
 
     1 where one of both values is unknown.
     """
-    from lightning_cgrpo.objective.units import unit  # with torch, which a report does without
+    from lightning_cgrpo.objective.units import unit_of  # with torch, which a report does without
 
     if first is None or last is None:
         return 1.0
     bound = constraint.bound
-    return max(0.0, (bound.violation(first) - bound.violation(last)) / unit(bound))
+    return max(0.0, (bound.violation(first) - bound.violation(last)) / unit_of(bound))
 
 
 def _final_measurement(record: RunRecord) -> Measurement | None:

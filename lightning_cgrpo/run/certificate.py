@@ -19,8 +19,8 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.evaluation import CLUSTER
 from lightning_cgrpo.objective.moments import faults_of, opportunities_of, violations_of
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall, verdicts
+from lightning_cgrpo.objective.subsets import signal_key
+from lightning_cgrpo.objective.verdicts.verdict import Counts, PlannedTest, fewest_prompts, overall_decision, verdicts
 from lightning_cgrpo.run.looks import Asked
 from lightning_cgrpo.settings.configuration import ConfigError
 
@@ -82,7 +82,7 @@ def certificate_of(sample: Sample, objective: Objective, asked: Asked) -> dict[s
         if constraint.given is not None:
             constraints[name]["given"] = constraint.given
     return {
-        "decision": overall([verdict.decision for verdict in verdict_of.values()]),
+        "decision": overall_decision([verdict.decision for verdict in verdict_of.values()]),
         "prompts": prompts,
         "samples": samples,
         "source": sample.source,
@@ -179,7 +179,7 @@ def planned_tests(
     for name, constraint in objective.decided.items():
         if constraint.bound.of_mean:
             continue
-        signal = signals.get(key(name, constraint))
+        signal = signals.get(signal_key(name, constraint))
         # The mean share of the most opportunities that a sample can have; None if every sample has one.
         share = None
         if signal is not None and not signal.of_whole_answers:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.output import SUMMARY
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.run.fingerprints import file_fingerprint
 from lightning_cgrpo.settings.settings import Settings, import_paths
 
@@ -77,7 +77,7 @@ class Reads:
                 ) from error
 
     def _add_listed(self, name: str) -> None:
-        path = expanded(name)
+        path = expand_path(name)
         if path.is_file():
             self.files[name] = file_fingerprint(path)
             return
@@ -370,7 +370,7 @@ def _list_files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
     for node in ast.walk(tree):
         texts.update(_path_texts(node))
     for text in sorted(texts - written):
-        for place in (expanded(text), file.parent / text):
+        for place in (expand_path(text), file.parent / text):
             with suppress(OSError, ValueError):  # a text that is no path
                 if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_output(place):
                     yield text, place

@@ -19,7 +19,7 @@ from lightning_cgrpo.core.errors import (
     UserError,
     expect_instances,
     expect_kinds,
-    installing,
+    install_command,
     kind_of,
 )
 from lightning_cgrpo.core.prompts.fingerprints import prompt_fingerprint
@@ -32,7 +32,7 @@ from lightning_cgrpo.objective.subsets import columns_read
 from lightning_cgrpo.trl.tables import RateTables
 
 if find_spec("trl") is None:
-    raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {installing('trl')}.")
+    raise MissingExtraError(f"Expected TRL to be installed, but it is not, try {install_command('trl')}.")
 
 STATE = "lightning_cgrpo"
 """Key of the dual's state in TRL's ``trainer_state.json``."""
@@ -106,26 +106,25 @@ class Lagrangian(TrainerCallback):
     def calculate_rewards(self, inputs: Any, prompts: Sequence[Any], *arguments: Any, **named: Any) -> Tensor:
         """TRL's rewards ``[N, F]`` of all processes, unchanged and remembered with this process's prompts."""
         rewards: Tensor = self._calculate_rewards(inputs, prompts, *arguments, **named)
-        self._prompts, self._rewards = prompts, rewards
+        self._prompts = prompts
+        self._rewards = rewards
         return rewards
 
     def generate_and_score(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's generation with the advantages of Constrained GRPO. Collective."""
+        # TRL samples the answers and calls the reward functions.
         output: dict[str, Any] = self._generate_and_score(inputs)
-        trains = self.trainer.model.training
+        trains: bool = self.trainer.model.training
         signals = self.signals(inputs, trains)
-        prompts, lengths = self.answered(output) if trains else (None, None)
-        # Every process has the rewards of all processes, so sums over the processes would count them repeatedly.
-        with replicated():
-            self.log(signals, trains)
-            if prompts is not None and lengths is not None:
-                self.measure(signals, prompts, lengths)
-                advantages = self.advantages.estimate(signals).flatten()
-                self.advantages.step(signals)
-                self.save()
-            else:
-                advantages = self.advantages.evaluate(signals).flatten()
-        # This process's rows of all processes' advantages [N].
+        # Every process has the rewards of all processes, so both branches are `replicated`: sums over the processes
+        # would count answers repeatedly.
+        if trains:
+            advantages = self._train_step(signals, output)  # [N]
+        else:
+            with replicated():
+                self.log(signals, trains)
+                advantages = self.advantages.evaluate(signals).flatten()  # [N]
+        # This process's rows of all processes' advantages.
         local = output["advantages"]
         start = self.trainer.accelerator.process_index * len(local)
         output["advantages"] = advantages[start : start + len(local)].to(local)
@@ -136,49 +135,62 @@ class Lagrangian(TrainerCallback):
         shown.extend(advantages.tolist())
         return output
 
+    def _train_step(self, signals: dict[str, Signal], output: dict[str, Any]) -> Tensor:
+        """Advantages ``[N]`` of all processes; then the dual's step, and its state for the next checkpoint."""
+        prompts, lengths = self.answered_prompts(output)
+        with replicated():
+            self.log(signals, trains=True)
+            self.measure(signals, prompts, lengths)
+            advantages = self.advantages.estimate(signals).flatten()
+            self.advantages.step(signals)
+            self.save()
+        return advantages
+
     def signals(self, inputs: list[dict[str, Any]], trains: bool) -> dict[str, Signal]:
         """Signals ``[B, G]`` of all processes by reward function, and those of the answers that count."""
         assert self._rewards is not None
         trainer = self.trainer
-        group: int = trainer.num_generations if trains else trainer.num_generations_eval
+        group_size: int = trainer.num_generations if trains else trainer.num_generations_eval
         measured: dict[str, Tensor | Signal] = {}
         for column, name in enumerate(trainer.reward_func_names):
-            measured[name] = self._rewards[:, column].view(-1, group)
-        prompts = PromptGroups(torch.arange(len(self._rewards) // group), self.columns(inputs, group))
+            measured[name] = self._rewards[:, column].view(-1, group_size)  # [B, G]
+        prompts = PromptGroups(torch.arange(len(self._rewards) // group_size), self.columns(inputs, group_size))
         return self.objective.made(as_signals(measured), prompts)
 
-    def columns(self, inputs: list[dict[str, Any]], group: int) -> dict[str, list[Any]]:
+    def columns(self, inputs: list[dict[str, Any]], group_size: int) -> dict[str, list[Any]]:
         """Columns of all processes' prompts that constraints read. Collective."""
         from accelerate.utils import gather_object
 
-        names = {column for constraint in self.objective.constraints.values() for column in columns_read(constraint)}
+        names: set[str] = set()
+        for constraint in self.objective.constraints.values():
+            names.update(columns_read(constraint))
         columns: dict[str, list[Any]] = {}
         for name in sorted(names):
             if name in inputs[0]:
-                columns[name] = gather_object([row[name] for row in inputs])[::group]
+                # A row for each answer; the answers to a prompt follow each other.
+                columns[name] = gather_object([row[name] for row in inputs])[::group_size]
         return columns
 
-    def answered(self, output: dict[str, Any]) -> tuple[PromptGroups, Tensor]:
+    def answered_prompts(self, output: dict[str, Any]) -> tuple[PromptGroups, Tensor]:
         """The prompts B and the lengths ``[B, G]`` of the answers of all processes. Collective.
 
         A prompt has its images, and what an environment said at its reset, since TRL gives these to reward functions.
         """
         from accelerate.utils import gather_object
 
-        group: int = self.trainer.num_generations
-        fingerprints = gather_object([prompt_fingerprint({"prompt": prompt}) for prompt in self._prompts])[::group]
-        lengths = self.trainer.accelerator.gather(output["completion_mask"].sum(-1))
-        return PromptGroups(torch.arange(len(fingerprints)), {"fingerprint": fingerprints}), lengths.view(-1, group)
+        group_size: int = self.trainer.num_generations
+        fingerprints_here = [prompt_fingerprint({"prompt": prompt}) for prompt in self._prompts]
+        fingerprints = gather_object(fingerprints_here)[::group_size]  # one for each prompt
+        prompts = PromptGroups(torch.arange(len(fingerprints)), {"fingerprint": fingerprints})
+        lengths = self.trainer.accelerator.gather(output["completion_mask"].sum(-1))  # [N]
+        return prompts, lengths.view(-1, group_size)
 
     def measure(self, signals: dict[str, Signal], prompts: PromptGroups, lengths: Tensor) -> None:
         """Keep the rates of a generation for the table at the end; print the table before training."""
         longest: int = self.trainer.max_completion_length
         measured = self.tables.add(signals, prompts, lengths, longest)
-        if (
-            self.trainer.state.global_step == 0
-            and self.advantages.updates == 0
-            and self.trainer.is_world_process_zero()
-        ):
+        before_training = self.trainer.state.global_step == 0 and self.advantages.updates == 0
+        if before_training and self.trainer.is_world_process_zero():
             self.tables.begin(measured, signals, self.trainer.num_generations, longest)
 
     def on_train_end(
@@ -212,13 +224,14 @@ class Lagrangian(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Continue from the checkpoint that TRL resumes, and check schedules of thresholds."""
-        per_generation = self.trainer.args.steps_per_generation * self.trainer.num_iterations
-        generations = state.max_steps * args.gradient_accumulation_steps / per_generation
-        states: Any = state.stateful_callbacks  # by key, whatever its type says
+        # The dual takes a step for each generation, which serves this many backward passes.
+        passes_per_generation = self.trainer.args.steps_per_generation * self.trainer.num_iterations
+        generations = state.max_steps * args.gradient_accumulation_steps / passes_per_generation
         dual = self.advantages.dual
-        dual.targets.check(dual.constraints, generations)
+        dual.targets.check_schedules(dual.constraints, generations)
         if state.global_step == 0:
             return
+        states: Any = state.stateful_callbacks  # by key, whatever its type says
         if STATE not in states:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at step {state.global_step} with those that "
@@ -275,5 +288,6 @@ def check_names(names: list[str], objective: Objective) -> None:
             raise UserError(
                 f"Expected one reward function '{name}', but got {number}, try functions with names of their own."
             )
-    if unused := [name for name in names if name not in used]:
+    unused = [name for name in names if name not in used]
+    if unused:
         rank_zero_warn(f"Reward functions that the objective doesn't name are logged and train nothing: {unused}.")

@@ -35,13 +35,14 @@ class RateTables:
             prompts: B, with a column that tells them apart.
             lengths: ``[B, G]`` of the answers in tokens.
         """
-        mask = torch.arange(longest, device=lengths.device) < lengths[..., None]
-        clean, faults = isolate_faults(signals)
-        rows = prompt_sums(self.objective, clean, Rollouts(mask.long(), mask, {}), faults, longest=longest)
-        of_generation = RunningSums()
-        of_generation.add({name: row.cpu() for name, row in rows.items()}, prompts)
-        self._generations.append(of_generation)
-        return of_generation.evaluation(self.objective)
+        mask = torch.arange(longest, device=lengths.device) < lengths[..., None]  # [B, G, T]
+        rollouts = Rollouts(mask.long(), mask, {})
+        clean_signals, faults = isolate_faults(signals)
+        sums = prompt_sums(self.objective, clean_signals, rollouts, faults, longest=longest)
+        generation = RunningSums()
+        generation.add({name: values.cpu() for name, values in sums.items()}, prompts)
+        self._generations.append(generation)
+        return generation.evaluation(self.objective)
 
     def begin(self, measured: Evaluation, signals: Signals, group: int, longest: int) -> None:
         """Print the rates of the first generation, and which thresholds lie out of reach or may not bind."""
@@ -53,16 +54,20 @@ class RateTables:
         from lightning_cgrpo.core.output import print_table
         from lightning_cgrpo.objective.chance import shown_targets
 
+        # Rates of the best answer to each prompt: thresholds beyond these are out of reach.
+        clean_signals, _ = isolate_faults(signals)
+        sums = best_sums(self.objective, clean_signals, longest)
+        prompt_count = len(next(iter(sums.values()), torch.zeros(0)))
+        prompts = PromptGroups(torch.arange(prompt_count), {})
         best = RunningSums()
-        rows = best_sums(self.objective, isolate_faults(signals)[0], longest)
-        first = next(iter(rows.values()), torch.zeros(0))
-        best.add({name: row.cpu() for name, row in rows.items()}, PromptGroups(torch.arange(len(first)), {}))
-        reached = best.rates(self.objective.means)
-        chosen = Evaluation({}, {}, measured.prompts, measured.answers, reached)
-        shown = {"train": measured, **({f"best of {group}": chosen} if group > 1 else {})}
+        best.add({name: values.cpu() for name, values in sums.items()}, prompts)
+        best_rates = best.rates(self.objective.means)
+        shown = {"train": measured}
+        if group > 1:
+            shown[f"best of {group}"] = Evaluation({}, {}, measured.prompts, measured.answers, best_rates)
         targets = shown_targets(self.objective, measured)
         print_table(objective_table(self.objective, shown, "Before training", targets))
-        for line in threshold_notes(self.objective, measured, reached, group, targets):
+        for line in threshold_notes(self.objective, measured, best_rates, group, targets):
             print(line, flush=True)
 
     def end(self) -> None:
@@ -72,9 +77,12 @@ class RateTables:
         from lightning_cgrpo.callbacks.evaluation_tables import objective_table
         from lightning_cgrpo.core.output import print_table
 
+        last = max(len(self._generations) // LAST, 1)
         sums = RunningSums()
-        for generation in self._generations[-max(len(self._generations) // LAST, 1) :]:
+        for generation in self._generations[-last:]:
             sums.extend(generation)
-        shown = {} if self._first is None else {"before": self._first}
+        shown: dict[str, Evaluation] = {}
+        if self._first is not None:
+            shown["before"] = self._first
         shown["end of training"] = sums.evaluation(self.objective)
         print_table(objective_table(self.objective, shown, "Run finished"))

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from rich.table import Table
 
 from lightning_cgrpo.callbacks import InitialRates, ObjectiveProgressBar, progress
-from lightning_cgrpo.cli.preparation import quiet
+from lightning_cgrpo.cli.preparation import quiet_lightning
 from lightning_cgrpo.core.output import print_table
 from tests.callbacks.small_runs import trained
 from tests.forked import forked
@@ -39,7 +39,7 @@ class Speak(Callback):
 
 
 def run():
-    quiet()
+    quiet_lightning()
     trained(
         InitialRates(), ObjectiveProgressBar(every_n_updates=2), Speak(), max_steps=UPDATES, enable_progress_bar=True
     )

@@ -11,7 +11,7 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import EXAMPLES, read_arguments
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.core import errors
-from lightning_cgrpo.core.errors import MissingExtraError, UserError, installing
+from lightning_cgrpo.core.errors import MissingExtraError, UserError, install_command
 from lightning_cgrpo.settings.configuration import PACKAGED
 
 
@@ -68,10 +68,10 @@ def test_a_wheel_s_user_is_told_what_its_extra_requires(monkeypatch, tmp_path):
     """A wheel has no checkout for `pip install -e`, and no index has a release."""
     root = Path(errors.__file__).parents[2]
     monkeypatch.chdir(root)
-    assert installing("data") == 'pip install -c "constraints.txt" -e ".[data]"'
+    assert install_command("data") == 'pip install -c "constraints.txt" -e ".[data]"'
     monkeypatch.chdir(root.parent)
-    assert installing("data") == f'pip install -c "{root}/constraints.txt" -e "{root}[data]"'
+    assert install_command("data") == f'pip install -c "{root}/constraints.txt" -e "{root}[data]"'
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "lightning_cgrpo/core/errors.py"))
     requires = ["torch>=2.13", 'datasets>=5.2; extra == "data"', 'pyarrow>=26.0; extra == "data"']
     monkeypatch.setattr(metadata, "requires", lambda name: requires)
-    assert installing("data") == 'pip install "datasets>=5.2" "pyarrow>=26.0"'
+    assert install_command("data") == 'pip install "datasets>=5.2" "pyarrow>=26.0"'

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.table import Column, Table
 
-from lightning_cgrpo.core.output import _informs, print_table, wrapped, write_whole
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.output import _says_something, print_table, wrap_lines, write_whole
+from lightning_cgrpo.core.paths import expand_path
 
 
 def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
@@ -26,7 +26,7 @@ def test_messages_are_no_wider_than_the_screen_and_words_stay_whole(monkeypatch,
     path = "/a/path/that_stays" + 13 * "/whole-and-wide"
     words = [f"constraint_{number} >= 0.99 (299 needed)," for number in range(6)] + [path, "is the path."]
     text = " ".join(words)
-    lines = wrapped(f"short\n{text}\n").splitlines(keepends=True)
+    lines = wrap_lines(f"short\n{text}\n").splitlines(keepends=True)
     assert lines[0] == "short\n" and f"  {path}\n" in lines
     assert all(len(line.rstrip()) <= columns for line in lines if path not in line)
     assert " ".join("".join(lines[1:]).split()) == text
@@ -42,7 +42,7 @@ def test_messages_are_no_wider_than_the_screen_and_words_stay_whole(monkeypatch,
     ],
 )
 def test_messages_that_say_nothing_about_the_run(message, informs):
-    assert _informs(logging.LogRecord("lightning.pytorch", logging.INFO, "", 0, message, None, None)) == informs
+    assert _says_something(logging.LogRecord("lightning.pytorch", logging.INFO, "", 0, message, None, None)) == informs
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -55,6 +55,6 @@ def test_paths_are_expanded_as_in_a_shell(monkeypatch):
     monkeypatch.setenv("DATA", "/data")
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.delenv("NOWHERE", raising=False)
-    assert expanded("$DATA/a.jsonl") == expanded("${DATA}/a.jsonl") == Path("/data/a.jsonl")
-    assert expanded("~/a.jsonl") == expanded(Path("~/a.jsonl")) == Path("/home/ann/a.jsonl")
-    assert expanded("$NOWHERE/a$") == Path("$NOWHERE/a$")
+    assert expand_path("$DATA/a.jsonl") == expand_path("${DATA}/a.jsonl") == Path("/data/a.jsonl")
+    assert expand_path("~/a.jsonl") == expand_path(Path("~/a.jsonl")) == Path("/home/ann/a.jsonl")
+    assert expand_path("$NOWHERE/a$") == Path("$NOWHERE/a$")

@@ -18,7 +18,7 @@ from lightning import Callback
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.core.errors import UserError, first_line, printable
 from lightning_cgrpo.core.stdlib_first import stdlib_first
-from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, by_signal, called, imported, submitted
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, by_signal, called, import_callable, run_in_loop
 from lightning_cgrpo.datamodules import SeedDataModule
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool, own_reward
 from lightning_cgrpo.tasks.functions.calls import call_functions
@@ -98,7 +98,7 @@ def test_functions_and_tools_raise_an_exception_or_none(kind, time_limit):
     async def answers():
         return 5
 
-    assert submitted(answers(), "after").result(5) == 5, "the event loop still runs"
+    assert run_in_loop(answers(), "after").result(5) == 5, "the event loop still runs"
 
 
 def test_a_task_that_a_coroutine_starts_leaves_the_event_loop_running():
@@ -278,7 +278,7 @@ def test_only_the_exit_at_a_closed_pipe_passes():
 def test_a_file_named_like_a_module_of_pythons_is_told(folder):
     (folder / "random.py").write_text("def reward(completions): return [0.0]")
     with pytest.raises(UserError, match=r"Python's own module random comes before random\.py, try another name"):
-        imported("random.reward", "signal 'brief'")
+        import_callable("random.reward", "signal 'brief'")
 
 
 def test_pythons_own_modules_come_before_those_of_a_folder(monkeypatch):

@@ -14,7 +14,7 @@ from lightning_cgrpo.grpo.minibatches import (
     Share,
     micro_batches,
     minibatches,
-    partition,
+    partition_units,
     put_rows,
     token_batches,
     with_targets,
@@ -34,7 +34,7 @@ def answers(count: int) -> Examples:
 
 def parts(examples: Examples, size: int | None, group_size: int = 4, **numbers: int) -> list[tuple[Tensor, float]]:
     share = Share.of(examples, group_size)
-    cut = partition(share, size, **{"seed": 0, "update": 0, "epoch": 0, **numbers})
+    cut = partition_units(share, size, **{"seed": 0, "update": 0, "epoch": 0, **numbers})
     return list(minibatches(share, cut, examples.actions.device))
 
 

@@ -30,7 +30,7 @@ class Back(DampedAscent):
 class Ahead(DampedAscent):
     """Without a return from slack."""
 
-    def _return(self, was_violated: Tensor) -> None:
+    def _return_lost(self, was_violated: Tensor) -> None:
         pass
 
 

@@ -8,7 +8,7 @@ import torch
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import Examples, PromptGroups, prompt_tokens, read
+from lightning_cgrpo.core.rollout import Examples, PromptGroups, prompt_tokens, read_steps
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.constraint import Constraint
@@ -95,11 +95,11 @@ def test_tokens_are_sampled_as_a_fresh_pass_over_all_earlier_tokens_says(often, 
     monkeypatch.setattr(often, "computation", PackedPrompts() if shared else PaddedRows())
     _, rollouts = rolled(often)
     draws = noise_for(chats())(4, 100)
-    gaps = read(rollouts.mask) & ~rollouts.mask
+    gaps = read_steps(rollouts.mask) & ~rollouts.mask
     assert gaps.any(-1).sum() > 2  # conversations with results
     for b, g in ((0, 0), (0, 3), (1, 1), (1, 2)):
         prompt = torch.tensor(prompt_tokens(rollouts.inputs)[b])
-        answer = rollouts.actions[b, g][read(rollouts.mask[b, g])]
+        answer = rollouts.actions[b, g][read_steps(rollouts.mask[b, g])]
         ids = torch.cat([prompt, answer])[None]
         mask = torch.ones_like(ids, dtype=torch.bool)
         with torch.no_grad(), monkeypatch.context() as plain:
@@ -127,7 +127,7 @@ def test_tools_are_called_by_a_server_and_their_results_are_context(often, tmp_p
 def check_conversations(policy, engine):
     sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=engine))
     called = sampler.measured(rollouts)["called_add"].value
-    given = read(rollouts.mask) & ~rollouts.mask
+    given = read_steps(rollouts.mask) & ~rollouts.mask
     assert torch.equal(given.any(-1), called > 0) and given.any()
     talks = [talk for row in rollouts.info["messages"] for talk in row]
     for talk, tokens in zip(talks, given.flatten(0, 1).sum(-1), strict=True):
@@ -141,7 +141,7 @@ def test_padding_and_batches_change_nothing(often):
     _, parts = rolled(often, Scripted(100, [add], max_turns=4, batch_size=4))
     assert torch.equal(whole.actions, parts.actions) and torch.equal(whole.mask, parts.mask)
     assert whole.info["turns"] == parts.info["turns"] and whole.info["messages"] == parts.info["messages"]
-    after = ~read(whole.mask)
+    after = ~read_steps(whole.mask)
     assert bool((whole.actions[after] == often.pad_token).all())
 
 
@@ -151,7 +151,7 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
     _, rollouts = rolled(often)
     weights = torch.randn(rollouts.mask.flatten(0, 1).shape, generator=torch.Generator().manual_seed(0)).double()
     weights = torch.where(rollouts.mask.flatten(0, 1), weights, 0)
-    assert (read(rollouts.mask) & ~rollouts.mask).any()
+    assert (read_steps(rollouts.mask) & ~rollouts.mask).any()
 
     def gradients(loss):
         often.model.zero_grad()
@@ -163,7 +163,7 @@ def test_gradients_are_those_of_one_packed_sequence(often, monkeypatch, shared):
     plain, own = [], rollouts.mask.flatten(0, 1)
     for row, (actions, mask) in enumerate(zip(rollouts.actions.flatten(0, 1), own, strict=True)):
         prompt = torch.tensor(prompt_tokens(rollouts.inputs)[row // 4])
-        ids = torch.cat([prompt, actions[read(mask)]])[None]
+        ids = torch.cat([prompt, actions[read_steps(mask)]])[None]
         with monkeypatch.context() as sdpa:
             sdpa.setattr(often, "computation", PaddedRows())
             seen = torch.ones_like(ids, dtype=torch.bool)

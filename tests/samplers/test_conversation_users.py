@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import read
+from lightning_cgrpo.core.rollout import read_steps
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from tests.samplers import talks
@@ -63,7 +63,7 @@ def test_the_users_words_are_context_in_the_templates_tokens(policy):
         assert actions[turn.end : turn.end + len(reply)].tolist() == reply
         assert not mask[turn.end : turn.end + len(reply)].any() and mask[turn.end - 1]
         assert mask[turn.end + len(reply) : following.end].all()
-    assert read(mask).sum() == turns[-1].end
+    assert read_steps(mask).sum() == turns[-1].end
 
 
 def test_the_last_turn_gets_no_reply(policy):

@@ -7,7 +7,7 @@ import torch
 
 from lightning_cgrpo import Constraint, FunctionTask, Objective
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import read
+from lightning_cgrpo.core.rollout import read_steps
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.policies.computations.packed import PackedPrompts
 from lightning_cgrpo.policies.computations.padded import PaddedRows
@@ -191,7 +191,7 @@ def test_a_string_ends_a_turn_and_the_template_closes_it():
             assert not mask[first : first + len(closing)].any() and mask[first - 1]
             assert messages[0]["content"][-1] in "ae" or any(x in messages[0]["content"][-3:] for x in "ae")
             assert not any(x in messages[0]["content"][:-4] for x in "ae")
-        assert len(turns) == 3 and read(mask).sum() == turns[-1].end
+        assert len(turns) == 3 and read_steps(mask).sum() == turns[-1].end
     assert by_string > 1 and not rollouts.info["truncated"].any()
 
 

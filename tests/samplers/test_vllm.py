@@ -9,7 +9,7 @@ import torch
 from lightning_cgrpo import Constraint, FunctionTask, Objective, Optimization
 from lightning_cgrpo.core import json_client
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens, read
+from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens, read_steps
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.engine import Sampling
@@ -66,7 +66,7 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
     assert (made.sampling_log_probs[~made.mask] == 0).all()
     tokens, own = made.actions.flatten(0, 1), made.mask.flatten(0, 1)
     for row, (answer, mine) in enumerate(zip(tokens, own, strict=True)):
-        given = answer[read(mine) & ~mine].tolist()
+        given = answer[read_steps(mine) & ~mine].tolist()
         assert given == [50 + row, 7] * (len(given) // 2) and (row % 3 or not given)
         # Each request had exactly the tokens before its turn, and room for the rest.
         starts = [0, *[at + 1 for at in range(length - 1) if not mine[at] and mine[at + 1]]]
@@ -74,8 +74,10 @@ def test_turns_continue_their_own_tokens(engine, served, policy):
         asked = [body for body, at in served.asked if at in [prompt + answer[:start].tolist() for start in starts]]
         assert len({body["seed"] for body in asked}) == len(asked) >= len(starts)
         assert {body["max_tokens"] for body in asked} >= {length - start for start in starts}
-    assert own.sum(-1).lt(read(own).sum(-1)).sum() > 3, "or this would say little"
-    ended = torch.isin(tokens.gather(-1, read(own).sum(-1, keepdim=True) - 1)[:, 0], torch.tensor(policy.stop_tokens))
+    assert own.sum(-1).lt(read_steps(own).sum(-1)).sum() > 3, "or this would say little"
+    ended = torch.isin(
+        tokens.gather(-1, read_steps(own).sum(-1, keepdim=True) - 1)[:, 0], torch.tensor(policy.stop_tokens)
+    )
     assert torch.equal(made.info["truncated"].flatten(), ~ended) and min(rooms) >= 0
     again = conversed()
     assert torch.equal(again.actions, made.actions)

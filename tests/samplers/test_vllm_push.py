@@ -216,7 +216,9 @@ def test_the_id_of_a_group_is_torch_s():
 def test_each_gpu_has_its_own_handles(policy, monkeypatch):
     """Two processes, on two GPUs: a worker finds the handles of its GPU."""
     sent = []
-    monkeypatch.setattr(ipc_push, "gathered", lambda mine: [mine, ("GPU-1", [("other", *h[1:]) for h in mine[1]])])
+    monkeypatch.setattr(
+        ipc_push, "gather_objects", lambda mine: [mine, ("GPU-1", [("other", *h[1:]) for h in mine[1]])]
+    )
     with FilePush().prepared(policy) as send:
         send(SimpleNamespace(post=lambda path, body: sent.append((path, body))))
     paths, bodies = zip(*sent, strict=True)

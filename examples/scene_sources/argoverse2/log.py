@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driving_scenes.json_fields import SceneError
-from lightning_cgrpo.core.errors import UserError, installing
+from lightning_cgrpo.core.errors import UserError, install_command
 
 Array = npt.NDArray[np.float64]
 
@@ -175,7 +175,7 @@ def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:
         raise UserError(
-            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {installing('data')}."
+            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {install_command('data')}."
         ) from None
     pose = ["qw", "qx", "qy", "qz", "tx_m", "ty_m", "tz_m"]
     names = ["timestamp_ns", *(() if columns is None else (*pose, *columns))]

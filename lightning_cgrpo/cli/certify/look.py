@@ -20,9 +20,9 @@ from lightning_cgrpo.core.rollout import Signals
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.datamodules.certification import Certification
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, samples
+from lightning_cgrpo.objective.evaluation import CLUSTER, IDENTITY, number_samples
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.objective.subsets import signal_key
 from lightning_cgrpo.run.certificate import (
     Array,
     Sample,
@@ -244,7 +244,7 @@ class _Record(Callback):
         if batch_idx == 0:
             signals: Signals = outputs["signals"]
             for name, constraint in self.objective.decided.items():
-                signal = signals.get(key(name, constraint))
+                signal = signals.get(signal_key(name, constraint))
                 self.single[name] = signal is not None and signal.of_whole_answers
             self._check_signals(signals)
 
@@ -273,7 +273,7 @@ def _without_repeats(rows: dict[str, Tensor], prompts: Certification, assumed: b
     kept = {name: values[first] for name, values in rows.items() if name not in (IDENTITY, CLUSTER)}
     if not assumed:
         # Samples are numbered over all rows, because a repeat may link two clusters.
-        _, sample_numbers = samples(rows[IDENTITY], rows[CLUSTER])
+        _, sample_numbers = number_samples(rows[IDENTITY], rows[CLUSTER])
         kept[CLUSTER] = sample_numbers[first]
     repeats = len(prompts.source) - len(first)
     if repeats:

@@ -45,21 +45,26 @@ def prompt_fingerprint(columns: Mapping[str, Any]) -> int:
         return number_of(columns)
     prompt = columns["prompt"]
     digest = EMPTY.copy()  # faster than a new one
-    digest.update(_letters(prompt) if isinstance(prompt, str) else plain_bytes(_read(prompt)))
+    if isinstance(prompt, str):
+        digest.update(_letters(prompt))
+    else:
+        digest.update(plain_bytes(_readable(prompt)))
     for name in READ:
-        if value := columns.get(name):  # an empty list is no tools
-            digest.update(plain_bytes([name, _read(value)]))
-    return _number(digest)
+        value = columns.get(name)
+        if value:  # an empty list is no tools
+            digest.update(plain_bytes([name, _readable(value)]))
+    return _digest_number(digest)
 
 
 def number_of(value: Any) -> int:
     """A number of `BITS` bits, of a value's whole content; the order of a mapping's keys does not count."""
     digest = EMPTY.copy()
-    _add(value, digest)
-    return _number(digest)
+    _add_content(value, digest)
+    return _digest_number(digest)
 
 
-def _number(digest: hashlib.blake2b) -> int:
+def _digest_number(digest: hashlib.blake2b) -> int:
+    """The first `BITS` bits of a digest."""
     return int.from_bytes(digest.digest()) >> (64 - BITS)
 
 
@@ -74,9 +79,11 @@ def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tenso
     columns: Mapping[str, Any] = prompts.columns
     if rollouts is not None and "prompt" in columns and "prompt_ids" in rollouts.inputs:
         tokens = prompt_tokens(rollouts.inputs)
-        columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
-    rows = ({name: values[row] for name, values in columns.items()} for row in range(len(prompts)))
-    return torch.tensor([prompt_fingerprint(row) for row in rows], dtype=torch.float64, device="cpu")
+        columns = {"tokens": tokens, "images": [_image_parts(prompt) for prompt in columns["prompt"]]}
+    fingerprints = []
+    for row in range(len(prompts)):
+        fingerprints.append(prompt_fingerprint({name: values[row] for name, values in columns.items()}))
+    return torch.tensor(fingerprints, dtype=torch.float64, device="cpu")
 
 
 def cluster_numbers(prompts: PromptGroups, samples: Tensor) -> Tensor:
@@ -102,15 +109,15 @@ def plain_bytes(value: Any) -> bytes:
     try:
         return marshal.dumps(value, 2)  # several times faster than JSON; version 2 depends on the content alone
     except ValueError:  # a value of a library, such as an image or a date
-        return marshal.dumps(_plain(value), 2)
+        return marshal.dumps(_plain_content(value), 2)
 
 
-def _plain(value: Any) -> Any:
+def _plain_content(value: Any) -> Any:
     """Plain containers with the content of a value; an image's or a tensor's is an array."""
     if isinstance(value, Mapping):
-        return [(str(name), _plain(part)) for name, part in value.items()]
+        return [(str(name), _plain_content(part)) for name, part in value.items()]
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [_plain_content(part) for part in value]
     if value is None or type(value) in (str, int, float, bool, bytes):
         return value
     array = np.asarray(value)
@@ -126,7 +133,7 @@ def _letters(text: str) -> bytes:
     return b" ".join(text.encode("utf-8", "surrogatepass").split())
 
 
-def _read(part: Any) -> Any:
+def _readable(part: Any) -> Any:
     """What a policy reads of a chat, of a message or of a part of its content."""
     # The commonest kinds first, because a start reads a million prompts.
     if isinstance(part, str):
@@ -134,53 +141,69 @@ def _read(part: Any) -> Any:
     if part is None or isinstance(part, (int, float)):
         return part
     if isinstance(part, list):
-        return [_read(inner) for inner in part]
+        return [_readable(inner) for inner in part]
     if not isinstance(part, (dict, Mapping)):
-        return _plain(part)  # an image counts with its shape
+        return _plain_content(part)  # an image counts with its shape
     if "role" in part:
-        return [_read(part["role"]), _read_content(part.get("content")), _read(part.get("tool_calls"))]
-    return [(str(name), _read(value)) for name, value in sorted(part.items())]
+        return [_readable(part["role"]), _readable_content(part.get("content")), _readable(part.get("tool_calls"))]
+    return [(str(name), _readable(value)) for name, value in sorted(part.items())]
 
 
-def _read_content(content: Any) -> Any:
+def _readable_content(content: Any) -> Any:
     """A message's content, whose texts in a row are one text, as chat templates write them."""
     if not isinstance(content, list):
-        return _read(content)
-    read: list[Any] = []
+        return _readable(content)
+    parts: list[Any] = []
     texts: list[str] = []
+    # None ends the last texts.
     for part in [*content, None]:
-        if isinstance(part, Mapping) and part.get("type") == "text":
+        if _is_text(part):
             texts.append(str(part.get("text") or ""))
             continue
         if texts:
-            read.append(_letters("".join(texts)))
+            parts.append(_letters("".join(texts)))
             texts = []
         if part is not None:
-            read.append(_read(part))
-    return read[0] if len(read) == 1 and isinstance(read[0], bytes) else read
+            parts.append(_readable(part))
+    # A single text is the same as a content that is a text.
+    if len(parts) == 1 and isinstance(parts[0], bytes):
+        return parts[0]
+    return parts
 
 
-def _images(prompt: Any) -> list[Any]:
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text"
+
+
+def _image_parts(prompt: Any) -> list[Any]:
     """The parts of a chat that are no texts."""
-    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return [part for part in parts if not isinstance(part, Mapping) or part.get("type") != "text"]
+    if isinstance(prompt, str):
+        return []
+    images: list[Any] = []
+    for message in prompt:
+        content = message.get("content")
+        if isinstance(content, list):
+            images += [part for part in content if not _is_text(part)]
+    return images
 
 
-def _add(value: Any, digest: hashlib.blake2b) -> None:
+def _add_content(value: Any, digest: hashlib.blake2b) -> None:
     """Add a value's content to a digest; the order of a mapping's keys does not count."""
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             digest.update(repr(key).encode("utf-8", "surrogatepass"))
-            _add(value[key], digest)
+            _add_content(value[key], digest)
     elif isinstance(value, (list, tuple)):
         digest.update(f"{len(value)} items".encode())
         for item in value:
-            _add(item, digest)
+            _add_content(item, digest)
     elif isinstance(value, (str, int, float, bool, type(None))):
         digest.update(repr(value).encode("utf-8", "surrogatepass"))
     else:
+        # A tensor, or any value of which NumPy makes an array; an array of objects is pickled.
         array = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        known = array.dtype.kind != "O"
         digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data if known else pickle.dumps(value))
+        if array.dtype.kind == "O":
+            digest.update(pickle.dumps(value))
+        else:
+            digest.update(np.ascontiguousarray(array).data)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, did_you_mean, installing, kind_of
+from lightning_cgrpo.core.errors import UserError, did_you_mean, install_command, kind_of
 from lightning_cgrpo.core.json_client import hub_answers
-from lightning_cgrpo.core.paths import expanded
+from lightning_cgrpo.core.paths import expand_path
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".json")
 
@@ -39,6 +40,7 @@ class Record:
 
     def __post_init__(self) -> None:
         for name, value in self.values.items():
+            # The containers of the field, level by level: each level's containers hold those of the next.
             level = [value] if isinstance(value, (dict, list, tuple)) else []
             depth = 0
             while level:
@@ -47,8 +49,7 @@ class Record:
                     raise self.error(
                         f"Expected field '{name}' to be nested at most {DEEPEST} deep, but got more, try text in JSON."
                     )
-                inner = [item.values() if isinstance(item, dict) else item for item in level]
-                level = [part for items in inner for part in items if isinstance(part, (dict, list, tuple))]
+                level = _inner_containers(level)
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""
@@ -81,6 +82,15 @@ class Record:
         return value
 
 
+def _inner_containers(containers: Iterable[Any]) -> list[Any]:
+    """The dictionaries, lists and tuples that are items of containers."""
+    inner: list[Any] = []
+    for container in containers:
+        items = container.values() if isinstance(container, dict) else container
+        inner += [item for item in items if isinstance(item, (dict, list, tuple))]
+    return inner
+
+
 def read_records(
     path: str | Path, split: str = "train", subset: str | None = None, wrong: list[str] | None = None
 ) -> list[Record]:
@@ -96,7 +106,7 @@ def read_records(
     Raises:
         RecordError: there are no records, or unreadable records.
     """
-    location = expanded(path)
+    location = expand_path(path)
     if location.is_dir():
         files = _files_of_split(location, split)
     elif location.is_file():
@@ -104,23 +114,35 @@ def read_records(
     elif location.suffix not in SUFFIXES and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path)):
         return _read_named(str(path), split, subset)
     else:
-        near = [entry.name for entry in location.parent.iterdir()] if location.parent.is_dir() else []
-        # Never a hint that would train on test prompts, or test on training prompts.
-        near = [name for name in near if _role(name) == _role(location.name)]
+        hint = did_you_mean(location.name, _names_beside(location))
         raise RecordError(
-            f"Expected a file or a folder at {location}, but there is none (seen from {Path.cwd()})."
-            f"{did_you_mean(location.name, near)}"
+            f"Expected a file or a folder at {location}, but there is none (seen from {Path.cwd()}).{hint}"
         )
-    records = [record for file in files for record in _read_file(file, wrong)]
+    records: list[Record] = []
+    for file in files:
+        records += _read_file(file, wrong)
     if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
     return records
 
 
-def _role(name: str) -> str:
+def _names_beside(location: Path) -> list[str]:
+    """Names in the same folder of the same purpose, for a hint.
+
+    Never a hint that would train on test prompts, or test on training prompts.
+    """
+    if not location.parent.is_dir():
+        return []
+    purpose = _purpose(location.name)
+    return [entry.name for entry in location.parent.iterdir() if _purpose(entry.name) == purpose]
+
+
+def _purpose(name: str) -> str:
     """The purpose of a file of prompts, by its name."""
-    found = re.search(r"test|val|dev|eval|held", name.lower())
-    return "" if found is None else "test" if found[0] == "test" else "validation"
+    match = re.search(r"test|val|dev|eval|held", name.lower())
+    if match is None:
+        return ""
+    return "test" if match[0] == "test" else "validation"
 
 
 def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
@@ -142,31 +164,36 @@ def records_in_memory(rows: Iterable[Any], name: str) -> list[Record]:
                 f"{type(row).__name__}, try a list of dictionaries, as from "
                 "frame.to_dict('records') or table.to_pylist(), or one split of a DatasetDict, as in data['train']."
             )
-        values = {column: _plain(value) for column, value in row.items()}
+        values = {column: _without_array(value) for column, value in row.items()}
         records.append(Record(values, f"{name}, row {number}", filled=True))
     if not records:
         raise RecordError(f"Expected {name} to hold rows, but got none.")
     return records
 
 
-def _plain(value: Any) -> Any:
+def _without_array(value: Any) -> Any:
     """The number or text of an array or tensor without dimensions, as of a `Dataset` with the format torch."""
-    return value.item() if getattr(value, "shape", None) == () else value
+    if getattr(value, "shape", None) == ():
+        return value.item()
+    return value
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
-    files = [file for suffix in SUFFIXES if (file := folder / f"{split}{suffix}").is_file()]
+    """The file of a split, or its shards."""
+    candidates = [folder / f"{split}{suffix}" for suffix in SUFFIXES]
+    files = [file for file in candidates if file.is_file()]
     if len(files) > 1:
         raise RecordError(
             f"Expected {folder} to hold one file of the split '{split}', but got {files[0].name} and {files[1].name}."
         )
     files = files or sorted(folder.glob(f"{split}-*-of-*.parquet"))
-    if not files:
-        present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
-        saved = any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
-        hint = f", which `save_to_disk` wrote, try dataset.to_parquet('{split}.parquet')" if saved else ""
-        raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}{hint}.")
-    return files
+    if files:
+        return files
+    present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) or "nothing"
+    hint = ""
+    if any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json")):
+        hint = f", which `save_to_disk` wrote, try dataset.to_parquet('{split}.parquet')"
+    raise RecordError(f"Expected {folder} to hold {split}.jsonl, .parquet, .csv or .json, but got {present}{hint}.")
 
 
 def _read_file(file: Path, wrong: list[str] | None) -> Iterator[Record]:
@@ -197,7 +224,8 @@ def _read_jsonl(file: Path, wrong: list[str] | None) -> Iterator[Record]:
 def _read_line(line: bytes, where: str, first: bool) -> Record:
     try:
         # Editors on Windows begin a file with a byte order mark.
-        values = json.loads(line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=_unique)
+        text = line.decode("utf-8-sig" if first else "utf-8")
+        values = json.loads(text, object_pairs_hook=_without_repeated_keys)
     except UnicodeDecodeError as error:
         byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
         raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
@@ -231,7 +259,8 @@ def _read_csv(file: Path) -> Iterator[Record]:
 def _read_json(file: Path) -> Iterator[Record]:
     """The objects of one array."""
     try:
-        rows = json.loads(file.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
+        text = file.read_bytes().decode("utf-8-sig")
+        rows = json.loads(text, object_pairs_hook=_without_repeated_keys)
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"Expected {file} to be an array of JSON objects, but got: {error}; for an object on each line, try the "
@@ -245,11 +274,17 @@ def _read_json(file: Path) -> Iterator[Record]:
         yield Record(row, f"{file}, item {number}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these pairs.
+
+    Raises:
+        ValueError: a key occurs twice.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' twice")
+        counts = Counter(key for key, _ in pairs)
+        repeated = [key for key, count in counts.items() if count > 1]
+        raise ValueError(f"the key '{repeated[0]}' twice")
     return values
 
 
@@ -290,12 +325,13 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
             f"is no such path (seen from {Path.cwd()}), and loading its split '{split}' gave {type(error).__name__}: "
             f"{error}. Without a network, try the path of a folder with {split}.jsonl or {split}.parquet."
         ) from error
-    return [
-        Record(dict(values), f"{name} [{split}], row {number}", filled=True) for number, values in enumerate(rows, 1)
-    ]
+    records = []
+    for number, values in enumerate(rows, 1):
+        records.append(Record(dict(values), f"{name} [{split}], row {number}", filled=True))
+    return records
 
 
 def _missing_extra(what: str, library: str) -> RecordError:
     return RecordError(
-        f"Expected the library `{library}` to be installed, to read {what} but got none, try {installing('data')}."
+        f"Expected the library `{library}` to be installed, to read {what} but got none, try {install_command('data')}."
     )

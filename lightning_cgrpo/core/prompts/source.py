@@ -68,7 +68,10 @@ class PromptLoader:
         worker: bool = False,
         limit: float | None = None,
     ) -> None:
-        self.source, self.batch_size, self.seed, self.start = source, batch_size, seed, start
+        self.source = source
+        self.batch_size = batch_size
+        self.seed = seed
+        self.start = start
         self.worker = worker and AVAILABLE
         batches, rest = divmod(len(source), batch_size)
         self.batches = batches + bool(rest and not drop_last)
@@ -91,7 +94,11 @@ class PromptLoader:
 
     def prompts(self, batches: float) -> int:
         """Number of prompts of this process in the first batches."""
-        return sum(len(share) for number, share in enumerate(self._shares()) if number < batches)
+        count = 0
+        for number, share in enumerate(self._process_shares()):
+            if number < batches:
+                count += len(share)
+        return count
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""
@@ -101,11 +108,12 @@ class PromptLoader:
 
     def __iter__(self) -> Iterator[PromptGroups]:
         if self.worker:
-            yield from made_ahead(self._groups, self._shares())
+            yield from made_ahead(self._make_groups, self._process_shares())
         else:
-            yield from map(self._groups, self._shares())
+            yield from map(self._make_groups, self._process_shares())
 
-    def _groups(self, index: Tensor) -> PromptGroups:
+    def _make_groups(self, index: Tensor) -> PromptGroups:
+        """The prompts at ``index [B]``, copied, with a cluster for each prompt of an endless source."""
         with UserCode(f"{type(self.source).__name__}.groups"):
             # A copy, because a callback may write into the batch, whose texts and images are the source's own.
             groups = copied(self.source.groups(index.clone()))
@@ -113,16 +121,19 @@ class PromptLoader:
             groups.clusters = [str(number) for number in groups.index.tolist()]
         return groups
 
-    def _shares(self) -> Iterator[Tensor]:
+    def _process_shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""
+        # The pass, and its first batch that is left.
         epoch, first = divmod(self.start(), max(self.of_a_pass, 1))
+        # The order of the prompts in this pass.
         order = torch.arange(len(self.source))
         if self.seed is not None:
-            order = torch.from_numpy(generator(self.seed, Stream.ORDER, epoch).permutation(len(self.source)))
-        rank, size = world()
+            draw = generator(self.seed, Stream.ORDER, epoch)
+            order = torch.from_numpy(draw.permutation(len(self.source)))
+        rank, processes = world()
         for batch in range(first, self.of_a_pass):
             index = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield index.tensor_split(size)[rank]
+            yield index.tensor_split(processes)[rank]
 
 
 @dataclass(eq=False)
@@ -155,25 +166,31 @@ class PairLoader(PromptLoader):
         super().__init__(source, batch_size, worker=worker)
         self.companions = companions
 
-    def _shares(self) -> Iterator[Tensor]:
-        for share in super()._shares():
+    def _process_shares(self) -> Iterator[Tensor]:
+        for share in super()._process_shares():
             yield torch.cat([share, share])
 
-    def _groups(self, index: Tensor) -> PromptGroups:
+    def _make_groups(self, index: Tensor) -> PromptGroups:
+        """The prompts at the first half of ``index [2 B]``, then their companions, at the equal second half."""
         share = index[: len(index) // 2]
-        prompts = super()._groups(share)
+        prompts = super()._make_groups(share)
         with UserCode(f"{type(self.companions).__name__}.groups"):
-            beside = copied(self.companions.groups(share.clone()))
-        columns = {}
+            companions = copied(self.companions.groups(share.clone()))
+        columns: dict[str, Any] = {}
         for name, column in prompts.columns.items():
-            parts = [column, beside.columns[name]]
-            columns[name] = torch.cat(parts) if isinstance(column, Tensor) else [*parts[0], *parts[1]]
-        numbers = torch.cat([prompts.index, beside.index + COMPANION])
+            companion_column = companions.columns[name]
+            if isinstance(column, Tensor):
+                columns[name] = torch.cat([column, companion_column])
+            else:
+                columns[name] = [*column, *companion_column]
+        numbers = torch.cat([prompts.index, companions.index + COMPANION])
+        # A prompt and its companion are one sample, of one cluster.
+        sample = torch.arange(len(share)).repeat(2)
         clusters = None if prompts.clusters is None else prompts.clusters * 2
-        return PromptGroups(numbers, columns, torch.arange(len(share)).repeat(2), clusters)
+        return PromptGroups(numbers, columns, sample, clusters)
 
 
 def is_endless(source: PromptSource) -> bool:
     """True if each prompt is drawn independently of the others, and more can be drawn (`PromptSource.endless`)."""
-    of = source.source if isinstance(source, PromptSubset) else source
-    return getattr(of, "endless", False)  # a user's own source may be any class
+    whole_source = source.source if isinstance(source, PromptSubset) else source
+    return getattr(whole_source, "endless", False)  # a user's own source may be any class

@@ -41,53 +41,56 @@ def made_ahead(make: Make, batches: Iterable[Tensor]) -> Iterator[PromptGroups]:
         Exception: the error of `make`.
         RuntimeError: the process was killed.
     """
-    worker = ChildProcess("prompts", _serve, make)
+    worker = ChildProcess("prompts", _serve_batches, make)
 
-    def ask(index: Tensor | None) -> None:
+    def ask_for(index: Tensor | None) -> None:
         if index is not None:
             worker.pipe.send(index.tolist())
 
     try:
+        # None ends the batches. One batch is always asked for before the caller gets the batch before.
         following = chain(batches, [None])
-        ask(next(following))
+        ask_for(next(following))
         for index in following:
-            made = _received(worker)
-            ask(index)
-            yield made
+            groups = _receive_groups(worker)
+            ask_for(index)
+            yield groups
     finally:
         worker.end()
 
 
-def _received(worker: ChildProcess) -> PromptGroups:
+def _receive_groups(worker: ChildProcess) -> PromptGroups:
+    """The batch that the process has made; its error is raised."""
     try:
-        made = pickle.loads(worker.pipe.recv_bytes())
+        answer = pickle.loads(worker.pipe.recv_bytes())
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             f"The process that makes prompts ended with status {worker.status()}, perhaps for lack of memory"
         ) from error
-    if isinstance(made, _Failure):
-        raise made.error from _RemoteError(f"\n{made.trace}")
-    return made
+    if isinstance(answer, _Failure):
+        raise answer.error from _RemoteError(f"\n{answer.trace}")
+    return answer
 
 
-def _serve(pipe: Connection, make: Make) -> None:
+def _serve_batches(pipe: Connection, make: Make) -> None:
     while True:
-        pipe.send_bytes(_answer(make, pipe.recv()))
+        pipe.send_bytes(_make_batch(make, pipe.recv()))
 
 
-def _answer(make: Make, index: list[int]) -> bytes:
+def _make_batch(make: Make, index: list[int]) -> bytes:
+    """The pickled batch, or the pickled failure of `make`."""
     try:
-        return _pickled(make(torch.tensor(index, dtype=torch.int64)))
+        return _pickle_groups(make(torch.tensor(index, dtype=torch.int64)))
     except Exception as error:
         trace = traceback.format_exc()
         place = traceback.extract_tb(error.__traceback__)[-1]
         error.add_note(f"Raised by the process that makes prompts ({place.filename}:{place.lineno}, in {place.name}).")
         try:
-            packed = pickle.dumps(_Failure(error, trace))
-            pickle.loads(packed)
+            pickled = pickle.dumps(_Failure(error, trace))
+            pickle.loads(pickled)
         except Exception:  # an error with arguments of its own
-            packed = pickle.dumps(_Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
-        return packed
+            pickled = pickle.dumps(_Failure(RuntimeError(f"{type(error).__name__}: {error}"), trace))
+        return pickled
 
 
 class _Pickler(pickle.Pickler):
@@ -99,7 +102,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(groups: PromptGroups) -> bytes:
+def _pickle_groups(groups: PromptGroups) -> bytes:
     file = io.BytesIO()
     _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(groups)
     return file.getvalue()

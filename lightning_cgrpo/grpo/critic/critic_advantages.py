@@ -21,8 +21,11 @@ from lightning_cgrpo.grpo.critic.value_learning import ValueLearning, learn_valu
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
-from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide
+from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero
 from lightning_cgrpo.objective.objective import Components
+
+TERMS = ("weight", "returns", "squares", "errors", "squared errors")
+"""Sums over steps for the explained variance of a component's returns."""
 
 
 class CriticAdvantages(nn.Module, AdvantageEstimator):
@@ -56,9 +59,13 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         super().__init__()
         for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
             expect(0 <= value <= 1, name, "in [0, 1]", value)
-        self.critic, self.learning = critic, learning
-        self.gamma, self.gae_lambda, self.bootstraps = gamma, gae_lambda, bootstraps
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.critic = critic
+        self.learning = learning
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self.bootstraps = bootstraps
+        self.make_optimizer = optimizer
+        self.make_scheduler = lr_scheduler
         self._examples: Examples | None = None
         self._effective: Tensor | None = None
         self._sums: dict[str, Tensor] = {}
@@ -74,8 +81,12 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         """
 
     def configure_optimizer(self) -> tuple[Optimizer, LRScheduler | None]:
-        optimizer = self.make_optimizer([p for p in self.critic.parameters() if p.requires_grad])
-        return optimizer, None if self.make_scheduler is None else self.make_scheduler(optimizer)
+        """The critic's optimizer, and its scheduler, if there is one."""
+        trained = [parameter for parameter in self.critic.parameters() if parameter.requires_grad]
+        optimizer = self.make_optimizer(trained)
+        if self.make_scheduler is None:
+            return optimizer, None
+        return optimizer, self.make_scheduler(optimizer)
 
     def trains_policy(self, update: int) -> bool:
         return update >= self.learning.warmup
@@ -88,28 +99,33 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         # The critic predicts each component before each step.
         examples = self.critic.network.examples(rollouts)
         predicted = predict(self.critic, examples, len(components.values), self.learning.micro_batch_size)
-        values_JBGT = _laid_out(predicted, mask_BGT).movedim(-1, 0)
-        # Generalized advantages of each component.
+        values_JBGT = _by_rollout(predicted, mask_BGT).movedim(-1, 0)
+        # Rewards of each step; the last step before a time limit gets the critic's value of what comes after it, too.
         rewards_JBGT = components.by_step(mask_BGT).to(values_JBGT.dtype)
-        paid_JBGT = rewards_JBGT
+        bootstrapped_JBGT = rewards_JBGT
         if self.bootstraps:
-            paid_JBGT = rewards_JBGT + self.gamma * self._beyond_limits(rollouts, components)
-        advantages_JBGT = generalized_advantages(paid_JBGT, values_JBGT, mask_BGT, self.gamma, self.gae_lambda)
+            bootstrapped_JBGT = rewards_JBGT + self.gamma * self._values_beyond_limits(rollouts, components)
+        # Generalized advantages of each component.
+        advantages_JBGT = generalized_advantages(bootstrapped_JBGT, values_JBGT, mask_BGT, self.gamma, self.gae_lambda)
         # The critic's targets, with the components last, as its heads.
         used_JBGT = mask_BGT & components.applicable[..., None]
-        targets = {
-            "returns": advantages_JBGT + values_JBGT,
-            "values": values_JBGT,
-            "value_weights": aggregation_weights(mask_BGT, "token_mean") * used_JBGT,
-        }
-        self._examples = with_targets(examples, rollouts, **{n: t.movedim(0, -1) for n, t in targets.items()})
+        value_weights_JBGT = aggregation_weights(mask_BGT, "token_mean") * used_JBGT
+        self._examples = with_targets(
+            examples,
+            rollouts,
+            returns=(advantages_JBGT + values_JBGT).movedim(0, -1),
+            values=values_JBGT.movedim(0, -1),
+            value_weights=value_weights_JBGT.movedim(0, -1),
+        )
         # The weighted combination, without components that are equal in all answers.
-        weights_J = weights.to(values_JBGT.dtype) * self._varying(rewards_JBGT, components.applicable)
-        combined_BGT, factors_J = self.combine(torch.where(used_JBGT, advantages_JBGT, 0), used_JBGT, weights_J)
+        varying_J = self._varying_components(rewards_JBGT, components.applicable)
+        weights_J = weights.to(values_JBGT.dtype) * varying_J
+        applicable_JBGT = torch.where(used_JBGT, advantages_JBGT, 0)
+        combined_BGT, factors_J = self.combine(applicable_JBGT, used_JBGT, weights_J)
         self._effective = factors_J
         return torch.where(mask_BGT, combined_BGT, 0)
 
-    def _beyond_limits(self, rollouts: Rollouts, components: Components) -> Tensor:
+    def _values_beyond_limits(self, rollouts: Rollouts, components: Components) -> Tensor:
         """Values ``[J, B, G, T]`` of the observations at which time limits truncated episodes, otherwise 0. Collective.
 
         Raises:
@@ -122,23 +138,29 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
                 f"facts {sorted(rollouts.info)}, try bootstraps: false."
             )
         truncated, terminated, reached = facts
-        limited = rollouts.mask & truncated & ~terminated
-        examples = self.critic.network.examples(replace(rollouts, mask=limited, inputs={"observations": reached}))
+        # The critic predicts from the observations reached, of the limited steps alone.
+        limited_BGT = rollouts.mask & truncated & ~terminated
+        limited_rollouts = replace(rollouts, mask=limited_BGT, inputs={"observations": reached})
+        examples = self.critic.network.examples(limited_rollouts)
         count = len(components.values)
-        values = _laid_out(predict(self.critic, examples, count, self.learning.micro_batch_size), limited)
-        by_step = torch.tensor([row in components.steps for row in range(count)], device=values.device)
-        return torch.where(by_step & components.applicable.movedim(0, -1)[:, :, None], values, 0).movedim(-1, 0)
+        predicted = predict(self.critic, examples, count, self.learning.micro_batch_size)
+        values_BGTJ = _by_rollout(predicted, limited_BGT)
+        # Only components by step go on after the limit, and only where they apply.
+        by_step_J = torch.tensor([row in components.steps for row in range(count)], device=values_BGTJ.device)
+        applicable_BG1J = components.applicable.movedim(0, -1)[:, :, None]
+        return torch.where(by_step_J & applicable_BG1J, values_BGTJ, 0).movedim(-1, 0)
 
-    def _varying(self, rewards: Tensor, applicable: Tensor) -> Tensor:
+    def _varying_components(self, rewards: Tensor, applicable: Tensor) -> Tensor:
         """``[J]`` bool, components whose discounted sums differ between any two answers of all processes."""
         discounts = self.gamma ** torch.arange(rewards.shape[-1], device=rewards.device, dtype=torch.float64)
         sums = (rewards.double() * discounts).sum(-1)  # [J, B, G]
         varying = []
         for values, used in zip(sums, applicable, strict=True):
             _, std = batch_moments(values, used)
+            # A deviation that is tiny beside the mean size of the sums is what rounding leaves.
             sizes = torch.where(used, values, 0).abs()
-            largest, number = all_sum(torch.stack([sizes.sum(), used.sum().double()])).unbind()
-            varying.append(std * number > RELATIVE_ZERO * largest)
+            total_size, number = all_sum(torch.stack([sizes.sum(), used.sum().double()])).unbind()
+            varying.append(std * number > RELATIVE_ZERO * total_size)
         return torch.stack(varying)
 
     def learn(self, optimizer: Optimizer, group_size: int, seed: int, update: int) -> None:
@@ -147,31 +169,43 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         assert examples is not None, "advantages come first"
         self._examples = None
         loss, self._skipped = learn_values(self.critic, examples, self.learning, optimizer, group_size, seed, update)
-        returns, old, weights = (examples.targets[name].double() for name in ("returns", "values", "value_weights"))
-        steps = tuple(range(returns.dim() - 1))
-        parts = {
+        # Sums over all steps, [J] each, from which `metrics` has the explained variance of the old values.
+        returns = examples.targets["returns"].double()
+        old_values = examples.targets["values"].double()
+        weights = examples.targets["value_weights"].double()
+        terms = {
             "weight": weights,
             "returns": weights * returns,
             "squares": weights * returns**2,
-            "errors": weights * (returns - old),
-            "squared errors": weights * (returns - old) ** 2,
+            "errors": weights * (returns - old_values),
+            "squared errors": weights * (returns - old_values) ** 2,
         }
-        self._sums = {name: part.sum(steps) for name, part in parts.items()} | {"loss": loss}
+        all_but_components = tuple(range(returns.dim() - 1))
+        self._sums = {name: term.sum(all_but_components) for name, term in terms.items()}
+        self._sums["loss"] = loss
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """The critic's loss, and its explained variance of each component's returns by name. Collective."""
+        # One message sums the loss and the terms of every component over all processes.
         sums = {"loss": self._sums["loss"], "processes": torch.ones_like(self._sums["loss"])}
         for row, name in enumerate(names):
-            sums |= {f"{part}/{name}": self._sums[part][row] for part in self._sums if part != "loss"}
+            for term in TERMS:
+                sums[f"{term}/{name}"] = self._sums[term][row]
         total = all_sum_named(sums)
         metrics = {"critic/loss": total["loss"] / total["processes"]}
         if self._skipped:
             metrics["critic/skipped_steps"] = self._skipped
         for name in names:
-            parts = ("weight", "returns", "squares", "errors", "squared errors")
-            weight, *means = (total[f"{part}/{name}"] for part in parts)
-            mean, square, error, squared_error = (value / weight if weight else 0.0 for value in means)
-            if (variance := square - mean**2) > RELATIVE_ZERO * square:
+            weight = total[f"weight/{name}"]
+            if not weight:
+                continue
+            mean = total[f"returns/{name}"] / weight
+            square = total[f"squares/{name}"] / weight
+            error = total[f"errors/{name}"] / weight
+            squared_error = total[f"squared errors/{name}"] / weight
+            variance = square - mean**2
+            # Without a variance of the returns there is nothing to explain.
+            if variance > RELATIVE_ZERO * square:
                 metrics[f"critic/explained_variance/{name}"] = 1 - (squared_error - error**2) / variance
         return metrics
 
@@ -188,10 +222,11 @@ class ScalarizedGAE(CriticAdvantages):
     """
 
     def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        total = torch.zeros_like(advantages[0])
-        for part, steps, weight in zip(advantages, used, weights, strict=True):
-            mean, std = batch_moments(part, steps)
-            total = total + weight * torch.where(steps, divide(part - mean, std), 0)
+        total = torch.zeros_like(advantages[0])  # [B, G, T]
+        for component, steps, weight in zip(advantages, used, weights, strict=True):
+            mean, std = batch_moments(component, steps)
+            standardized = torch.where(steps, divide_or_zero(component - mean, std), 0)
+            total = total + weight * standardized
         return total, weights
 
 
@@ -203,15 +238,21 @@ class LagrangianGAE(CriticAdvantages):
     """
 
     def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        total, steps = torch.einsum("j,jbgt->bgt", weights, advantages), used.any(0)
+        total = torch.einsum("j,jbgt->bgt", weights, advantages)
+        steps = used.any(0)  # [B, G, T]
         mean, std = batch_moments(total, steps)
-        parts = [batch_moments(part, steps_of_part)[1] for part, steps_of_part in zip(advantages, used, strict=True)]
-        combined = torch.where(steps, divide(total - mean, std), 0)
-        return combined, divide(weights * torch.stack(parts), std)
+        standardized = torch.where(steps, divide_or_zero(total - mean, std), 0)
+        # A component of deviation std_j, standardized, has the factor w_j std_j / std.
+        component_stds = []
+        for component, component_steps in zip(advantages, used, strict=True):
+            _, component_std = batch_moments(component, component_steps)
+            component_stds.append(component_std)
+        return standardized, divide_or_zero(weights * torch.stack(component_stds), std)
 
 
-def _laid_out(values: Tensor, mask: Tensor) -> Tensor:
+def _by_rollout(values: Tensor, mask: Tensor) -> Tensor:
     """Values ``[B, G, T, J]`` from those of steps ``[N, J]`` or answers ``[N, T, J]``."""
+    shape = (*mask.shape, values.shape[-1])
     if values.dim() == 3:
-        return values.view(*mask.shape, values.shape[-1])
-    return values.new_zeros(*mask.shape, values.shape[-1]).masked_scatter(mask[..., None], values)
+        return values.view(shape)
+    return values.new_zeros(shape).masked_scatter(mask[..., None], values)

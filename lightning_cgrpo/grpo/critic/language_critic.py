@@ -39,15 +39,19 @@ class LanguageCritic(Critic):
         self.network.network.set_output_embeddings(nn.Identity())
 
     def forward(self, examples: Examples) -> Tensor:
+        answers, longest = examples.actions.shape  # N, T
         if not self.network.shares_prompts:
-            states, _ = self.network.padded_logits(examples)  # [N, steps, D]
-            return pad(self._values(states), (0, 0, 0, examples.actions.shape[1] - states.shape[1]))
+            states, _ = self.network.padded_logits(examples)  # [N, steps, D], of at most T steps
+            values = self._values_of(states)  # [N, steps, J]
+            return pad(values, (0, 0, 0, longest - states.shape[1]))  # [N, T, J]
+        # The packed row has the states of the answers' steps alone, S of them.
         states, places = self.network.packed_states(examples)
-        values = self._values(states)  # [S, J]
-        shape = examples.actions.shape
-        return values.new_zeros(shape.numel(), values.shape[-1]).index_copy(0, places, values).view(*shape, -1)
+        values = self._values_of(states)  # [S, J]
+        no_values = values.new_zeros(answers * longest, values.shape[-1])  # [N T, J]
+        return no_values.index_copy(0, places, values).view(answers, longest, -1)
 
-    def _values(self, states: Tensor) -> Tensor:
+    def _values_of(self, states: Tensor) -> Tensor:
+        """The heads' values ``[..., J]`` of last hidden states ``[..., D]``, in at least float32."""
         assert self.heads is not None
         with torch.autocast(states.device.type, enabled=False):
             values: Tensor = self.heads(states.to(self.heads.weight.dtype))

@@ -22,7 +22,9 @@ class MLPCritic(Critic):
 
     def __init__(self, observation_size: int, hidden: tuple[int, ...] = (128, 128), normalize: bool = False) -> None:
         super().__init__()
-        self.observation_size, self.hidden, self.normalize = observation_size, hidden, normalize
+        self.observation_size = observation_size
+        self.hidden = hidden
+        self.normalize = normalize
 
     def load(self, components: int) -> None:
         if hasattr(self, "network"):

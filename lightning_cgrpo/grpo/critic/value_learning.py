@@ -12,7 +12,7 @@ from lightning_cgrpo.core.distributed import all_sum, rank_zero_warn, world
 from lightning_cgrpo.core.errors import expect
 from lightning_cgrpo.core.rollout import Examples
 from lightning_cgrpo.grpo.critic.critic import Critic
-from lightning_cgrpo.grpo.minibatches import Share, micro_batches, minibatches, partition, put_rows
+from lightning_cgrpo.grpo.minibatches import Share, micro_batches, minibatches, partition_units, put_rows
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
 
@@ -56,6 +56,7 @@ def predict(critic: Critic, examples: Examples, components: int, micro_batch_siz
             if len(piece):
                 put_rows(values, piece, critic(examples[piece]))
             elif is_sharded(critic):
+                # Every process takes part in gathering the shards, also without examples.
                 critic(critic.network.placeholder())
     return values
 
@@ -78,10 +79,15 @@ def learn_values(
     Args:
         examples: with targets ``returns``, ``values`` (predictions) and ``value_weights``, ``[N, J]`` or ``[N, T, J]``.
     """
-    losses, skipped = [], 0
-    device, share = examples.actions.device, Share.of(examples, group_size)
+    losses: list[Tensor] = []
+    skipped = 0
+    device = examples.actions.device
+    share = Share.of(examples, group_size)
     for epoch in range(learning.epochs):
-        for rows, scale in minibatches(share, partition(share, learning.minibatch_size, seed, update, epoch), device):
+        # Each epoch cuts the units of all processes into minibatches.
+        parts = partition_units(share, learning.minibatch_size, seed, update, epoch)
+        for rows, scale in minibatches(share, parts, device):
+            # Gradients of the minibatch, one pass after the other.
             optimizer.zero_grad()
             for piece in equal_passes(critic, micro_batches(rows, learning.micro_batch_size), device):
                 if len(piece):
@@ -90,6 +96,7 @@ def learn_values(
                     losses.append(loss.detach())
                     loss.backward()
                 elif is_sharded(critic):
+                    # Every process takes part in gathering the shards, also without examples.
                     (critic(critic.network.placeholder()).sum() * 0).backward()
             _average_gradients(critic)
             norm = total_norm(critic)
@@ -105,28 +112,38 @@ def learn_values(
                 nn.utils.clip_grads_with_norm_(critic.parameters(), learning.max_grad_norm, norm)
             optimizer.step()
     optimizer.zero_grad()
-    return torch.stack(losses).sum() / learning.epochs if losses else torch.zeros((), device=device), skipped
+    if not losses:
+        return torch.zeros((), device=device), skipped
+    return torch.stack(losses).sum() / learning.epochs, skipped
 
 
 def value_loss(values: Tensor, examples: Examples, clip: float | None) -> Tensor:
     """Half the weighted squared error of all heads; clipped as in PPO's public code, by the larger of both errors."""
-    returns, weights, old = (examples.targets[name] for name in ("returns", "value_weights", "values"))
+    returns = examples.targets["returns"]
+    old_values = examples.targets["values"]
+    weights = examples.targets["value_weights"]
     errors = (values - returns).square()
     if clip is not None:
-        near = old + (values - old).clamp(-clip, clip)
-        errors = torch.maximum(errors, (near - returns).square())
+        clipped = old_values + (values - old_values).clamp(-clip, clip)
+        errors = torch.maximum(errors, (clipped - returns).square())
     return 0.5 * (weights * torch.where(weights > 0, errors, 0)).sum()
 
 
 def _average_gradients(critic: Critic) -> None:
-    size = world()[1]
-    if size == 1 or is_sharded(critic):
+    """Average the gradients over all processes; sharding averages those of a sharded critic. Collective."""
+    _, processes = world()
+    if processes == 1 or is_sharded(critic):
         return
-    trained = [parameter for parameter in critic.parameters() if parameter.requires_grad]
-    for parameter in trained:
+    # A process without examples has no gradients, which count as 0.
+    gradients: list[Tensor] = []
+    for parameter in critic.parameters():
+        if not parameter.requires_grad:
+            continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    mean = all_sum(torch.cat([gradient.flatten() for gradient in gradients])) / size
-    for gradient, part in zip(gradients, mean.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+        gradients.append(parameter.grad)
+    # One message for all gradients.
+    mean = all_sum(torch.cat([gradient.flatten() for gradient in gradients])) / processes
+    means = mean.split([gradient.numel() for gradient in gradients])
+    for gradient, gradient_mean in zip(gradients, means, strict=True):
+        gradient.copy_(gradient_mean.view_as(gradient))

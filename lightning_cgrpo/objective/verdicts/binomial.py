@@ -23,7 +23,9 @@ def upper_bound(violations: float, prompts: float, level: float) -> float:
         >>> round(upper_bound(0, 299, 0.05), 4)
         0.01
     """
-    return 1.0 if violations >= prompts else float(betaincinv(violations + 1, prompts - violations, 1 - level))
+    if violations >= prompts:
+        return 1.0
+    return float(betaincinv(violations + 1, prompts - violations, 1 - level))
 
 
 def lower_bound(violations: float, prompts: float, level: float) -> float:
@@ -48,9 +50,14 @@ def most_certified(prompts: int, threshold: float, level: float) -> int:
         >>> most_certified(299, 0.01, 0.05), most_certified(298, 0.01, 0.05)
         (0, -1)
     """
-    if p_value_met(0, prompts, threshold) > level:
+
+    def too_many(violations: int) -> bool:
+        return p_value_met(violations, prompts, threshold) > level
+
+    if too_many(0):
         return -1
-    return (least(lambda violations: p_value_met(violations, prompts, threshold) > level, prompts) or prompts) - 1
+    fewest_too_many = least_number(too_many, prompts) or prompts
+    return fewest_too_many - 1
 
 
 def prompts_needed(rate: float, threshold: float, level: float, power: float = POWER) -> int | None:
@@ -67,28 +74,47 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
     if rate == threshold or threshold == 0:
         return None
 
-    def fewest(violations: int) -> int:
-        """The least number of prompts of which `violations` are few enough."""
-        return least(lambda n: n > violations and p_value_met(violations, n, threshold) <= level, LARGEST) or 0
+    def fewest_prompts(violations: int) -> int:
+        """The least number of prompts of which `violations` are few enough to certify; 0 if there is none."""
 
-    # One more than the violations that the number of prompts must allow.
-    allowed = least(lambda n: fewest(n - 1) > 0 and bool(bdtr(n - 1, fewest(n - 1), rate) >= power), MOST * threshold)
-    return None if allowed is None else fewest(allowed - 1) or None
+        def certifies(prompts: int) -> bool:
+            return prompts > violations and p_value_met(violations, prompts, threshold) <= level
+
+        return least_number(certifies, LARGEST) or 0
+
+    def decides(number: int) -> bool:
+        """Whether as many prompts as certify `number` - 1 violations have no more of them with enough probability."""
+        violations = number - 1
+        prompts = fewest_prompts(violations)
+        return prompts > 0 and bool(bdtr(violations, prompts, rate) >= power)
+
+    # Search by the number of violations that are still certified, from 0, because `least_number` counts from 1.
+    number = least_number(decides, MOST * threshold)
+    if number is None:
+        return None
+    return fewest_prompts(number - 1) or None
 
 
-def least(enough: Callable[[int], bool], most: float = MOST) -> int | None:
+def least_number(enough: Callable[[int], bool], most: float = MOST) -> int | None:
     """The least number from 1 to `most` that is `enough`, as are all larger numbers; None if there is none.
 
     Example:
-        >>> least(lambda number: number**2 > 50), least(lambda number: False), least(lambda number: number > 8, 9)
-        (8, None, 9)
+        >>> least_number(lambda number: number**2 > 50), least_number(lambda number: False)
+        (8, None)
+        >>> least_number(lambda number: number > 8, 9)
+        9
     """
+    # Double until a number is enough.
     low, high = 0, 1
     while not enough(high):
         if high >= most:
             return None
         low, high = high, min(2 * high, int(most))
+    # Bisection: `high` is enough, and `low` is not.
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
     return high

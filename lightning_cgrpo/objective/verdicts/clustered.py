@@ -64,31 +64,43 @@ class ClusteredRate:
         up to 2.9 % of evaluations (`python -m benchmarks.verdicts`). Certificates use one answer per prompt, and exact
         bounds.
         """
-        least = 1 - self._upper(1 - self.rate, self.clean, self.clean_effective, level)
-        return least, self._upper(self.rate, self.violating, self.violating_effective, level)
+        upper = self._upper_bound(self.rate, self.violating, self.violating_effective, level)
+        # The lower bound is the upper bound of the rate of clean opportunities, from the other side.
+        clean_upper = self._upper_bound(1 - self.rate, self.clean, self.clean_effective, level)
+        return 1 - clean_upper, upper
 
-    def _upper(self, rate: float, violating: int | None, effective: float | None, level: float) -> float:
+    def _upper_bound(self, rate: float, violating: int | None, effective: float | None, level: float) -> float:
+        """The upper bound of a rate, see `bounds`.
+
+        Args:
+            violating: prompts with any violation; None takes all to be.
+            effective: their effective number, see `violating_effective`.
+        """
         prompts = float(self.prompts)
         affected = prompts if violating is None else min(float(violating), prompts)
         weight = self._largest_weight
-        # A violating prompt may have the most opportunities; prompts with more may count more than their share.
+        # The bound if all answers to a prompt were copies. A violating prompt may have the most opportunities; prompts
+        # with more may count more than their share.
         copies = max(rate * prompts, affected)
-        of_copies = min(weight * upper_bound(copies, prompts, level), 1.0)
+        copies_bound = min(weight * upper_bound(copies, prompts, level), 1.0)
         # Kish's number of violating prompts: few with many opportunities say less than their number.
-        alike = affected if effective is None else min(effective, affected)
-        if alike < 2 and violating is not None:
-            return of_copies
+        telling_violations = affected if effective is None else min(effective, affected)
+        if telling_violations < 2 and violating is not None:
+            return copies_bound
+        # The effective sample size, smaller because the standard error is an estimate.
         size = self.effective
-        if self.standard_error and alike > 1 and size > 1 and self.opportunities > 1:
-            freedom = alike - 1
+        if self.standard_error and telling_violations > 1 and size > 1 and self.opportunities > 1:
+            freedom = telling_violations - 1
             if self.telling is not None:
                 freedom = min(freedom, self.telling)
-            many, few = (stdtrit(number, 1 - level) for number in (self.opportunities - 1, freedom))
-            size *= float(many / few) ** 2
+            many_quantile = stdtrit(self.opportunities - 1, 1 - level)
+            few_quantile = stdtrit(freedom, 1 - level)
+            size *= float(many_quantile / few_quantile) ** 2
         # Prompts that are too rare to be sampled may have the most opportunities, all in violation.
         unseen = upper_bound(0, prompts, level) * weight
-        with_unseen = rate + (1 - rate) * unseen / (1 + unseen)
-        return min(max(upper_bound(rate * size, size, level), with_unseen), of_copies)
+        unseen_bound = rate + (1 - rate) * unseen / (1 + unseen)
+        sample_bound = upper_bound(rate * size, size, level)
+        return min(max(sample_bound, unseen_bound), copies_bound)
 
     def upper_if_clean(self, level: float) -> float:
         """The upper bound, had no prompt violated."""
@@ -114,8 +126,8 @@ class ClusteredMean(ClusteredRate):
         """
         if self.prompts < 2:
             return -math.inf, math.inf
-        half = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
-        return self.rate - half, self.rate + half
+        half_width = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
+        return self.rate - half_width, self.rate + half_width
 
     def upper_if_clean(self, level: float) -> float:
         """Minus infinity, because a mean has no least value."""

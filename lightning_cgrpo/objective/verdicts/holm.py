@@ -14,13 +14,15 @@ def holm_levels(p_values: Sequence[float], level: float) -> list[tuple[bool, flo
         >>> [rejected for rejected, _ in holm_levels([0.01, 0.04, 0.03, 0.005], 0.05)]
         [True, False, False, True]
     """
-    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
-    tests: dict[int, tuple[bool, float]] = {}
-    rejecting, compared = True, level / max(len(p_values), 1)
-    for rank, number in enumerate(order):
+    # From the smallest p-value to the largest, each test at a higher level than the one before.
+    order = sorted(range(len(p_values)), key=lambda test: p_values[test])
+    results: dict[int, tuple[bool, float]] = {}
+    rejecting = True
+    test_level = level / max(len(p_values), 1)
+    for rank, test in enumerate(order):
         if rejecting:
-            compared = level / (len(p_values) - rank)
-            rejecting = p_values[number] <= compared
+            test_level = level / (len(p_values) - rank)
+            rejecting = p_values[test] <= test_level
         # Every test after the first failure fails at that failure's level.
-        tests[number] = (rejecting, compared)
-    return [tests[number] for number in range(len(p_values))]
+        results[test] = (rejecting, test_level)
+    return [results[test] for test in range(len(p_values))]

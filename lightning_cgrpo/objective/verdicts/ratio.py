@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
-from lightning_cgrpo.objective.verdicts.binomial import POWER, least
+from lightning_cgrpo.objective.verdicts.binomial import POWER, least_number
 
 Counts = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def p_value_met(violations: Counts, opportunities: Counts, most: float, threshol
     if threshold <= 0:
         return 1.0
     payoffs = _in_random_order(_payoffs(violations, opportunities, most, threshold))
-    return _p_value(np.cumsum(_gains(payoffs, threshold)))
+    return _p_value(np.cumsum(_log_gains(payoffs, threshold)))
 
 
 def p_value_missed(violations: Counts, opportunities: Counts, most: float, threshold: float) -> float:
@@ -63,39 +63,60 @@ def p_value_missed(violations: Counts, opportunities: Counts, most: float, thres
     if within <= 0:
         return 1.0
     payoffs = _in_random_order(_payoffs(opportunities - violations, opportunities, most, within))
-    predictable = np.cumsum(_gains(payoffs, within))
-    constant = np.cumsum(np.log1p(REFUTING[:, None] * payoffs), axis=-1)  # [stakes, N]
-    return _p_value(np.logaddexp(predictable, logsumexp(constant, axis=0) - math.log(len(REFUTING))) - math.log(2))
+    # Logarithms of the capital after each sample: of half that bets predictable stakes, and of half in equal parts
+    # that bet constant stakes.
+    predictable = np.cumsum(_log_gains(payoffs, within))
+    constant_parts = np.cumsum(np.log1p(REFUTING[:, None] * payoffs), axis=-1)  # [stakes, N]
+    constant = logsumexp(constant_parts, axis=0) - math.log(len(REFUTING))
+    return _p_value(np.logaddexp(predictable, constant) - math.log(2))
 
 
 def p_value_clean(prompts: int, share: float, threshold: float) -> float:
     """`p_value_met` of `prompts` answers without a violation, each with `share` of the most opportunities."""
     if threshold <= 0:
         return 1.0
+    # After the first prompts the stake is constant, so each further prompt gains as much as the last.
     first = min(prompts, LEARNED)
-    gains = _gains(_payoffs(np.zeros(first), np.full(first, share), 1.0, threshold), threshold)
-    return _p_value(np.array([gains.sum() + (prompts - first) * gains[-1]]))
+    payoffs = _payoffs(np.zeros(first), np.full(first, share), 1.0, threshold)
+    gains = _log_gains(payoffs, threshold)
+    capital = gains.sum() + (prompts - first) * gains[-1]
+    return _p_value(np.array([capital]))
 
 
 def upper_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
     """The rate's one-sided upper bound of confidence 1 - `level`: the test rejects every higher rate."""
-    return _bound(lambda rate: p_value_met(violations, opportunities, most, rate) <= level)
+
+    def is_rejected(rate: float) -> bool:
+        return p_value_met(violations, opportunities, most, rate) <= level
+
+    return _highest_possible_rate(is_rejected)
 
 
 def lower_bound(violations: Counts, opportunities: Counts, most: float, level: float) -> float:
     """The rate's one-sided lower bound of confidence 1 - `level`."""
-    return 1 - _bound(lambda rate: p_value_missed(violations, opportunities, most, 1 - rate) <= level)
+
+    def is_rejected(clean_rate: float) -> bool:
+        return p_value_missed(violations, opportunities, most, 1 - clean_rate) <= level
+
+    return 1 - _highest_possible_rate(is_rejected)
 
 
-def _bound(rejected: Callable[[float], bool]) -> float:
+def _highest_possible_rate(is_rejected: Callable[[float], bool]) -> float:
     """The rate above which all are rejected."""
-    possible = [number for number, rate in enumerate(GRID) if not rejected(float(rate))]
+    # The last rate of the grid that is not rejected, and the next.
     edges = [0.0, *GRID.tolist(), 1.0]
-    place = possible[-1] + 1 if possible else 0
-    low, high = edges[place], edges[place + 1]
+    last_possible = 0
+    for place, rate in enumerate(GRID, start=1):
+        if not is_rejected(float(rate)):
+            last_possible = place
+    low, high = edges[last_possible], edges[last_possible + 1]
+    # Bisection between both.
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if rejected(middle) else (middle, high)
+        if is_rejected(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
@@ -110,22 +131,28 @@ def prompts_needed(
     total = opportunities.sum()
     if total == 0 or violations.sum() == threshold * total:
         return None
-    wanted = -math.log(level)
+    # The logarithm of the capital that decides. A rate above the threshold is refuted, by its clean opportunities.
+    deciding = -math.log(level)
     if violations.sum() > threshold * total:
-        wanted += LEARNING
-        violations, threshold = opportunities - violations, 1 - threshold
+        deciding += LEARNING
+        violations = opportunities - violations
+        threshold = 1 - threshold
     if threshold <= 0:
         return None
-    gains = np.log1p(STAKES[:, None] * _payoffs(violations, opportunities, most, threshold))  # [stakes, N]
-    mean, spread = gains.mean(-1), gains.std(-1)
+    payoffs = _payoffs(violations, opportunities, most, threshold)
+    gains = np.log1p(STAKES[:, None] * payoffs)  # [stakes, N]
+    mean = gains.mean(-1)
+    spread = gains.std(-1)
 
     def decides(prompts: int) -> bool:
         capitals = prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread
-        return bool(capitals.max() >= wanted)
+        return bool(capitals.max() >= deciding)
 
-    decided = least(decides)
+    prompts = least_number(decides)
+    if prompts is None:
+        return None
     # Long answers teach the stake sooner.
-    return None if decided is None else decided + math.ceil(PRIOR * most * len(violations) / total)
+    return prompts + math.ceil(PRIOR * most * len(violations) / total)
 
 
 def _in_random_order(payoffs: Counts) -> Counts:
@@ -140,14 +167,17 @@ def _payoffs(violations: Counts, opportunities: Counts, most: float, threshold: 
     return payoffs
 
 
-def _gains(payoffs: Counts, threshold: float) -> Counts:
+def _log_gains(payoffs: Counts, threshold: float) -> Counts:
     """Logarithm of the capital's growth ``[N]``; stakes are mean / mean square of the earlier payoffs."""
-    mean = PRIOR * threshold / 4 + np.cumsum(payoffs) - payoffs
-    square = PRIOR * threshold / 2 + np.cumsum(payoffs**2) - payoffs**2
-    gains: Counts = np.log1p(np.clip(mean / np.maximum(square, 1e-300), 0, LARGEST_STAKE) * payoffs)
+    # Sums over the earlier payoffs and the prior's.
+    payoff_sum = PRIOR * threshold / 4 + np.cumsum(payoffs) - payoffs
+    square_sum = PRIOR * threshold / 2 + np.cumsum(payoffs**2) - payoffs**2
+    stakes = np.clip(payoff_sum / np.maximum(square_sum, 1e-300), 0, LARGEST_STAKE)
+    gains: Counts = np.log1p(stakes * payoffs)
     return gains
 
 
 def _p_value(capitals: Counts) -> float:
     """The reciprocal of the largest capital; `capitals` are logarithms after each sample."""
-    return math.exp(-max(float(capitals.max(initial=0.0)), 0.0))
+    largest = max(float(capitals.max(initial=0.0)), 0.0)
+    return math.exp(-largest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_cgrpo.objective.verdicts import binomial, ratio
-from lightning_cgrpo.objective.verdicts.binomial import LARGEST, least
+from lightning_cgrpo.objective.verdicts.binomial import LARGEST, least_number
 from lightning_cgrpo.objective.verdicts.holm import holm_levels
 
 Decision = Literal["certified", "refuted", "undecided"]
@@ -43,6 +43,7 @@ class Counts:
 
     @property
     def totals(self) -> tuple[float, float]:
+        """Violations and opportunities of all answers."""
         return float(self.violations.sum()), float(self.opportunities.sum())
 
     def p_values(self) -> tuple[float, float]:
@@ -51,10 +52,15 @@ class Counts:
         if not opportunities:
             return 1.0, 1.0
         if self.single:
+            # The exact test.
             counts = int(violations), int(opportunities), self.threshold
-            return binomial.p_value_met(*counts), binomial.p_value_missed(*counts)
-        rows = self.violations, self.opportunities, self.most, self.threshold
-        return ratio.p_value_met(*rows), ratio.p_value_missed(*rows)
+            met = binomial.p_value_met(*counts)
+            missed = binomial.p_value_missed(*counts)
+            return met, missed
+        # The betting test.
+        met = ratio.p_value_met(self.violations, self.opportunities, self.most, self.threshold)
+        missed = ratio.p_value_missed(self.violations, self.opportunities, self.most, self.threshold)
+        return met, missed
 
     def bounds(self, below: float, above: float) -> tuple[float, float]:
         """The rate's lower bound of confidence 1 - `below`, and upper bound of confidence 1 - `above`."""
@@ -62,12 +68,14 @@ class Counts:
         if not opportunities:
             return 0.0, 1.0
         if self.single:
-            counts = violations, opportunities
-            return binomial.lower_bound(*counts, below), binomial.upper_bound(*counts, above)
-        rows = self.violations, self.opportunities, self.most
-        return ratio.lower_bound(*rows, below), ratio.upper_bound(*rows, above)
+            lower = binomial.lower_bound(violations, opportunities, below)
+            upper = binomial.upper_bound(violations, opportunities, above)
+            return lower, upper
+        lower = ratio.lower_bound(self.violations, self.opportunities, self.most, below)
+        upper = ratio.upper_bound(self.violations, self.opportunities, self.most, above)
+        return lower, upper
 
-    def needed(self, level: float) -> int | None:
+    def prompts_needed(self, level: float) -> int | None:
         """Prompts that would decide at the observed rate, see `prompts_needed`."""
         violations, opportunities = self.totals
         if not opportunities:
@@ -75,8 +83,10 @@ class Counts:
         if not self.single:
             return ratio.prompts_needed(self.violations, self.opportunities, self.most, self.threshold, level)
         needed = binomial.prompts_needed(violations / opportunities, self.threshold, level)
+        if needed is None:
+            return None
         # Prompts to which the constraint does not apply don't count.
-        return None if needed is None else math.ceil(needed * len(self.opportunities) / opportunities)
+        return math.ceil(needed * len(self.opportunities) / opportunities)
 
 
 @dataclass(frozen=True)
@@ -107,23 +117,39 @@ def verdicts(counts: Mapping[str, Counts], confidence: float) -> dict[str, Verdi
     Holm's step-down procedure*, 2008): a bound at the level of a step of Holm's would hold for its constraint alone.
     """
     alpha = 1 - confidence
-    pairs = [of.p_values() for of in counts.values()]
-    met, missed = (holm_levels([pair[side] for pair in pairs], alpha) for side in (0, 1))
-    made = {}
-    for (name, of), (certified, above), (refuted, below) in zip(counts.items(), met, missed, strict=True):
-        violations, opportunities = of.totals
-        lower, upper = of.bounds(_joint_level(missed, below, alpha), _joint_level(met, above, alpha))
+    # Two families of tests, each with Holm's levels: rates below, and above, their thresholds.
+    met_p_values: list[float] = []
+    missed_p_values: list[float] = []
+    for measured in counts.values():
+        met_p_value, missed_p_value = measured.p_values()
+        met_p_values.append(met_p_value)
+        missed_p_values.append(missed_p_value)
+    met_tests = holm_levels(met_p_values, alpha)
+    missed_tests = holm_levels(missed_p_values, alpha)
+    decided: dict[str, Verdict] = {}
+    tests = zip(counts.items(), met_tests, missed_tests, strict=True)
+    for (name, measured), (certified, met_level), (refuted, missed_level) in tests:
+        violations, opportunities = measured.totals
+        threshold = measured.threshold
+        # The bounds, which agree with the decision.
+        lower_level = _joint_level(missed_tests, missed_level, alpha)
+        upper_level = _joint_level(met_tests, met_level, alpha)
+        lower, upper = measured.bounds(lower_level, upper_level)
         if certified:
-            upper = min(upper, of.threshold) if all_rejected(met) else of.threshold
+            upper = min(upper, threshold) if all_rejected(met_tests) else threshold
         if refuted:
-            lower = max(lower, of.threshold) if all_rejected(missed) else of.threshold
+            lower = max(lower, threshold) if all_rejected(missed_tests) else threshold
         rate = violations / opportunities if opportunities else None
+        decision: Decision = "undecided"
         needed = None
-        if not certified and not refuted and rate is not None:
-            needed = of.needed(above if rate <= of.threshold else below)
-        decision: Decision = "certified" if certified else "refuted" if refuted else "undecided"
-        made[name] = Verdict(decision, rate, lower, upper, needed)
-    return made
+        if certified:
+            decision = "certified"
+        elif refuted:
+            decision = "refuted"
+        elif rate is not None:
+            needed = measured.prompts_needed(met_level if rate <= threshold else missed_level)
+        decided[name] = Verdict(decision, rate, lower, upper, needed)
+    return decided
 
 
 def all_rejected(tests: Sequence[tuple[bool, float]]) -> bool:
@@ -133,14 +159,18 @@ def all_rejected(tests: Sequence[tuple[bool, float]]) -> bool:
 
 def _joint_level(tests: Sequence[tuple[bool, float]], level: float, alpha: float) -> float:
     """The level of a bound: Bonferroni's if all tests reject, else that at which Holm's steps ended."""
-    return alpha / len(tests) if all_rejected(tests) else level
+    if all_rejected(tests):
+        return alpha / len(tests)
+    return level
 
 
-def overall(decisions: Sequence[Decision]) -> Decision:
+def overall_decision(decisions: Sequence[Decision]) -> Decision:
     """Certified if all are, refuted if any is."""
     if "refuted" in decisions:
         return "refuted"
-    return "certified" if all(decision == "certified" for decision in decisions) else "undecided"
+    if all(decision == "certified" for decision in decisions):
+        return "certified"
+    return "undecided"
 
 
 @dataclass(frozen=True)
@@ -175,8 +205,8 @@ def fewest_prompts(tests: Sequence[PlannedTest], confidence: float) -> int | Non
     if not tests or any(test.threshold <= 0 for test in tests):
         return None
 
-    def enough(prompts: int) -> bool:
+    def certify_all(prompts: int) -> bool:
         p_values = [test.p_value_clean(prompts) for test in tests]
         return all_rejected(holm_levels(p_values, 1 - confidence))
 
-    return least(enough, LARGEST)
+    return least_number(certify_all, LARGEST)

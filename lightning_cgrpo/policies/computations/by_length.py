@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.rollout import Examples, read
+from lightning_cgrpo.core.rollout import Examples, read_steps
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel
 from lightning_cgrpo.policies.computations.single import UncachedRows
 from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, SingleContinuation
@@ -42,7 +42,7 @@ class ByLength(Computation):
         self, policy: LanguageModel, examples: Examples, reference: PolicyOutput | None = None
     ) -> PolicyOutput:
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
-        lengths = prompt_mask.sum(-1)[group] + read(mask).sum(-1)
+        lengths = prompt_mask.sum(-1)[group] + read_steps(mask).sum(-1)
         # A pass doesn't read an answer's last token.
         fits = not len(lengths) or int(lengths.max()) - 1 <= _limit(policy)
         computation = self.within if fits else UncachedRows()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.rollout import Examples, read
+from lightning_cgrpo.core.rollout import Examples, read_steps
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel, projected
 from lightning_cgrpo.policies.continuation import Continuation, PromptBatch, SharedContinuation
 from lightning_cgrpo.policies.padded_prompts import without_text
@@ -48,7 +48,7 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
     order = group.argsort(stable=True)
     prompt_rows, group = torch.unique(group[order], return_inverse=True)
     own = mask[order]  # [N, T], tokens of the policy
-    text = read(own)  # [N, T], with the world's tokens in between
+    text = read_steps(own)  # [N, T], with the world's tokens in between
     answer_lengths = text.sum(-1)
     numbers = torch.arange(mask.shape[1], device="cpu")
     places = order[:, None] * mask.shape[1] + numbers  # [N, T], of the tokens in `examples.actions`

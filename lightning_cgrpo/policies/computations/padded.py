@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.rollout import Examples, read
+from lightning_cgrpo.core.rollout import Examples, read_steps
 from lightning_cgrpo.policies.computations.computation import Computation, LanguageModel, projected
 from lightning_cgrpo.policies.continuation import Continuation, PaddedContinuation, PromptBatch
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
@@ -60,7 +60,7 @@ class PaddedRows(Computation):
     def rows(self, policy: LanguageModel, examples: Examples, states: bool) -> AnswerRows:
         """Compute logits, or hidden states if `states`, before the answers' tokens."""
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
-        text = read(mask)
+        text = read_steps(mask)
         steps = max(int(text.sum(-1).max()), 1)
         width = int(prompt_mask[group].sum(-1).max())
         prompt_tokens = examples.shared["prompt_ids"][examples.group][:, -width:]

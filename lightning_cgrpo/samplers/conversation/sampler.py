@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.core.distributed import on_host
-from lightning_cgrpo.core.errors import UserError, expect, valid
+from lightning_cgrpo.core.errors import UserError, expect, valid_text
 from lightning_cgrpo.core.prompts.source import PromptSource
-from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read
-from lightning_cgrpo.core.user_code import called, imported
+from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signal, read_steps
+from lightning_cgrpo.core.user_code import called, import_callable
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.rendering import VARIABLES
@@ -72,8 +72,8 @@ class ConversationSampler(GenerationSampler):
         self.max_turns = max_turns
         self.time_limit = time_limit
         # Tools are functions, and methods of the environments.
-        self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
-        factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
+        self._functions: list[Tool] = [import_callable(tool, "tools") for tool in tools]
+        factory = None if environment_factory is None else import_callable(environment_factory, "environment_factory")
         self._environments = Environments(factory)
         self._names = self._checked_names()
         # Their events are signals, and so is the environments' own reward.
@@ -210,7 +210,7 @@ class ConversationSampler(GenerationSampler):
         mask = rollouts.mask.flatten(0, 1)
         cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)
         for row in cut.nonzero()[:, 0].tolist():
-            tokens = actions[row][read(mask[row])]
+            tokens = actions[row][read_steps(mask[row])]
             world.cut_off(row, tokens.tolist())
 
 
@@ -237,7 +237,7 @@ def _reset_environment(environment: Any, row: Mapping[str, Any]) -> str | None:
     if observation is None:
         return None
     if not isinstance(observation, list):
-        return valid(observation)
+        return valid_text(observation)
     texts = []
     for part in observation:
         text = part.get("text") if isinstance(part, Mapping) else None
@@ -246,4 +246,4 @@ def _reset_environment(environment: Any, row: Mapping[str, Any]) -> str | None:
                 f"Expected {name} to return a text, None, or a list of text parts, but got {observation!r:.80}."
             )
         texts.append(text)
-    return valid("".join(texts))
+    return valid_text("".join(texts))

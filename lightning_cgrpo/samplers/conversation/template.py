@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.core.errors import UserError, first_line, valid
+from lightning_cgrpo.core.errors import UserError, first_line, valid_text
 from lightning_cgrpo.policies.rendering import complete, lost_text
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
@@ -210,7 +210,7 @@ class ChatTemplate:
             calls = [(function["name"], function.get("arguments")) for function in functions]
         except Exception as error:  # of any kind, by the tokenizer's own rules
             raise InvalidCallError(f"The call cannot be read: {first_line(error)}.") from None
-        return {"role": "assistant", **parsed, "content": valid(parsed.get("content") or "")}, calls
+        return {"role": "assistant", **parsed, "content": valid_text(parsed.get("content") or "")}, calls
 
     def text(self, tokens: list[int], special: bool = False) -> str:
         """The text of a turn without its stop token."""

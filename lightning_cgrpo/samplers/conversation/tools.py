@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.user_code import UserCode, called, described
+from lightning_cgrpo.core.user_code import UserCode, called, describe_error
 
 Tool = Callable[..., Any]
 NO_TOOLS = ("reset", "get_reward", "user_message")
@@ -99,5 +99,5 @@ def own_reward(environment: Any) -> float | None:
         with UserCode(name):
             return None if reward is None else float(reward)
     except Exception as error:
-        warnings.warn(f"{name} raised {described(error)}; the answer has no such reward.", stacklevel=2)
+        warnings.warn(f"{name} raised {describe_error(error)}; the answer has no such reward.", stacklevel=2)
         return math.nan

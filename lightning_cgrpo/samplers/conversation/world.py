@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.errors import valid
+from lightning_cgrpo.core.errors import valid_text
 from lightning_cgrpo.core.rollout import Signal
-from lightning_cgrpo.core.user_code import TimeLimitError, UserCodeError, described
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCodeError, describe_error
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, call_tool, user_message
@@ -73,7 +73,7 @@ class Conversations:
         except InvalidCallError as error:
             message = {"role": "assistant", "content": self.template.text(turn, special=True)}
             events["invalid"] += 1
-            results.append(_tool_message("unknown", {"error": valid(error)}))
+            results.append(_tool_message("unknown", {"error": valid_text(error)}))
         # 2. Make its calls.
         for call in message.get("tool_calls") or []:
             function = call["function"]
@@ -86,7 +86,7 @@ class Conversations:
                 used.append(name)
             except InvalidCallError as error:
                 events["invalid"] += 1
-                result = str({"error": valid(error)})
+                result = str({"error": valid_text(error)})
             except Exception as error:  # of the tool, for the policy to read
                 events["failed"] += 1
                 used.append(name)
@@ -117,7 +117,7 @@ class Conversations:
             return self.template.reply(messages, room, ended)
         except Exception as error:  # of the template's own code
             warnings.warn(
-                f"The chat template raised {described(error)}; the conversation ends and counts as truncated.",
+                f"The chat template raised {describe_error(error)}; the conversation ends and counts as truncated.",
                 stacklevel=2,
             )
             return None
@@ -131,10 +131,11 @@ class Conversations:
             talk.cut = True
             talk.hung = talk.hung or isinstance(error, TimeLimitError)
             warnings.warn(
-                f"user_message raised {described(error)}; the conversation ends and counts as truncated.", stacklevel=2
+                f"user_message raised {describe_error(error)}; the conversation ends and counts as truncated.",
+                stacklevel=2,
             )
             return []
-        return [] if reply is None else [{"role": "user", "content": valid(reply)}]
+        return [] if reply is None else [{"role": "user", "content": valid_text(reply)}]
 
     def cut_off(self, row: int, tokens: list[int]) -> None:
         """Record an answer's last turn, which the limit of tokens ended, from all tokens of the answer."""
@@ -146,12 +147,12 @@ class Conversations:
 
 
 def _tool_message(name: Any, result: Any) -> dict[str, Any]:
-    return {"role": "tool", "name": valid(name), "content": valid(result)}
+    return {"role": "tool", "name": valid_text(name), "content": valid_text(result)}
 
 
 def _short_error(error: Exception) -> str:
     """A tool's error for the policy: its message, or its kind if it has none or is, as SystemExit, no `Exception`."""
-    short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid(error)
+    short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid_text(error)
     return short or type(error).__name__
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from lightning_cgrpo.core.distributed import gathered
+from lightning_cgrpo.core.distributed import gather_objects
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -40,7 +40,7 @@ class IPCPush(WeightPush):
         # The handles of each weight, by GPU: a worker takes those of its own GPU.
         own_handles = [self._weight_handle(weight) for weight in weights.values()]
         handles: list[dict[str, tuple[Any, ...]]] = [{} for _ in weights]
-        for process_gpu, process_handles in gathered((gpu, own_handles)):
+        for process_gpu, process_handles in gather_objects((gpu, own_handles)):
             for of_weight, handle in zip(handles, process_handles, strict=True):
                 of_weight[process_gpu] = handle
 

@@ -23,7 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in it
 from lightning_cgrpo.core.distributed import world
 from lightning_cgrpo.core.errors import UserError, expect
 from lightning_cgrpo.core.json_client import JSONClient
-from lightning_cgrpo.core.user_code import started
+from lightning_cgrpo.core.user_code import call_in_thread
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, describe_weights
 from lightning_cgrpo.samplers.vllm.weights import named_weights
@@ -58,7 +58,7 @@ class NCCLPush(WeightPush):
                 self._group = self._open_group(client, policy.device)
             client.post("/start_weight_update", {})
             # In a thread that may be left behind, because a broadcast never ends if the server refuses the update.
-            sent = started(
+            sent = call_in_thread(
                 broadcast, {"group": self._group, "weights": weights, "device": policy.device}, "weights for vLLM"
             )
             try:
@@ -77,7 +77,7 @@ class NCCLPush(WeightPush):
         size = 1 + int(client.get("/get_world_size")["world_size"])
         store = TCPStore("127.0.0.1", 0, None, True, self.timeout, wait_for_workers=False)
         # In a thread that may be left behind, because NCCL waits without end for workers that don't join.
-        opened = started(self._join_group, {"store": store, "size": size, "device": device}, "group with vLLM")
+        opened = call_in_thread(self._join_group, {"store": store, "size": size, "device": device}, "group with vLLM")
         info = {**self._group_address(store, opened), "rank_offset": 1, "world_size": size, "packed": False}
         client.post("/init_weight_transfer_engine", {"init_info": info})
         return opened.result(self.timeout.total_seconds())

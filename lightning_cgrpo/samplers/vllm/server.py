@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.core.distributed import all_sum, gathered, world
+from lightning_cgrpo.core.distributed import all_sum, gather_objects, world
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient, PassingError
 from lightning_cgrpo.core.rollout import Rollouts, prompt_tokens
@@ -167,7 +167,7 @@ class VLLMServer(RolloutEngine):
 
     def _start(self, policy: CausalLMPolicy) -> None:
         """Start a server on the first process, whose address all processes get. Collective."""
-        machines = sorted(set(gathered(socket.gethostname())))
+        machines = sorted(set(gather_objects(socket.gethostname())))
         if len(machines) > 1:
             raise UserError(
                 f"Expected all processes on one machine, because a server that this run starts is reached from there "
@@ -182,7 +182,7 @@ class VLLMServer(RolloutEngine):
             except UserError as error:
                 fault = str(error)
         # Every process raises.
-        address, key, fault = gathered((address, key, fault))[0]
+        address, key, fault = gather_objects((address, key, fault))[0]
         if fault:
             raise UserError(fault)
         self._set_address(address, key)

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lightning_cgrpo.core.distributed import gathered
+from lightning_cgrpo.core.distributed import gather_objects
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.core.json_client import JSONClient
 from lightning_cgrpo.core.rollout import Rollouts
@@ -47,7 +47,7 @@ def weights_version(policy: CausalLMPolicy) -> str:
     shards = {name: weight.to_local() for name, weight in weights.items() if isinstance(weight, DTensor)}
     if not shards:
         return fingerprint(weights)
-    by_process = gathered(fingerprint({**weights, **shards}))
+    by_process = gather_objects(fingerprint({**weights, **shards}))
     return hashlib.sha256("".join(by_process).encode()).hexdigest()[:12]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.core.errors import UserError, did_you_mean
-from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, begun, imported, within
+from lightning_cgrpo.core.user_code import TimeLimitError, UserCode, begin_call, import_callable, wait_within
 
 RewardFunction = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def import_function(function: str | RewardFunction, signal: str) -> RewardFuncti
             "{class_path: lightning_cgrpo.tasks.functions.RewardModel, init_args: {model: "
             f"{function}}}}} for a reward model."
         )
-    called = imported(function, f"signal '{signal}'")
+    called = import_callable(function, f"signal '{signal}'")
     if not callable(called) or isinstance(called, type):
         raise UserError(
             f"Expected signal '{signal}' to be a function, but got '{function}', which is {called!r:.80}, try "
@@ -53,11 +53,11 @@ def call_functions(
         for signal, function in functions.items():
             accepted = _accepted_arguments(signal, function, arguments)
             with _function_errors(signal, arguments, time_limit):
-                results[signal] = begun(function, accepted, f"the function of signal '{signal}'", time_limit)
+                results[signal] = begin_call(function, accepted, f"the function of signal '{signal}'", time_limit)
         for signal, result in results.items():
             if isinstance(result, Future):
                 with _function_errors(signal, arguments, time_limit):
-                    results[signal] = within(time_limit, result)
+                    results[signal] = wait_within(time_limit, result)
     finally:
         for result in results.values():
             if isinstance(result, Future):

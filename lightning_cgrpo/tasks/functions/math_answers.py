@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from lightning_cgrpo.core.errors import UserError, installing
+from lightning_cgrpo.core.errors import UserError, install_command
 from lightning_cgrpo.tasks.functions.values import Values
 from lightning_cgrpo.tasks.grading.grader import GraderError, grader_of
 
@@ -41,7 +41,7 @@ def math_correct(completions: Sequence[Any], answer: Sequence[Any], **_: Any) ->
     """
     if find_spec("math_verify") is None:
         raise UserError(
-            f"Expected math-verify to be installed for math_correct, but it is not, try {installing('math')}."
+            f"Expected math-verify to be installed for math_correct, but it is not, try {install_command('math')}."
         )
     grader = grader_of(os.getpid())
     values = Values()

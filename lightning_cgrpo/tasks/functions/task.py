@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat
 from torch import Tensor
 
 from lightning_cgrpo.core.errors import UserError, expect, kind_of
-from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
+from lightning_cgrpo.core.rollout import EXTRA, PromptGroups, Rollouts, Signal, read_steps
 from lightning_cgrpo.core.user_code import UserCode
 from lightning_cgrpo.objective.signals import SignalKind
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
@@ -144,7 +144,7 @@ def _function_arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, 
     arguments: dict[str, Any] = {
         "prompts": repeated,
         "completions": _list_completions(repeated, rollouts),
-        "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        "completion_ids": [tokens[read_steps(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
     }
     if "environments" in rollouts.info:
         arguments["environments"] = _join_groups(rollouts.info["environments"])

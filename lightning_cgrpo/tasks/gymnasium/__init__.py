@@ -6,7 +6,7 @@ from lightning_cgrpo.core import errors
 
 if find_spec("gymnasium") is None:
     raise errors.MissingExtraError(
-        f"Expected gymnasium to be installed, but it is not, try {errors.installing('gymnasium')}."
+        f"Expected gymnasium to be installed, but it is not, try {errors.install_command('gymnasium')}."
     )
 
 from lightning_cgrpo.tasks.gymnasium.environment import Gymnasium

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts, Signals
-from lightning_cgrpo.core.user_code import UserCode, imported
+from lightning_cgrpo.core.user_code import UserCode, import_callable
 from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
@@ -94,7 +94,7 @@ class Gymnasium(Environment, Renderer):
         self._worlds: Worlds = self._single_worlds()
         self._resets = 0
         self._warned = False
-        self.vector = None if vector is None else imported(vector, "environment.vector")
+        self.vector = None if vector is None else import_callable(vector, "environment.vector")
         if self.vector is not None:
             self._worlds = WorldsTogether(self.make_vector, id, self.infos)
 
@@ -224,6 +224,6 @@ def _take_costs(world: World) -> None:
 def _import_wrapper(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
     """A wrapper's function, and its arguments."""
     if not isinstance(wrapper, dict):
-        return imported(wrapper, "a wrapper"), {}
+        return import_callable(wrapper, "a wrapper"), {}
     path, arguments = next(iter(wrapper.items()))
-    return imported(path, "a wrapper"), dict(arguments or {})
+    return import_callable(path, "a wrapper"), dict(arguments or {})

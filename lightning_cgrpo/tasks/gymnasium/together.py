@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.user_code import UserCode, described
+from lightning_cgrpo.core.user_code import UserCode, describe_error
 from lightning_cgrpo.tasks.gymnasium.worlds import Moments, Worlds
 
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
@@ -88,7 +88,8 @@ class WorldsTogether(Worlds):
                 return function()
         except Exception as error:
             raise UserError(
-                f"Expected the vector environment of '{self.name}' to run, but it raised {described(error)}{remedy}."
+                f"Expected the vector environment of '{self.name}' to run, but it raised "
+                f"{describe_error(error)}{remedy}."
             ) from error
 
     def _recorded_infos(self, infos: dict[str, Any], rows: Sequence[int]) -> Sequence[dict[str, Any]]:

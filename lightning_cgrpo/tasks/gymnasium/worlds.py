@@ -15,7 +15,7 @@ import numpy as np
 from lightning_cgrpo.core.child_process import ChildProcess
 from lightning_cgrpo.core.copies import copied
 from lightning_cgrpo.core.errors import UserError
-from lightning_cgrpo.core.user_code import UserCode, described
+from lightning_cgrpo.core.user_code import UserCode, describe_error
 
 World: TypeAlias = gymnasium.Env[Any, Any]
 
@@ -125,7 +125,7 @@ class WorldsHere(WorldsOneByOne):
                 for row, values in zip(rows, arguments, strict=True):
                     moments.append(function(self._worlds[row], self.infos, *values))
         except Exception as error:
-            raise self.raised_error(described(error), rows[len(moments)]) from error
+            raise self.raised_error(describe_error(error), rows[len(moments)]) from error
         return moments
 
     def close(self) -> None:
@@ -187,4 +187,4 @@ def _serve_world(pipe: Connection, make: Callable[[], World], infos: Sequence[st
                 world = make()
             pipe.send(function(world, infos, *values))
         except BaseException as error:
-            pipe.send(described(error))
+            pipe.send(describe_error(error))
