@@ -84,17 +84,20 @@ class QwenVL:
         Args:
             grids: on the CPU.
         """
-        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._indices_on_device(grids, patches.device))
         return [torch.cat(list(output.pooler_output))]
 
-    def _placed(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
+    def _indices_on_device(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
         """Arguments that the tower would compute from grids, made on the host, which would wait at each image."""
-        indices, ends = self._indices(grids)
-        # Only flash attention reads an image's ends on the device.
-        placed = indices | ends if is_flash_attention_requested(self.network.model.visual.config) else indices
-        return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
+        indices, ends = self._patch_indices(grids)
+        arguments = dict(ends)
+        if is_flash_attention_requested(self.network.model.visual.config):
+            indices = indices | ends  # only flash attention reads an image's ends on the device
+        for name, tensor in indices.items():
+            arguments[name] = tensor.to(device, non_blocking=True)
+        return arguments
 
-    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _patch_indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Indices of patches, and the ends of images and windows, by transformers' names."""
         tower = self.network.model.visual
         windows, bounds = get_vision_window_index(grids, self.merge, tower.window_size, self.patch_size)
@@ -118,10 +121,10 @@ class Qwen3VL(QwenVL):
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         # Deepstack features enter the first layers of the decoder.
-        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._indices_on_device(grids, patches.device))
         return [torch.cat(list(part)) for part in (output.pooler_output, *output.deepstack_features)]
 
-    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _patch_indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         tower = self.network.model.visual
         corners, weights = get_vision_interpolation_indices_and_weights(
             grids, tower.num_grid_per_side, tower.interpolation_mode, tower.interpolation_align_corners, self.merge
@@ -189,8 +192,9 @@ class InternVL(QwenVL):
     def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
         # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
         prepared = processor(images=images, return_tensors="pt", crop_to_patches=True)
-        tiles = torch.as_tensor(prepared["num_patches"])
-        return prepared["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
+        tiles = torch.as_tensor(prepared["num_patches"])  # [I]
+        grids = tiles[:, None] ** tiles.new_tensor([1, 0, 0])  # [I, 3], tiles x 1 x 1
+        return prepared["pixel_values"].flatten(1), grids
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         tiles = patches.unflatten(1, (-1, self.tile, self.tile))
@@ -201,7 +205,7 @@ class InternVL(QwenVL):
     def bound(processor: Any, least: int | None, most: int | None) -> None:
         tile = processor.size["height"] * processor.size["width"]
         if least is not None:
-            processor.min_patches = -(-least // tile)
+            processor.min_patches = -(-least // tile)  # rounded up
         if most is not None:
             processor.max_patches = most // tile
         processor.max_patches = max(processor.max_patches, processor.min_patches)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.continuation import PromptBatch, PromptRow
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
-from lightning_cgrpo.policies.shared_prefix.layout import numbers
+from lightning_cgrpo.policies.shared_prefix.layout import range_on_cpu
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
 from lightning_cgrpo.samplers.answers import Answers
 from lightning_cgrpo.samplers.paged_step import PagedStep
@@ -117,9 +117,9 @@ class PagedRollout:
         into_pages = PromptsIntoPages(attend, self.step.pages, there(source), there(cells))
         logits = prompt_row.read(policy, into_pages)
         # 4. Begin the answers.
-        answer = torch.cat([portion.first + numbers(portion.count) for portion in portions])
+        answer = torch.cat([portion.first + range_on_cpu(portion.count) for portion in portions])
         counts = torch.tensor([portion.count for portion in portions], device="cpu")
-        of_row = there(numbers(len(portions)).repeat_interleave(counts))
+        of_row = there(range_on_cpu(len(portions)).repeat_interleave(counts))
         penalizes = self.step.seen is not None
         self.step.begin(
             slots=there(torch.tensor(taken, device="cpu")),
@@ -147,7 +147,10 @@ class PagedRollout:
             length, limit = self._tokens(portion)
             shared, own = pages.give(slots[row : row + portion.count], length, limit)
             whole = len(shared) * pages.size
-            source += [start + numbers(whole), (start + whole + numbers(length - whole)).repeat(portion.count)]
+            source += [
+                start + range_on_cpu(whole),
+                (start + whole + range_on_cpu(length - whole)).repeat(portion.count),
+            ]
             cells.append(cells_of(shared, pages.size, whole))
             for mine in own:
                 cells.append(cells_of(mine, pages.size, length - whole))

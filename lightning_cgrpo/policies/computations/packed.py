@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -83,7 +83,8 @@ def _fewer_kernels(policy: LanguageModel, kind: str) -> Iterator[None]:
     if kind not in FEWER_KERNELS or policy.gradient_checkpointing:
         yield
         return
-    casts = torch.is_autocast_enabled(kind)
-    together = cast_together(policy.network, torch.get_autocast_dtype(kind)) if casts else nullcontext()
-    with FewerKernels(policy.network).used(training=True), together:
+    casts: AbstractContextManager[None] = nullcontext()
+    if torch.is_autocast_enabled(kind):
+        casts = cast_together(policy.network, torch.get_autocast_dtype(kind))
+    with FewerKernels(policy.network).used(training=True), casts:
         yield
