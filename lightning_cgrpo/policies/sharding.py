@@ -159,9 +159,11 @@ def free_in_groups(groups: str, root: Path) -> Iterator[int]:
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
-            folder, names = root, ("memory.max", "memory.current")
+            folder = root
+            names = ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
-            folder, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            folder = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
         own_group = folder / path.lstrip("/")  # a container may not see its own folder, but a parent

@@ -103,7 +103,8 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-    network, tensors = model, weights
+    network = model
+    tensors = weights
     if hasattr(model, "merge_and_unload"):
         _check_mergeable(model, weights)
         network = model.get_base_model()

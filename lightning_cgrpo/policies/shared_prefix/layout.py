@@ -95,8 +95,10 @@ class Layout:
             steps = int(fed.max())
             column = index_in_row(counts)  # the answer's number within its group
             is_full = bool((counts == most).all()) and bool((fed == steps).all())
-            positions = (group * most + column)[of_answer] * steps + answer_offsets
-            answer_blocks = Blocks((prompts, most, steps), None if is_full else there(positions))
+            answer_blocks = Blocks((prompts, most, steps), None)
+            if not is_full:
+                positions = (group * most + column)[of_answer] * steps + answer_offsets
+                answer_blocks = Blocks((prompts, most, steps), there(positions))
 
         # An answer continues the positions of its prompt.
         if prompt_positions is None:
