@@ -71,7 +71,8 @@ def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
     first = route.index(block) if block in route else 0
     goal = route[first : first + DEPTH][-1]
     allowed = set(_route_lanes(road, route))
-    # Dijkstra's algorithm. Among equally near lanes, the lane that was reached first is next: a dict keeps the order of insertion.
+    # Dijkstra's algorithm. Among equally near lanes, the lane that was reached first is next: a dict keeps the order
+    # of insertion.
     waiting = {start: 1.0}
     depth = {start: 1}
     parent = {start: start}
