@@ -77,20 +77,20 @@ def _values_in(method: str, key: str) -> dict[int, float]:
     folder, name = method.rsplit("/", 1)
     stage, _, column = key.partition("/")
     if stage in ("stage_one", "both"):
-        scores = _read(RESULTS / folder / "scores.json")
+        scores = _read_json(RESULTS / folder / "scores.json")
         by_seed = {seed: scores.get(f"{name}_seed{seed}") for seed in SEEDS}
         return {seed: score[stage][column] for seed, score in by_seed.items() if score is not None}
     files = {seed: RESULTS / folder / "runs" / f"{name}_seed{seed}.json" for seed in SEEDS}
-    return {seed: _measured(_read(file), key) for seed, file in files.items() if file.is_file()}
+    return {seed: _measure_of(_read_json(file), key) for seed, file in files.items() if file.is_file()}
 
 
-def _measured(run: dict[str, Any], key: str) -> float:
+def _measure_of(run: dict[str, Any], key: str) -> float:
     if key in OF_SERIES:
         return OF_SERIES[key](run)
     return float(run["tests" if key.startswith("test/") else "final"][key])
 
 
-def _late(run: dict[str, Any], tag: str) -> np.ndarray:
+def _late_series(run: dict[str, Any], tag: str) -> np.ndarray:
     """A series after its first quarter."""
     series = np.array(run["series"][tag], float)
     return series[len(series) // 4 :]
@@ -98,28 +98,30 @@ def _late(run: dict[str, Any], tag: str) -> np.ndarray:
 
 OF_SERIES: dict[str, Callable[[dict[str, Any]], float]] = {
     "weight of the constraints": lambda run: 1 - run["final"]["multiplier/reward"],
-    "noise of lava's effective weight": lambda run: float(np.nanstd(_late(run, "effective_weight/lava"))),
+    "noise of lava's effective weight": lambda run: float(np.nanstd(_late_series(run, "effective_weight/lava"))),
     "share of updates in which lava outweighs goal": lambda run: float(
-        np.nanmean(_late(run, "effective_weight/lava") > _late(run, "effective_weight/reward"))
+        np.nanmean(_late_series(run, "effective_weight/lava") > _late_series(run, "effective_weight/reward"))
     ),
 }
 
 
 @cache
-def _read(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     return json.loads(file.read_text())
 
 
 # --- tests
 
 
-def decided(test: Comparison | Spread) -> Outcome:
-    return _spread(test) if isinstance(test, Spread) else _difference(test)
+def decide_test(test: Comparison | Spread) -> Outcome:
+    return _decide_spread(test) if isinstance(test, Spread) else _decide_difference(test)
 
 
-def _difference(test: Comparison) -> Outcome:
+def _decide_difference(test: Comparison) -> Outcome:
     """Mean difference by seed, averaged over the pairs of methods, with Student's interval."""
-    by_pair = [_apart(test, method, other) for method, other in zip(test.methods, test.others, strict=True)]
+    by_pair = [
+        _differences_by_seed(test, method, other) for method, other in zip(test.methods, test.others, strict=True)
+    ]
     seeds = sorted(set.intersection(*(set(pair) for pair in by_pair)))
     assert len(seeds) >= 3, f"Expected three common seeds, but got {seeds} of {test}."
     apart = np.array([np.mean([pair[seed] for pair in by_pair]) for seed in seeds])
@@ -138,7 +140,7 @@ def _difference(test: Comparison) -> Outcome:
     return Outcome(text, side, p)
 
 
-def _apart(test: Comparison, method: str, other: str | float) -> dict[int, float]:
+def _differences_by_seed(test: Comparison, method: str, other: str | float) -> dict[int, float]:
     first = values(method, test.key)
     if isinstance(other, float):
         return {seed: value - other for seed, value in first.items()}
@@ -146,18 +148,18 @@ def _apart(test: Comparison, method: str, other: str | float) -> dict[int, float
     return {seed: first[seed] - second[seed] for seed in first if seed in second}
 
 
-def _spread(test: Spread) -> Outcome:
+def _decide_spread(test: Spread) -> Outcome:
     """Standard deviations over seeds, compared by all permutations of the seeds between the methods."""
-    method, other = (_curves(names, test) for names in (test.methods, test.others))
+    method, other = (_curves_by_seed(names, test) for names in (test.methods, test.others))
     count = min(method.shape[1], other.shape[1])
     method, other = method[:, :count], other[:, :count]
     # Each method around its own mean, or the permutations would mix different means.
     centred = np.concatenate([method - method.mean(0), other - other.mean(0)])
-    ratio = _ratio(method, other)
-    rows = range(len(centred))
+    ratio = _log_ratio(method, other)
+    claim_rows = range(len(centred))
     permuted = [
-        _ratio(centred[list(chosen)], centred[[row for row in rows if row not in chosen]])
-        for chosen in combinations(rows, len(method))
+        _log_ratio(centred[list(chosen)], centred[[row for row in claim_rows if row not in chosen]])
+        for chosen in combinations(claim_rows, len(method))
     ]
     p = float(np.mean(np.abs(permuted) >= abs(ratio) - 1e-12))
     deviations = (float(curves.std(0, ddof=1).mean()) for curves in (method, other))
@@ -166,7 +168,7 @@ def _spread(test: Spread) -> Outcome:
     return Outcome(text, side, p)
 
 
-def _curves(methods: Sequence[str], test: Spread) -> np.ndarray:
+def _curves_by_seed(methods: Sequence[str], test: Spread) -> np.ndarray:
     """A row for each seed: of a method's series, or of all methods' tests."""
     if test.key.startswith("test/"):
         tested = [values(method, test.key) for method in methods]
@@ -178,18 +180,18 @@ def _curves(methods: Sequence[str], test: Spread) -> np.ndarray:
             file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
             if file.is_file():
                 # Means of two logged values, because single ones are noise.
-                series = np.array(_read(file)["series"][test.key], float)
+                series = np.array(_read_json(file)["series"][test.key], float)
                 found[seed] = np.convolve(series, np.ones(2) / 2, "valid")
     shortest = min(map(len, found.values()))
     return np.array([found[seed][:shortest] for seed in sorted(found)])
 
 
-def _ratio(method: np.ndarray, other: np.ndarray) -> float:
+def _log_ratio(method: np.ndarray, other: np.ndarray) -> float:
     """Logarithm of the other's deviation divided by the method's."""
     return math.log(other.std(0, ddof=1).mean() / method.std(0, ddof=1).mean())
 
 
-def shown(mean: float, half: float) -> str:
+def format_difference(mean: float, half: float) -> str:
     """A difference with its interval: rates with three digits, tokens with one; a rate below 0.01 with four."""
     largest = max(abs(mean), half)
     digits = 1 if largest >= 1 else 4 if largest < 0.01 else 3
@@ -236,9 +238,9 @@ def all_tests() -> dict[Comparison | Spread, None]:
     return dict.fromkeys(test for test in every if not isinstance(test, NotRun))
 
 
-def rows() -> Iterator[tuple[Section, list[Row]]]:
+def claim_rows() -> Iterator[tuple[Section, list[Row]]]:
     tests = list(all_tests())
-    outcomes = [decided(test) for test in tests]
+    outcomes = [decide_test(test) for test in tests]
     adjusted = dict(zip(tests, holm([outcome.p for outcome in outcomes]), strict=True))
     found = dict(zip(tests, outcomes, strict=True))
     for section in sections():
@@ -258,11 +260,11 @@ def rows() -> Iterator[tuple[Section, list[Row]]]:
         yield section, made
 
 
-def table() -> str:
+def make_tables() -> str:
     """The rule, the tables, and the commands of what was not run."""
     parts = ["| verdict | rule |\n|---|---|"]
     parts[0] += "".join(f"\n| {name} | {rule} |" for name, rule in VERDICTS.items())
-    for section, made in rows():
+    for section, made in claim_rows():
         head = f"| claim | {section.paper} | {section.default} |\n|---|---|---|"
         body = "".join(f"\n| {row.claim} | {row.cells[0]} | {row.cells[1]} |" for row in made)
         parts += [f"## {section.title}", *([section.text] if section.text else []), head + body]
@@ -279,11 +281,11 @@ def table() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def counted() -> str:
+def count_verdicts() -> str:
     """How many claims have which verdict, by method."""
-    columns = list(zip(*(row.verdicts for _, made in rows() for row in made), strict=True))
+    columns = list(zip(*(row.verdicts for _, made in claim_rows() for row in made), strict=True))
     texts = [", ".join(f"{count} {name}" for name in VERDICTS if (count := column.count(name))) for column in columns]
-    outcomes = [decided(test) for test in all_tests()]
+    outcomes = [decide_test(test) for test in all_tests()]
     alone, after = sum(one.side != 0 for one in outcomes), sum(p <= LEVEL for p in holm([one.p for one in outcomes]))
     return (
         f"The paper's method: {texts[0]}.\nThis package's default: {texts[1]}.\n"
