@@ -131,17 +131,17 @@ class Field:
             raise self.wrong("points that differ")
         return points
 
-    def row(self, numbers: dict[str, int]) -> int:
+    def row(self, rows_by_name: dict[str, int]) -> int:
         name = self.text()
-        if name not in numbers:
+        if name not in rows_by_name:
             raise self.wrong("an id that the map has")
-        return numbers[name]
+        return rows_by_name[name]
 
-    def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
-        return tuple(item.row(numbers) for item in self)
+    def rows(self, rows_by_name: dict[str, int]) -> tuple[int, ...]:
+        return tuple(item.row(rows_by_name) for item in self)
 
 
-def numbers(names: list[Field]) -> dict[str, int]:
+def rows_by_name(names: list[Field]) -> dict[str, int]:
     """Row of each name; names must differ."""
     rows: dict[str, int] = {}
     for i, name in enumerate(names):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driving_scenes.json_fields import Field, load_json, numbers
+from driving_scenes.json_fields import Field, load_json, rows_by_name
 from driving_scenes.scene import (
     AGENT_TYPES,
     Agents,
@@ -104,8 +104,8 @@ def map_from_json(value: Field) -> RoadMap:
     roadblocks = list(value["roadblocks"])
     for lane in lanes:
         lane.unknown(("speed_limit",))
-    lane_rows = numbers([lane["id"] for lane in lanes])
-    block_rows = numbers([block["id"] for block in roadblocks])
+    lane_rows = rows_by_name([lane["id"] for lane in lanes])
+    block_rows = rows_by_name([block["id"] for block in roadblocks])
     return RoadMap(
         lanes=Lanes(
             ids=tuple(lane_rows),
@@ -143,7 +143,7 @@ def _speed_limit(limit: Field) -> float:
 
 def _read_areas(value: Field) -> Areas:
     areas = list(value)
-    return Areas(tuple(numbers([area["id"] for area in areas])), _read_polygons(areas))
+    return Areas(tuple(rows_by_name([area["id"] for area in areas])), _read_polygons(areas))
 
 
 def _read_polygons(items: Sequence[Field]) -> Points:
@@ -177,7 +177,7 @@ def _read_ego(value: Field) -> EgoHistory:
 
 def _read_agents(value: Field) -> Agents:
     agents = list(value)
-    tokens = numbers([agent["token"] for agent in agents])
+    tokens = rows_by_name([agent["token"] for agent in agents])
     tracks = []
     for agent in agents:
         track = agent["states"].tensor(-1, 6)

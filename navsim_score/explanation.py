@@ -104,17 +104,17 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) 
         scene: index of the row's scene in the scorer.
         plan: ``[8, 3]`` x, y, yaw every half second, in the frame of the start.
     """
-    alone = take(scores, slice(row, row + 1))
-    if not bool(alone.valid):
+    row_scores = take(scores, slice(row, row + 1))
+    if not bool(row_scores.valid):
         return ["The plan is malformed or cannot be driven: every sub-score counts as 0."]
     index = torch.tensor([scene], device=scorer.batch.start.device)
-    states = alone.states.to(index.device)
+    states = row_scores.states.to(index.device)
     motion = Motion.of(states, index)
     traffic = scorer.traffic(scorer.batch, states, index)
     drive = _Drive(
         scorer.batch.scenes[scene],
         scorer,
-        alone,
+        row_scores,
         motion,
         ego_areas(scorer.batch.surfaces, motion),
         traffic.by_row(),
@@ -122,10 +122,10 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) 
     lines = []
     for short, sentence in _SENTENCES.items():
         name = SHORT[short]
-        before = float(alone.unfiltered[name])
+        before = float(row_scores.unfiltered[name])
         if before < 1:
             lines.append(f"{short} {before:.4g}: {sentence(drive)} {_explain_filter(drive, name, scene)}".rstrip())
-    comfort = alone.columns.get(EXTENDED_COMFORT)
+    comfort = row_scores.columns.get(EXTENDED_COMFORT)
     if comfort is not None and float(comfort) == 0:
         lines.append("EC 0: The drive differs too much from the drive of the frame before, where both overlap.")
     if not lines:

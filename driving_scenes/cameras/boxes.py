@@ -30,9 +30,9 @@ def box_faces(agents: Agents, origin: Array, place: Array, time: float) -> Faces
     if step < 0 or not len(agents.tokens):
         return Faces([], [], [])
     states = agents.states[:, step].numpy()
-    here = agents.seen[:, step].numpy() & (np.hypot(*(states[:, :2] - origin).T) < SIGHT)
-    states = states[here]
-    size = agents.sizes.numpy()[here]
+    in_sight = agents.seen[:, step].numpy() & (np.hypot(*(states[:, :2] - origin).T) < SIGHT)
+    states = states[in_sight]
+    size = agents.sizes.numpy()[in_sight]
     # Corners of the boxes, on the ground and above; agents keep their velocity since the step.
     centers = states[:, :2] - origin + states[:, 3:5] * (time - float(agents.times[step]))
     forward = np.stack([np.cos(states[:, 2]), np.sin(states[:, 2])], 1)
@@ -49,7 +49,7 @@ def box_faces(agents: Agents, origin: Array, place: Array, time: float) -> Faces
     edge = np.square(size[:, 1] / 2)
     visible = np.stack([aside > edge, along < -end, aside < -edge, along > end, size[:, 2] < HEIGHT], 1)
     rows, sides = np.nonzero(visible)
-    types = agents.types.numpy()[here]
+    types = agents.types.numpy()[in_sight]
     colors = np.clip(np.array(TYPES)[types[rows]] * SHADES[sides, None], 0, 255).astype(int)
     return Faces(
         list(corners[rows[:, None], np.array(SIDES)[sides]]),

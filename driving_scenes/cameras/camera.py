@@ -57,13 +57,13 @@ class Camera:
         # Meters ahead, to the right and up.
         depth, right = ((corners[:, :2] - self._place) @ self._axes).T
         up = corners[:, 2]
-        here = depth >= NEAR
+        is_ahead = depth >= NEAR
         # Where an edge meets the near plane.
-        crosses = here != here[following]
+        crosses = is_ahead != is_ahead[following]
         share = np.zeros_like(depth)
         share[crosses] = (NEAR - depth[crosses]) / (depth[following] - depth)[crosses]
         # Each corner is followed by its edge's cut.
-        kept = np.stack([here, crosses], 1)
+        kept = np.stack([is_ahead, crosses], 1)
         outlines = []
         for values in (depth, right, up):
             cut = values + share * (values[following] - values)

@@ -120,11 +120,11 @@ class NavsimDevkit(SceneSource):
         else:
             tests = read_split(self.test)
             test_logs = _logs_of(tests, folders)
-            both = sorted(set(logs) & set(test_logs))
-            if both:
+            common = sorted(set(logs) & set(test_logs))
+            if common:
                 raise InputError(
-                    f"Expected splits without a common log, but '{self.train}' and '{self.test}' share {len(both)}, "
-                    f"such as {both[0]}, try test=null to hold out training logs."
+                    f"Expected splits without a common log, but '{self.train}' and '{self.test}' share {len(common)}, "
+                    f"such as {common[0]}, try test=null to hold out training logs."
                 )
             if split == "test":
                 official = tests

@@ -234,10 +234,10 @@ def equal_passes(network: nn.Module, pieces: Sequence[Tensor], device: torch.dev
 def total_norm(network: nn.Module) -> Tensor:
     """Norm of a network's gradients; collective if the network is sharded."""
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
-    return whole(nn.utils.get_total_norm(gradients))
+    return whole_tensor(nn.utils.get_total_norm(gradients))
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole_tensor(tensor: Tensor) -> Tensor:
     """The full tensor on each process; collective if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -25,7 +25,7 @@ class QwenVL:
     network: Any
     placeholder: ClassVar[str] = "<|image_pad|>"
     """Token of an image in the chat template, repeated for every token of the image."""
-    around: ClassVar[tuple[str, str]] = ("", "")
+    texts_around: ClassVar[tuple[str, str]] = ("", "")
     """Texts before and after an image's tokens that the chat template leaves out."""
     axes: ClassVar[int] = 3
     """Numbers that give a token's position."""
@@ -41,7 +41,7 @@ class QwenVL:
         return self.network.model.visual.blocks
 
     @property
-    def numbers(self) -> int:
+    def numbers_per_row(self) -> int:
         """Numbers in a row of `read`."""
         vision = self.network.config.vision_config
         return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
@@ -56,12 +56,12 @@ class QwenVL:
         return int(self.network.config.vision_config.patch_size)
 
     @property
-    def row(self) -> int:
+    def patches_per_row(self) -> int:
         """Patches in a row of `read`."""
         return 1
 
     @property
-    def smallest(self) -> tuple[int, int, int]:
+    def smallest_grid(self) -> tuple[int, int, int]:
         """Grid of the smallest image."""
         return (1, self.merge, self.merge)
 
@@ -71,12 +71,12 @@ class QwenVL:
         prepared = processor(images=images, return_tensors="pt")
         return prepared["pixel_values"], prepared["image_grid_thw"]
 
-    def prepare(self) -> None:
+    def prepare_network(self) -> None:
         """Change the network, after loading; by default nothing."""
 
     def tokens(self, grids: Tensor) -> Tensor:
         """Number of tokens ``[...]`` of images with grids ``[..., 3]``."""
-        return grids.prod(-1) * self.row // self.merge**2
+        return grids.prod(-1) * self.patches_per_row // self.merge**2
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer.
@@ -105,7 +105,7 @@ class QwenVL:
         return indices, {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
 
     @staticmethod
-    def bound(processor: Any, least: int | None, most: int | None) -> None:
+    def set_bounds(processor: Any, least: int | None, most: int | None) -> None:
         """Set bounds of an image's area in pixels; None keeps a bound."""
         for name, pixels in (("shortest_edge", least), ("longest_edge", most)):
             if pixels is not None:
@@ -116,7 +116,7 @@ class QwenVL:
 class Qwen3VL(QwenVL):
     """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
 
-    def prepare(self) -> None:
+    def prepare_network(self) -> None:
         self.network.model.language_model._deepstack_process = add_features
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
@@ -152,7 +152,7 @@ class InternVL(QwenVL):
     """
 
     placeholder = "<IMG_CONTEXT>"
-    around = ("<img>", "</img>")
+    texts_around = ("<img>", "</img>")
     axes = 1
 
     @property
@@ -164,7 +164,7 @@ class InternVL(QwenVL):
         return self.network.model.vision_tower.encoder.layer
 
     @property
-    def numbers(self) -> int:
+    def numbers_per_row(self) -> int:
         return int(self.network.config.vision_config.num_channels * self.tile**2)
 
     @property
@@ -181,11 +181,11 @@ class InternVL(QwenVL):
         return int(self.network.config.vision_config.image_size[0])
 
     @property
-    def row(self) -> int:
+    def patches_per_row(self) -> int:
         return (self.tile // self.patch_size) ** 2
 
     @property
-    def smallest(self) -> tuple[int, int, int]:
+    def smallest_grid(self) -> tuple[int, int, int]:
         return (1, 1, 1)
 
     @staticmethod
@@ -202,7 +202,7 @@ class InternVL(QwenVL):
         return [features.flatten(0, 1)]
 
     @staticmethod
-    def bound(processor: Any, least: int | None, most: int | None) -> None:
+    def set_bounds(processor: Any, least: int | None, most: int | None) -> None:
         tile = processor.size["height"] * processor.size["width"]
         if least is not None:
             processor.min_patches = -(-least // tile)  # rounded up

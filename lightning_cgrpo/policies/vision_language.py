@@ -88,9 +88,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
         self._read_once()
         if self.image_processor is None:
             self.image_processor = self._read_processor()
-            self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
+            self.family.set_bounds(self.image_processor, self.min_pixels, self.max_pixels)
         self.image_token = self.family.network.config.image_token_id
-        self.family.prepare()
+        self.family.prepare_network()
         super().load()
 
     def _read_processor(self) -> Any:
@@ -147,7 +147,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         try:
             images = images_of(prompt)
             if not images:
-                return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
+                return torch.zeros(0, self.family.numbers_per_row), torch.zeros(0, 3, dtype=torch.int64)
             pictures = [read_image(image, self.image_folder) for image in images]
             return self.family.read(self.image_processor, pictures)
         except (ValueError, TypeError, OSError) as error:
@@ -155,7 +155,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
     def _expand_placeholders(self, text: str, grid: Tensor, number: int) -> str:
         token = self.family.placeholder
-        before, after = self.family.around
+        before, after = self.family.texts_around
         first, *pieces = text.split(token)
         if len(pieces) != len(grid):
             raise UserError(
@@ -170,8 +170,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         # Each prompt gets the smallest image.
         family = self.family
-        grids = torch.tensor(family.smallest, device="cpu").expand(len(ids), 1, 3)
-        patches = torch.rand(len(ids), math.prod(family.smallest), family.numbers, generator=draw, device="cpu")
+        grids = torch.tensor(family.smallest_grid, device="cpu").expand(len(ids), 1, 3)
+        patches = torch.rand(
+            len(ids), math.prod(family.smallest_grid), family.numbers_per_row, generator=draw, device="cpu"
+        )
         image = ids.new_full((len(ids), int(family.tokens(grids)[0])), self.image_token)
         # Tokens drawn for text must not mark an image.
         text = ids.masked_fill(ids == self.image_token, int(self.image_token == 0))
@@ -309,8 +311,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         family = self.family
         if in_shards(family.layers[0]):
             # The smallest image, because all processes gather the tower's layers together.
-            grids = torch.tensor([[family.smallest]], device="cpu")
-            patches = torch.zeros(1, math.prod(family.smallest), family.numbers, device=self.device)
+            grids = torch.tensor([[family.smallest_grid]], device="cpu")
+            patches = torch.zeros(1, math.prod(family.smallest_grid), family.numbers_per_row, device=self.device)
             parts = self._image_features(patches, grids)
             return torch.stack([part.sum() for part in parts]).sum() * 0
         if not torch.is_grad_enabled():

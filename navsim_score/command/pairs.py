@@ -53,13 +53,13 @@ def match_files(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]
             "NAME."
         )
     notes = []
-    alone = [stem for stem in of_scenes if stem not in of_trajectories]
+    unpaired = [stem for stem in of_scenes if stem not in of_trajectories]
     # A single file of trajectories is not meant for the other scenes of the folder.
-    if alone and (by_token or trajectories.is_dir()):
-        notes.append(f"No trajectories for the scenes {list_names(alone)}.")
-    alone = [stem for stem in of_trajectories if stem not in of_scenes]
-    if alone and scenes.is_dir():
-        notes.append(f"No scene for the trajectories of {list_names(alone)}.")
+    if unpaired and (by_token or trajectories.is_dir()):
+        notes.append(f"No trajectories for the scenes {list_names(unpaired)}.")
+    unpaired = [stem for stem in of_trajectories if stem not in of_scenes]
+    if unpaired and scenes.is_dir():
+        notes.append(f"No scene for the trajectories of {list_names(unpaired)}.")
     return pairs, notes
 
 

@@ -105,8 +105,11 @@ def _find_contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Fore
     flat = np.concatenate(shapes)
     motion = np.concatenate(motions)
     along = shapely.line_locate_point(paths.lines[path], shapely.centroid(flat))
-    rows = [np.flatnonzero(step == number) for number in range(len(searched))]
-    return [_Contacts(path[some], flat[some], along[some], motion[some]) for some in rows]
+    contacts = []
+    for number in range(len(searched)):
+        rows = np.flatnonzero(step == number)
+        contacts.append(_Contacts(path[rows], flat[rows], along[rows], motion[rows]))
+    return contacts
 
 
 def _idm_acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) -> Array:

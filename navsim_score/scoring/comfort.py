@@ -134,8 +134,8 @@ def paired_comfort(now: Tensor, previous: Tensor) -> Tensor:
         now: ``[..., T, 11]`` states, NaN where malformed.
         previous: ``[..., T, 11]`` states, planned half a second earlier, NaN where malformed.
     """
-    both = now.isfinite().all((-1, -2)) & previous.isfinite().all((-1, -2))
-    return torch.where(both, extended_comfort(now, previous).to(now), torch.nan)
+    finite = now.isfinite().all((-1, -2)) & previous.isfinite().all((-1, -2))
+    return torch.where(finite, extended_comfort(now, previous).to(now), torch.nan)
 
 
 def _comfort_features(states: Tensor) -> tuple[Tensor, ...]:

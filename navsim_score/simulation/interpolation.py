@@ -47,13 +47,13 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
     Returns:
         ``[..., N, 3 or more]``, yaw in [-pi, pi).
     """
-    grid = torch.tensor(times, device=knots.device)
-    asked = torch.tensor(at, device=knots.device)
-    after = torch.searchsorted(grid, asked).clamp(min=1)
+    known_times = torch.tensor(times, device=knots.device)
+    wanted_times = torch.tensor(at, device=knots.device)
+    after = torch.searchsorted(known_times, wanted_times).clamp(min=1)
     before = after - 1
     base = knots[..., before, :]
-    slope = (knots[..., after, :] - base) / (grid[after] - grid[before])[:, None]
-    poses = slope * (asked - grid[before])[:, None] + base
+    slope = (knots[..., after, :] - base) / (known_times[after] - known_times[before])[:, None]
+    poses = slope * (wanted_times - known_times[before])[:, None] + base
     return torch.cat([poses[..., :2], principal(poses[..., 2:3]), poses[..., 3:]], -1)
 
 

@@ -67,7 +67,7 @@ class Layout:
                 prompt.
         """
 
-        def there(tensor: Tensor) -> Tensor:
+        def to_device(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
         # The number of each token within its prompt ``[S']`` or its answer, and of its prompt or answer.
@@ -84,8 +84,8 @@ class Layout:
         prompt_blocks = Blocks((prompts, longest), None)
         mask = None
         if bool((prompt_lengths != longest).any()):
-            prompt_blocks = Blocks((prompts, longest), there(prompt_row * longest + prompt_offsets))
-            mask = there(range_on_cpu(longest) < prompt_lengths[:, None])
+            prompt_blocks = Blocks((prompts, longest), to_device(prompt_row * longest + prompt_offsets))
+            mask = to_device(range_on_cpu(longest) < prompt_lengths[:, None])
 
         # The answers as a block, with the groups padded to the largest.
         answer_blocks = None
@@ -98,18 +98,20 @@ class Layout:
             answer_blocks = Blocks((prompts, most, steps), None)
             if not is_full:
                 positions = (group * most + column)[of_answer] * steps + answer_offsets
-                answer_blocks = Blocks((prompts, most, steps), there(positions))
+                answer_blocks = Blocks((prompts, most, steps), to_device(positions))
 
         # An answer continues the positions of its prompt.
         if prompt_positions is None:
-            following = there(prompt_lengths)
+            following = to_device(prompt_lengths)
             answer_positions = prompt_lengths[group][of_answer] + answer_offsets
-            position_ids = there(torch.cat([prompt_offsets, answer_positions])[None])
+            position_ids = to_device(torch.cat([prompt_offsets, answer_positions])[None])
         else:
+            # The largest position of a prompt along any axis, and the next.
             last = prompt_positions.amax(0)
-            following = last.new_zeros(prompts).scatter_reduce(0, there(prompt_row), last, "amax", include_self=False)
+            rows = to_device(prompt_row)
+            following = last.new_zeros(prompts).scatter_reduce(0, rows, last, "amax", include_self=False)
             following = following + 1
-            answer_positions = following[there(group[of_answer])] + there(answer_offsets)
+            answer_positions = following[to_device(group[of_answer])] + to_device(answer_offsets)
             position_ids = torch.cat([prompt_positions, answer_positions.expand(len(prompt_positions), -1)], 1)
 
         # The prompt's last token predicts the first token; each token predicts its successor.
@@ -124,7 +126,7 @@ class Layout:
             prompt_tokens=total,
             position_ids=position_ids,
             following=following,
-            predictors=there(predictors),
+            predictors=to_device(predictors),
             prompt_mask=mask,
             spans=PackedSpans(
                 every=Spans.of(torch.cat([prompt_lengths, fed]), device),
