@@ -245,4 +245,4 @@ def test_packaged_models_keep_the_rounding_of_their_results():
     with arranged_weights(policy), faster_products(policy):
         assert not any("forward" in module.__dict__ for module in policy.modules())
     output = policy.network.get_output_embeddings().weight
-    assert output.numel() < FEWEST  # `product` multiplies by it without a network
+    assert output.numel() < FEWEST  # `faster_linear` multiplies by it without a network
