@@ -75,76 +75,126 @@ def values(method: str, key: str) -> dict[int, float]:
         key: of the final means; ``test/...`` of the test; ``stage/COLUMN`` of driving's official scores; or a name in
             `OF_SERIES`.
     """
-    folders = [SAME[method], method] if method in SAME else [method]
-    return {seed: value for folder in folders for seed, value in _values_in(folder, key).items()}
+    by_seed: dict[int, float] = {}
+    for folder in _folders_of(method):
+        by_seed |= _values_in(folder, key)
+    return by_seed
+
+
+def _folders_of(method: str) -> list[str]:
+    """The runs of a method, after those of another study with equal settings."""
+    if method in SAME:
+        return [SAME[method], method]
+    return [method]
 
 
 def _values_in(method: str, key: str) -> dict[int, float]:
     folder, name = method.rsplit("/", 1)
     stage, _, column = key.partition("/")
     if stage in ("stage_one", "both"):
-        scores = _read(RESULTS / folder / "scores.json")
+        scores = _read_json(RESULTS / folder / "scores.json")
         by_seed = {seed: scores.get(f"{name}_seed{seed}") for seed in SEEDS}
         return {seed: score[stage][column] for seed, score in by_seed.items() if score is not None}
-    files = {seed: RESULTS / folder / "runs" / f"{name}_seed{seed}.json" for seed in SEEDS}
-    return {seed: _measured(_read(file), key) for seed, file in files.items() if file.is_file()}
+    return {seed: _measure_of(run, key) for seed, run in _runs_by_seed(method)}
 
 
-def _measured(run: dict[str, Any], key: str) -> float:
+def _runs_by_seed(method: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    folder, name = method.rsplit("/", 1)
+    for seed in SEEDS:
+        file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
+        if file.is_file():
+            yield seed, _read_json(file)
+
+
+def _measure_of(run: dict[str, Any], key: str) -> float:
     if key in OF_SERIES:
         return OF_SERIES[key](run)
-    return float(run["tests" if key.startswith("test/") else "final"][key])
+    part = "tests" if key.startswith("test/") else "final"
+    return float(run[part][key])
 
 
-def _late(run: dict[str, Any], tag: str) -> np.ndarray:
+def _late_series(run: dict[str, Any], tag: str) -> np.ndarray:
     """A series after its first quarter."""
     series = np.array(run["series"][tag], float)
     return series[len(series) // 4 :]
 
 
+def _weight_of_constraints(run: dict[str, Any]) -> float:
+    return 1 - run["final"]["multiplier/reward"]
+
+
+def _noise_of_lava(run: dict[str, Any]) -> float:
+    return float(np.nanstd(_late_series(run, "effective_weight/lava")))
+
+
+def _share_of_lava(run: dict[str, Any]) -> float:
+    outweighs = _late_series(run, "effective_weight/lava") > _late_series(run, "effective_weight/reward")
+    return float(np.nanmean(outweighs))
+
+
 OF_SERIES: dict[str, Callable[[dict[str, Any]], float]] = {
-    "weight of the constraints": lambda run: 1 - run["final"]["multiplier/reward"],
-    "noise of lava's effective weight": lambda run: float(np.nanstd(_late(run, "effective_weight/lava"))),
-    "share of updates in which lava outweighs goal": lambda run: float(
-        np.nanmean(_late(run, "effective_weight/lava") > _late(run, "effective_weight/reward"))
-    ),
+    "weight of the constraints": _weight_of_constraints,
+    "noise of lava's effective weight": _noise_of_lava,
+    "share of updates in which lava outweighs goal": _share_of_lava,
 }
 
 
 @cache
-def _read(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     return json.loads(file.read_text())
 
 
 # --- tests
 
 
-def decided(test: Comparison | Spread) -> Outcome:
-    return _spread(test) if isinstance(test, Spread) else _difference(test)
+def decide_test(test: Comparison | Spread) -> Outcome:
+    if isinstance(test, Spread):
+        return _decide_spread(test)
+    return _decide_difference(test)
 
 
-def _difference(test: Comparison) -> Outcome:
+def _decide_difference(test: Comparison) -> Outcome:
     """Mean difference by seed, averaged over the pairs of methods, with Student's interval."""
-    by_pair = [_apart(test, method, other) for method, other in zip(test.methods, test.others, strict=True)]
-    seeds = sorted(set.intersection(*(set(pair) for pair in by_pair)))
+    by_pair = []
+    for method, other in zip(test.methods, test.others, strict=True):
+        by_pair.append(_differences_by_seed(test, method, other))
+    # One difference for each seed that all pairs have.
+    seeds = sorted(seed for seed in by_pair[0] if all(seed in differences for differences in by_pair))
     assert len(seeds) >= 3, f"Expected three common seeds, but got {seeds} of {test}."
-    apart = np.array([np.mean([pair[seed] for pair in by_pair]) for seed in seeds])
-    mean, error = float(apart.mean()), float(stats.sem(apart))
+    by_seed = []
+    for seed in seeds:
+        by_seed.append(np.mean([differences[seed] for differences in by_pair]))
+    # Student's interval.
+    mean = float(np.mean(by_seed))
+    error = float(stats.sem(by_seed))
     freedom = len(seeds) - 1
     half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    low, high = mean - half, mean + half
-    text = f"{test.measure} {shown(mean, half)}, {len(seeds)} seeds"
+    low = mean - half
+    high = mean + half
+    text = f"{test.measure} {format_difference(mean, half)}, {len(seeds)} seeds"
+    # Two one-sided tests for equality within the margin.
     if test.expected == "same":
-        side = 1 if -test.margin < low and high < test.margin else -1 if low > test.margin or high < -test.margin else 0
+        side = 0
+        if -test.margin < low and high < test.margin:
+            side = 1
+        elif low > test.margin or high < -test.margin:
+            side = -1
         nearest = (test.margin - abs(mean)) / error if error else math.inf
         return Outcome(text, side, float(stats.t.sf(abs(nearest), freedom)))
+    # One two-sided test for a difference.
     toward = 1 if test.expected == "more" else -1
-    side = toward if low > 0 else -toward if high < 0 else 0
-    p = float(2 * stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    side = 0
+    if low > 0:
+        side = toward
+    elif high < 0:
+        side = -toward
+    p = float(mean == 0)
+    if error:
+        p = float(2 * stats.t.sf(abs(mean) / error, freedom))
     return Outcome(text, side, p)
 
 
-def _apart(test: Comparison, method: str, other: str | float) -> dict[int, float]:
+def _differences_by_seed(test: Comparison, method: str, other: str | float) -> dict[int, float]:
     first = values(method, test.key)
     if isinstance(other, float):
         return {seed: value - other for seed, value in first.items()}
@@ -152,53 +202,63 @@ def _apart(test: Comparison, method: str, other: str | float) -> dict[int, float
     return {seed: first[seed] - second[seed] for seed in first if seed in second}
 
 
-def _spread(test: Spread) -> Outcome:
+def _decide_spread(test: Spread) -> Outcome:
     """Standard deviations over seeds, compared by all permutations of the seeds between the methods."""
-    method, other = (_curves(names, test) for names in (test.methods, test.others))
+    method = _curves_by_seed(test.methods, test)
+    other = _curves_by_seed(test.others, test)
     count = min(method.shape[1], other.shape[1])
-    method, other = method[:, :count], other[:, :count]
+    method = method[:, :count]
+    other = other[:, :count]
+    ratio = _log_ratio(method, other)
     # Each method around its own mean, or the permutations would mix different means.
-    centred = np.concatenate([method - method.mean(0), other - other.mean(0)])
-    ratio = _ratio(method, other)
-    rows = range(len(centred))
-    permuted = [
-        _ratio(centred[list(chosen)], centred[[row for row in rows if row not in chosen]])
-        for chosen in combinations(rows, len(method))
-    ]
+    centered = np.concatenate([method - method.mean(0), other - other.mean(0)])
+    permuted = []
+    for chosen in combinations(range(len(centered)), len(method)):
+        rest = [row for row in range(len(centered)) if row not in chosen]
+        permuted.append(_log_ratio(centered[list(chosen)], centered[rest]))
+    # The share of permutations whose deviations are at least as different.
     p = float(np.mean(np.abs(permuted) >= abs(ratio) - 1e-12))
-    deviations = (float(curves.std(0, ddof=1).mean()) for curves in (method, other))
-    text = "{} ± {:.3f} and ± {:.3f}".format(test.measure, *deviations) + f" (permutations: p = {p:.3f})"
-    side = 0 if p > LEVEL else 1 if ratio > 0 else -1
+    deviation = float(method.std(0, ddof=1).mean())
+    other_deviation = float(other.std(0, ddof=1).mean())
+    text = f"{test.measure} ± {deviation:.3f} and ± {other_deviation:.3f} (permutations: p = {p:.3f})"
+    side = 0
+    if p <= LEVEL:
+        side = 1 if ratio > 0 else -1
     return Outcome(text, side, p)
 
 
-def _curves(methods: Sequence[str], test: Spread) -> np.ndarray:
+def _curves_by_seed(methods: Sequence[str], test: Spread) -> np.ndarray:
     """A row for each seed: of a method's series, or of all methods' tests."""
     if test.key.startswith("test/"):
         tested = [values(method, test.key) for method in methods]
-        return np.array([[of_method[seed] for of_method in tested] for seed in sorted(tested[0])])
+        rows = []
+        for seed in sorted(tested[0]):
+            rows.append([by_seed[seed] for by_seed in tested])
+        return np.array(rows)
     (method,) = methods
-    found = {}
-    for folder, name in (one.rsplit("/", 1) for one in ([SAME[method], method] if method in SAME else [method])):
-        for seed in SEEDS:
-            file = RESULTS / folder / "runs" / f"{name}_seed{seed}.json"
-            if file.is_file():
-                # Means of two logged values, because single ones are noise.
-                series = np.array(_read(file)["series"][test.key], float)
-                found[seed] = np.convolve(series, np.ones(2) / 2, "valid")
-    shortest = min(map(len, found.values()))
-    return np.array([found[seed][:shortest] for seed in sorted(found)])
+    smoothed: dict[int, np.ndarray] = {}
+    for folder in _folders_of(method):
+        for seed, run in _runs_by_seed(folder):
+            # Means of two logged values, because single ones are noise.
+            series = np.array(run["series"][test.key], float)
+            smoothed[seed] = np.convolve(series, np.ones(2) / 2, "valid")
+    shortest = min(len(series) for series in smoothed.values())
+    return np.array([smoothed[seed][:shortest] for seed in sorted(smoothed)])
 
 
-def _ratio(method: np.ndarray, other: np.ndarray) -> float:
+def _log_ratio(method: np.ndarray, other: np.ndarray) -> float:
     """Logarithm of the other's deviation divided by the method's."""
     return math.log(other.std(0, ddof=1).mean() / method.std(0, ddof=1).mean())
 
 
-def shown(mean: float, half: float) -> str:
+def format_difference(mean: float, half: float) -> str:
     """A difference with its interval: rates with three digits, tokens with one; a rate below 0.01 with four."""
     largest = max(abs(mean), half)
-    digits = 1 if largest >= 1 else 4 if largest < 0.01 else 3
+    digits = 3
+    if largest >= 1:
+        digits = 1
+    elif largest < 0.01:
+        digits = 4
     return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f})"
 
 
@@ -208,7 +268,8 @@ def shown(mean: float, half: float) -> str:
 def holm(ps: Sequence[float]) -> list[float]:
     """Adjusted p-values (Holm, 1979): at most `LEVEL` for a test that holds beside all others."""
     order = sorted(range(len(ps)), key=lambda number: ps[number])
-    adjusted, largest = [0.0] * len(ps), 0.0
+    adjusted = [0.0] * len(ps)
+    largest = 0.0
     for rank, number in enumerate(order):
         largest = max(largest, min((len(ps) - rank) * ps[number], 1.0))
         adjusted[number] = largest
@@ -238,75 +299,95 @@ class Row:
 
 def all_tests() -> dict[Comparison | Spread, None]:
     """All tests of the page, each once."""
-    every = [test for section in sections() for claim in section.claims for cell in claim.cells for test in cell]
-    return dict.fromkeys(test for test in every if not isinstance(test, NotRun))
+    return dict.fromkeys(test for test in _tests_of_page() if not isinstance(test, NotRun))
 
 
-def rows() -> Iterator[tuple[Section, list[Row]]]:
-    tests = list(all_tests())
-    outcomes = [decided(test) for test in tests]
-    adjusted = dict(zip(tests, holm([outcome.p for outcome in outcomes]), strict=True))
-    found = dict(zip(tests, outcomes, strict=True))
+def _tests_of_page() -> Iterator[Comparison | Spread | NotRun]:
     for section in sections():
-        made = []
         for claim in section.claims:
-            cells, verdicts = [], []
             for cell in claim.cells:
-                ran = [test for test in cell if not isinstance(test, NotRun)]
-                if ran:
-                    told = verdict([found[test].side for test in ran], [adjusted[test] for test in ran])
-                    cells.append(f"**{told}**: " + "; ".join(found[test].text for test in ran))
+                yield from cell
+
+
+def claim_rows() -> Iterator[tuple[Section, list[Row]]]:
+    """The rows of each section's table."""
+    tests = list(all_tests())
+    outcomes = [decide_test(test) for test in tests]
+    adjusted = dict(zip(tests, holm([outcome.p for outcome in outcomes]), strict=True))
+    outcome_of = dict(zip(tests, outcomes, strict=True))
+    for section in sections():
+        section_rows = []
+        for claim in section.claims:
+            cells = []
+            verdicts = []
+            for cell in claim.cells:
+                tests_run = [test for test in cell if not isinstance(test, NotRun)]
+                if tests_run:
+                    sides = [outcome_of[test].side for test in tests_run]
+                    cell_verdict = verdict(sides, [adjusted[test] for test in tests_run])
+                    text = f"**{cell_verdict}**: " + "; ".join(outcome_of[test].text for test in tests_run)
+                elif cell:
+                    cell_verdict = text = "not run"
                 else:
-                    told = "not run" if cell else ""
-                    cells.append("not run" if cell else "-")
-                verdicts.append(told)
-            made.append(Row(claim.text, (cells[0], cells[1]), (verdicts[0], verdicts[1])))
-        yield section, made
+                    cell_verdict = ""
+                    text = "-"
+                cells.append(text)
+                verdicts.append(cell_verdict)
+            section_rows.append(Row(claim.text, (cells[0], cells[1]), (verdicts[0], verdicts[1])))
+        yield section, section_rows
 
 
-def table() -> str:
+def make_tables() -> str:
     """The rule, the tables, and the commands of what was not run."""
-    parts = ["| verdict | rule |\n|---|---|"]
-    parts[0] += "".join(f"\n| {name} | {rule} |" for name, rule in VERDICTS.items())
-    for section, made in rows():
-        head = f"| claim | {section.paper} | {section.default} |\n|---|---|---|"
-        body = "".join(f"\n| {row.claim} | {row.cells[0]} | {row.cells[1]} |" for row in made)
-        parts += [f"## {section.title}", *([section.text] if section.text else []), head + body]
-    missing = dict.fromkeys(
-        test
-        for section in sections()
-        for claim in section.claims
-        for cell in claim.cells
-        for test in cell
-        if isinstance(test, NotRun)
-    )
-    parts.append("## Not run\n\n| what | command | CPU minutes |\n|---|---|---:|")
-    parts[-1] += "".join(f"\n| {one.what} | `{one.command}` | {one.minutes} |" for one in missing)
+    rule = ["| verdict | rule |", "|---|---|"]
+    rule += [f"| {name} | {text} |" for name, text in VERDICTS.items()]
+    parts = ["\n".join(rule)]
+    for section, section_rows in claim_rows():
+        parts.append(f"## {section.title}")
+        if section.text:
+            parts.append(section.text)
+        lines = [f"| claim | {section.paper} | {section.default} |", "|---|---|---|"]
+        lines += [f"| {row.claim} | {row.cells[0]} | {row.cells[1]} |" for row in section_rows]
+        parts.append("\n".join(lines))
+    missing = dict.fromkeys(test for test in _tests_of_page() if isinstance(test, NotRun))
+    lines = ["| what | command | CPU minutes |", "|---|---|---:|"]
+    lines += [f"| {study.what} | `{study.command}` | {study.minutes} |" for study in missing]
+    parts += ["## Not run", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
 
-def counted() -> str:
+def count_verdicts() -> str:
     """How many claims have which verdict, by method."""
-    columns = list(zip(*(row.verdicts for _, made in rows() for row in made), strict=True))
-    texts = [", ".join(f"{count} {name}" for name in VERDICTS if (count := column.count(name))) for column in columns]
-    outcomes = [decided(test) for test in all_tests()]
-    alone, after = sum(one.side != 0 for one in outcomes), sum(p <= LEVEL for p in holm([one.p for one in outcomes]))
+    of_paper: list[str] = []
+    of_default: list[str] = []
+    for _, section_rows in claim_rows():
+        for row in section_rows:
+            of_paper.append(row.verdicts[0])
+            of_default.append(row.verdicts[1])
+    outcomes = [decide_test(test) for test in all_tests()]
+    alone = sum(outcome.side != 0 for outcome in outcomes)
+    after = sum(p <= LEVEL for p in holm([outcome.p for outcome in outcomes]))
     return (
-        f"The paper's method: {texts[0]}.\nThis package's default: {texts[1]}.\n"
+        f"The paper's method: {_counts_text(of_paper)}.\nThis package's default: {_counts_text(of_default)}.\n"
         f"Of {len(outcomes)} tests, {alone} decide alone, and {after} after Holm's correction."
     )
+
+
+def _counts_text(verdicts: Sequence[str]) -> str:
+    return ", ".join(f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/claims.md")
-    given = parser.parse_args(arguments)
-    made = f"{counted()}\n\n{table()}"
-    if not given.write:
-        print(made)
+    options = parser.parse_args(arguments)
+    content = f"{count_verdicts()}\n\n{make_tables()}"
+    if not options.write:
+        print(content)
         return
     before, _, rest = PAGE.read_text().partition(MARKS[0])
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{made}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+    _, _, after = rest.partition(MARKS[1])
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{content}\n{MARKS[1]}{after}")
 
 
 if __name__ == "__main__":

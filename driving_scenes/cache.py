@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 
-def state(*paths: Path) -> str:
+def files_state(*paths: Path) -> str:
     """Sizes and times of change, which tell whether files or folders changed."""
-    told = []
+    states = []
     for path in paths:
         try:
             status = path.stat()
-            told.append(f"{status.st_size}:{status.st_mtime_ns}")
+            states.append(f"{status.st_size}:{status.st_mtime_ns}")
         except OSError:
-            told.append("-")
-    return " ".join(told)
+            states.append("-")
+    return " ".join(states)
 
 
 def remembered(name: str) -> dict[str, Any]:
     """The object that `remember` wrote, or an empty one."""
     with suppress(OSError, ValueError):
-        content = json.loads(_file(name).read_text(encoding="utf-8"))
+        content = json.loads(_cache_file(name).read_text(encoding="utf-8"))
         if isinstance(content, dict):
             return content
     return {}
@@ -34,8 +34,8 @@ def remembered(name: str) -> dict[str, Any]:
 def remember(name: str, content: Mapping[str, Any]) -> None:
     """Write a JSON object into the user's cache, ``$XDG_CACHE_HOME/lightning_cgrpo`` (``~/.cache``)."""
     with suppress(OSError):  # a cache that can't be written costs time only
-        _file(name).parent.mkdir(parents=True, exist_ok=True)
-        with unfinished(_file(name)) as file:
+        _cache_file(name).parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(_cache_file(name)) as file:
             file.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -47,5 +47,5 @@ def unfinished(path: Path) -> Iterator[Path]:
     os.replace(beside, path)
 
 
-def _file(name: str) -> Path:
+def _cache_file(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning_cgrpo" / f"{name}.json"

@@ -35,11 +35,14 @@ def fault(path: str | Path) -> str | None:
         return "missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
     if not size:
         return "empty"
-    return None if begins and ends else "cut off" if begins else "corrupt"
+    if not begins:
+        return "corrupt"
+    return None if ends else "cut off"
 
 
 def faults(paths: Iterable[str]) -> dict[str, str]:
     """The paths of `paths` with a `fault`, and their faults."""
     listed = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(READERS) as readers:
-        return {path: wrong for path, wrong in zip(listed, readers.map(fault, listed), strict=True) if wrong}
+        reasons = list(readers.map(fault, listed))
+    return {path: reason for path, reason in zip(listed, reasons, strict=True) if reason}

@@ -21,9 +21,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of the error's message, printable and without the final period; the class name if empty."""
-    return printable((str(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+    message = str(error).strip() or type(error).__name__
+    return printable(message.split("\n")[0].rstrip("."))
 
 
 def printable(text: str) -> str:
     r"""The text, with escapes such as ``\x1b`` for characters that could steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    escaped = ""
+    for letter in text:
+        if not letter.isprintable():
+            letter = letter.encode("unicode_escape").decode()
+        escaped += letter
+    return escaped

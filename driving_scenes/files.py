@@ -37,31 +37,37 @@ class SceneFiles(LogSource[Path]):
         self.path = Path(path)
 
     def logs(self) -> Collection[str]:
-        return self._paths
+        return self._paths_by_log
 
     def keys(self, log: str) -> Sequence[Path]:
-        return self._paths[log]
+        return self._paths_by_log[log]
 
     def scene(self, key: Path) -> Scene:
         return read_scene(key)
 
     def inventory(self, split: Split) -> list[Pieces]:
         """All scene files, because the log of a corrupt file is unknown, and their images."""
-        wrong, images = [], []
-        for path in self._files:
+        wrong = []
+        images: list[str] = []
+        for path in self._scene_files:
             try:
-                images += [image for paths in read_scene(path).cameras.values() for image in paths]
+                cameras = read_scene(path).cameras
             except SceneError as error:
                 wrong.append(str(error))
+                continue
+            for paths in cameras.values():
+                images += paths
         lost = tuple(f"{path}: {why}" for path, why in faults(images).items())
         return [
-            Pieces("scene files", len(self._files), tuple(wrong), needed=1),
+            Pieces("scene files", len(self._scene_files), tuple(wrong), needed=1),
             Pieces("images", len(set(images)), lost),
         ]
 
     @cached_property
-    def _files(self) -> list[Path]:
-        files = [self.path] if self.path.is_file() else sorted(self.path.rglob(f"*{SCENE_SUFFIX}"))
+    def _scene_files(self) -> list[Path]:
+        if self.path.is_file():
+            return [self.path]
+        files = sorted(self.path.rglob(f"*{SCENE_SUFFIX}"))
         if not files:
             raise InputError(
                 f"Expected a scene file or a folder of *{SCENE_SUFFIX} files, but got {self.path}, which has none."
@@ -69,10 +75,11 @@ class SceneFiles(LogSource[Path]):
         return files
 
     @cached_property
-    def _paths(self) -> dict[str, list[Path]]:
+    def _paths_by_log(self) -> dict[str, list[Path]]:
         by_log: dict[str, list[Path]] = {}
-        for path in self._files:
-            name = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
+        for path in self._scene_files:
             log = Field(load_json(path), str(path)).get("log").optional_text()
-            by_log.setdefault(name if log is None else log, []).append(path)
+            if log is None:
+                log = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
+            by_log.setdefault(log, []).append(path)
         return by_log

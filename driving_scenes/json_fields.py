@@ -42,7 +42,8 @@ class Field:
 
     def wrong(self, expected: str, got: str | None = None) -> SceneError:
         shown = repr(self.value) if got is None else got
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+        if len(shown) > 60:
+            shown = f"{shown[:60]}…"
         return SceneError(f"{self.file}: {self.path or 'top level'}: Expected {expected}, but got {shown}.")
 
     def __getitem__(self, key: str) -> Field:
@@ -54,11 +55,14 @@ class Field:
     def get(self, key: str, default: Any = None) -> Field:
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
-        return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
+        path = f"{self.path}.{key}" if self.path else key
+        return Field(self.value.get(key, default), self.file, path)
 
     def or_else(self, default: Any) -> Field:
         """The field, with `default` instead of null."""
-        return Field(default, self.file, self.path) if self.value is None else self
+        if self.value is None:
+            return Field(default, self.file, self.path)
+        return self
 
     def unknown(self, known: Collection[str]) -> dict[str, Any]:
         """The fields that aren't in `known`.
@@ -99,18 +103,18 @@ class Field:
     def tensor(self, *shape: int) -> Tensor:
         """The value as finite float64 of this shape; -1 is any length, 0 included."""
         if isinstance(self.value, bool):  # torch reads a bool as a number
-            raise self.wrong(f"numbers of the shape {_written(shape)}")
+            raise self.wrong(f"numbers of the shape {_shape_text(shape)}")
         try:
             tensor = torch.tensor(self.value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise self.wrong(f"numbers of the shape {_written(shape)}") from None
+            raise self.wrong(f"numbers of the shape {_shape_text(shape)}") from None
         if tensor.numel() == 0 and -1 in shape:
             tensor = tensor.reshape([max(length, 0) for length in shape])
         fits = tensor.dim() == len(shape) and all(
             want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
         )
         if not fits:
-            raise self.wrong(f"numbers of the shape {_written(shape)}", f"the shape {_written(tensor.shape)}")
+            raise self.wrong(f"numbers of the shape {_shape_text(shape)}", f"the shape {_shape_text(tensor.shape)}")
         if not tensor.isfinite().all():
             raise self.wrong("finite numbers")
         return tensor
@@ -127,17 +131,17 @@ class Field:
             raise self.wrong("points that differ")
         return points
 
-    def row(self, numbers: dict[str, int]) -> int:
+    def row(self, rows_by_name: dict[str, int]) -> int:
         name = self.text()
-        if name not in numbers:
+        if name not in rows_by_name:
             raise self.wrong("an id that the map has")
-        return numbers[name]
+        return rows_by_name[name]
 
-    def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
-        return tuple(item.row(numbers) for item in self)
+    def rows(self, rows_by_name: dict[str, int]) -> tuple[int, ...]:
+        return tuple(item.row(rows_by_name) for item in self)
 
 
-def numbers(names: list[Field]) -> dict[str, int]:
+def rows_by_name(names: list[Field]) -> dict[str, int]:
     """Row of each name; names must differ."""
     rows: dict[str, int] = {}
     for i, name in enumerate(names):
@@ -146,5 +150,8 @@ def numbers(names: list[Field]) -> dict[str, int]:
     return rows
 
 
-def _written(shape: Collection[int]) -> str:
-    return "[" + ", ".join("n" if length == -1 else str(length) for length in shape) + "]"
+def _shape_text(shape: Collection[int]) -> str:
+    lengths = []
+    for length in shape:
+        lengths.append("n" if length == -1 else str(length))
+    return "[" + ", ".join(lengths) + "]"

@@ -32,7 +32,9 @@ class LogSource(SceneSource, Generic[Key]):
                 "Expected `val_share` and `test_share` to be at least 0 and together at most 1, but got "
                 f"{val_share} and {test_share}."
             )
-        self.val_share, self.test_share, self.train_part = val_share, test_share, checked_part(train_part)
+        self.val_share = val_share
+        self.test_share = test_share
+        self.train_part = checked_part(train_part)
 
     @abstractmethod
     def logs(self) -> Collection[str]:
@@ -50,7 +52,10 @@ class LogSource(SceneSource, Generic[Key]):
         logs = deal(self.logs(), self.val_share, self.test_share)[split]
         if split == "train":
             logs = in_part(logs, self.train_part)
-        return Scenes([key for log in logs for key in self.keys(log)], self.scene)
+        keys: list[Key] = []
+        for log in logs:
+            keys += self.keys(log)
+        return Scenes(keys, self.scene)
 
 
 def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
@@ -66,7 +71,10 @@ def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Spl
         InputError: there are fewer logs than splits.
     """
     shuffled = sorted(set(logs), key=lambda log: hashlib.sha256(log.encode(errors="surrogatepass")).digest())
-    val, test = (max(1, round(share * len(shuffled))) if share else 0 for share in (val_share, test_share))
+    # At least one log for each share above 0.
+    val = max(1, round(val_share * len(shuffled))) if val_share else 0
+    test = max(1, round(test_share * len(shuffled))) if test_share else 0
+    # Without a share for training, validation and tests take all logs.
     trains = val_share + test_share < 1 - 1e-9
     if not trains and val and test:
         val = max(1, min(val, len(shuffled) - 1))
@@ -99,5 +107,10 @@ def in_part(logs: Collection[str], part: Part) -> list[str]:
         (['a', 'b', 'c', 'd'], ['e', 'f', 'g', 'h'])
     """
     start, end = part
-    places = {log: hashlib.sha256(f"part {log}".encode(errors="surrogatepass")).digest()[:8] for log in logs}
-    return [log for log, place in places.items() if start <= int.from_bytes(place) / 2**64 < end]
+    inside = []
+    for log in dict.fromkeys(logs):
+        digest = hashlib.sha256(f"part {log}".encode(errors="surrogatepass")).digest()
+        place = int.from_bytes(digest[:8]) / 2**64
+        if start <= place < end:
+            inside.append(log)
+    return inside

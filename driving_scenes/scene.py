@@ -50,8 +50,9 @@ class Points:
         drawn = [self[row] for row in range(len(self))]
         for row, ring in self.rings:
             # Holes turn against the first ring, because a renderer may fill what is surrounded twice in one direction.
-            turned = ring if _area(ring) * _area(self[row]) < 0 else ring.flip(0)
-            drawn[row] = torch.cat([drawn[row], drawn[row][:1], turned, turned[:1]])
+            if _signed_area(ring) * _signed_area(self[row]) >= 0:
+                ring = ring.flip(0)
+            drawn[row] = torch.cat([drawn[row], drawn[row][:1], ring, ring[:1]])
         return Points.polygons(drawn)
 
     @classmethod
@@ -72,14 +73,17 @@ class Points:
     def _filled(cls, rows: Sequence[Any], filler: int) -> Points:
         arrays = [np.asarray(row, dtype=np.float64).reshape(-1, 2) for row in rows]
         counts = [len(row) for row in arrays]
-        xy = np.empty((len(arrays), max(counts, default=0) + (filler == 0), 2))  # a polygon's last edge leads back
+        longest = max(counts, default=0)
+        if filler == 0:
+            longest += 1  # a polygon's last edge leads back
+        xy = np.empty((len(arrays), longest, 2))
         for filled, row, count in zip(xy, arrays, counts, strict=True):
             filled[:count] = row
             filled[count:] = row[filler]
         return cls(torch.from_numpy(xy), torch.tensor(counts, dtype=torch.int64))
 
 
-def _area(ring: Tensor) -> Tensor:
+def _signed_area(ring: Tensor) -> Tensor:
     """Signed area of a ring ``[v, 2]``, twice."""
     x, y = ring.unbind(1)
     return (x * y.roll(-1) - y * x.roll(-1)).sum()

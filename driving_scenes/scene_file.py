@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driving_scenes.json_fields import Field, load_json, numbers
+from driving_scenes.json_fields import Field, load_json, rows_by_name
 from driving_scenes.scene import (
     AGENT_TYPES,
     Agents,
@@ -76,15 +76,16 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
     cameras = {}
     for camera in camera_field.unknown(()):
         cameras[camera] = [image.text() for image in camera_field[camera]]
+    roadblocks = {name: row for row, name in enumerate(road_map.roadblocks.ids)}
     return Scene(
         name=name,
         synthetic=synthetic,
         map=road_map,
-        route=top["route"].rows({name: row for row, name in enumerate(road_map.roadblocks.ids)}),
-        ego=_ego(top["ego"]),
+        route=top["route"].rows(roadblocks),
+        ego=_read_ego(top["ego"]),
         human=None if human.value is None else human.tensor(8, 3),
-        agents=_agents(top["agents"]),
-        lights=_lights(top.get("traffic_lights", []), connectors),
+        agents=_read_agents(top["agents"]),
+        lights=_read_lights(top.get("traffic_lights", []), connectors),
         pdm_trajectory=None if plan.value is None else plan.tensor(41, 3),
         centerline=None if line.value is None else line.points(2),
         log=top.get("log").optional_text(),
@@ -103,34 +104,34 @@ def map_from_json(value: Field) -> RoadMap:
     roadblocks = list(value["roadblocks"])
     for lane in lanes:
         lane.unknown(("speed_limit",))
-    lane_rows = numbers([lane["id"] for lane in lanes])
-    block_rows = numbers([block["id"] for block in roadblocks])
+    lane_rows = rows_by_name([lane["id"] for lane in lanes])
+    block_rows = rows_by_name([block["id"] for block in roadblocks])
     return RoadMap(
         lanes=Lanes(
             ids=tuple(lane_rows),
-            polygons=_polygons(lanes),
+            polygons=_read_polygons(lanes),
             centerlines=Points.polylines([lane["centerline"].points(2) for lane in lanes]),
             connector=torch.tensor([lane["connector"].flag() for lane in lanes], dtype=torch.bool),
             roadblock=torch.tensor([lane["roadblock"].row(block_rows) for lane in lanes], dtype=torch.int64),
-            speed_limit=torch.tensor([_limit(lane.get("speed_limit")) for lane in lanes], dtype=torch.float64),
+            speed_limit=torch.tensor([_speed_limit(lane.get("speed_limit")) for lane in lanes], dtype=torch.float64),
             incoming=tuple(lane["incoming"].rows(lane_rows) for lane in lanes),
             outgoing=tuple(lane["outgoing"].rows(lane_rows) for lane in lanes),
         ),
         roadblocks=Roadblocks(
             ids=tuple(block_rows),
-            polygons=_polygons(roadblocks),
+            polygons=_read_polygons(roadblocks),
             connector=torch.tensor([block["connector"].flag() for block in roadblocks], dtype=torch.bool),
             lanes=tuple(block["lanes"].rows(lane_rows) for block in roadblocks),
             incoming=tuple(block["incoming"].rows(block_rows) for block in roadblocks),
             outgoing=tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
         ),
-        intersections=_areas(value.get("intersections", [])),
-        carparks=_areas(value.get("carparks", [])),
-        drivable_areas=_areas(value.get("drivable_areas", [])),
+        intersections=_read_areas(value.get("intersections", [])),
+        carparks=_read_areas(value.get("carparks", [])),
+        drivable_areas=_read_areas(value.get("drivable_areas", [])),
     )
 
 
-def _limit(limit: Field) -> float:
+def _speed_limit(limit: Field) -> float:
     """Meters per second; NaN if unknown."""
     if limit.value is None:
         return math.nan
@@ -140,28 +141,28 @@ def _limit(limit: Field) -> float:
     return speed
 
 
-def _areas(value: Field) -> Areas:
+def _read_areas(value: Field) -> Areas:
     areas = list(value)
-    return Areas(tuple(numbers([area["id"] for area in areas])), _polygons(areas))
+    return Areas(tuple(rows_by_name([area["id"] for area in areas])), _read_polygons(areas))
 
 
-def _polygons(items: Sequence[Field]) -> Points:
+def _read_polygons(items: Sequence[Field]) -> Points:
     further = []
     for item in items:
         further.append([ring.points(3) for ring in item.get("holes").or_else([])])
     return Points.polygons([item["polygon"].points(3) for item in items], further)
 
 
-def _rounded(times: Tensor) -> Tensor:
+def _round_times(times: Tensor) -> Tensor:
     """Round to microseconds, so that 1e-9 s is t = 0."""
     return times.mul(1e6).round().div(1e6)
 
 
-def _ego(value: Field) -> EgoHistory:
+def _read_ego(value: Field) -> EgoHistory:
     states = list(value)
     if not states:
         raise value.wrong("at least the state at t = 0")
-    times = _rounded(torch.tensor([state["t"].number() for state in states], dtype=torch.float64))
+    times = _round_times(torch.tensor([state["t"].number() for state in states], dtype=torch.float64))
     if times[-1] != 0 or (times.diff() <= 0).any():
         raise value.wrong("ascending times that end with t = 0", str(times.tolist()))
     if times[0] < -LONGEST_HISTORY:
@@ -174,13 +175,13 @@ def _ego(value: Field) -> EgoHistory:
     )
 
 
-def _agents(value: Field) -> Agents:
+def _read_agents(value: Field) -> Agents:
     agents = list(value)
-    tokens = numbers([agent["token"] for agent in agents])
+    tokens = rows_by_name([agent["token"] for agent in agents])
     tracks = []
     for agent in agents:
         track = agent["states"].tensor(-1, 6)
-        track[:, 0] = _rounded(track[:, 0])
+        track[:, 0] = _round_times(track[:, 0])
         if len(track) == 0 or (track[:, 0].diff() <= 0).any():
             raise agent["states"].wrong("states at ascending times, at least one")
         tracks.append(track)
@@ -190,22 +191,24 @@ def _agents(value: Field) -> Agents:
         if not (size[:2] > 0).all():
             raise agent.wrong("a length and a width greater than 0", str(size[:2].tolist()))
         sizes.append(size)
-    all_times = torch.cat([torch.zeros(0, dtype=torch.float64), *(track[:, 0] for track in tracks)])
-    times: Tensor = all_times.unique()
+    # A column for each time at which some agent was seen.
+    all_times = [torch.zeros(0, dtype=torch.float64)]
+    all_times += [track[:, 0] for track in tracks]
+    times: Tensor = torch.cat(all_times).unique()
     states = torch.zeros(len(agents), len(times), 5, dtype=torch.float64)
     seen = torch.zeros(len(agents), len(times), dtype=torch.bool)
     for row, track in enumerate(tracks):
         columns = torch.searchsorted(times, track[:, 0].contiguous())
         states[row, columns] = track[:, 1:]
         seen[row, columns] = True
-    types = torch.tensor([AGENT_TYPES.index(agent["type"].text(AGENT_TYPES)) for agent in agents], dtype=torch.int64)
+    types = [AGENT_TYPES.index(agent["type"].text(AGENT_TYPES)) for agent in agents]
     shape = torch.stack(sizes) if sizes else torch.zeros(0, 3, dtype=torch.float64)
-    return Agents(tuple(tokens), types, shape, times, states, seen)
+    return Agents(tuple(tokens), torch.tensor(types, dtype=torch.int64), shape, times, states, seen)
 
 
-def _lights(value: Field, lanes: dict[str, int]) -> Lights:
+def _read_lights(value: Field, lanes: dict[str, int]) -> Lights:
     frames = list(value)
-    times = _rounded(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
+    times = _round_times(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
     if (times.diff() <= 0).any():
         raise value.wrong("ascending times", str(times.tolist()))
     red, green = torch.zeros(2, len(frames), len(lanes), dtype=torch.bool)
@@ -226,61 +229,73 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
         "previous": scene.previous,
         "follow_ups": list(scene.follow_ups),
     }
-    lanes = scene.map.lanes.ids
     ego = scene.ego
-    lights = scene.lights
-    agents = scene.agents
     return {
         "name": scene.name,
         "scene_type": "synthetic" if scene.synthetic else "original",
         "map": _map_to_json(scene.map),
-        "route": _names(scene.map.roadblocks.ids, scene.route),
+        "route": _names_of(scene.map.roadblocks.ids, scene.route),
         "ego": ego_to_json(ego.times, ego.poses, ego.velocities, ego.accelerations),
         "human_trajectory": None if scene.human is None else scene.human.tolist(),
-        "agents": [
-            agent_to_json(token, AGENT_TYPES[kind], size, torch.cat([agents.times[seen, None], states[seen]], 1))
-            for token, kind, size, states, seen in zip(
-                agents.tokens, agents.types.tolist(), agents.sizes.tolist(), agents.states, agents.seen, strict=True
-            )
-        ],
-        "traffic_lights": [
-            {"t": time, "red": _names(lanes, red.nonzero()[:, 0]), "green": _names(lanes, green.nonzero()[:, 0])}
-            for time, red, green in zip(lights.times.tolist(), lights.red, lights.green, strict=True)
-        ],
+        "agents": _agents_to_json(scene.agents),
+        "traffic_lights": _lights_to_json(scene.lights, scene.map.lanes.ids),
         **{key: value for key, value in optional.items() if value},
         **scene.extra,
     }
 
 
+def _agents_to_json(agents: Agents) -> list[dict[str, Any]]:
+    content = []
+    for row, token in enumerate(agents.tokens):
+        seen = agents.seen[row]
+        kind = AGENT_TYPES[int(agents.types[row])]
+        states = torch.cat([agents.times[seen, None], agents.states[row, seen]], 1)
+        content.append(agent_to_json(token, kind, agents.sizes[row].tolist(), states))
+    return content
+
+
+def _lights_to_json(lights: Lights, lanes: Sequence[str]) -> list[dict[str, Any]]:
+    content = []
+    for time, red, green in zip(lights.times.tolist(), lights.red, lights.green, strict=True):
+        red_names = _names_of(lanes, red.nonzero()[:, 0])
+        green_names = _names_of(lanes, green.nonzero()[:, 0])
+        content.append({"t": time, "red": red_names, "green": green_names})
+    return content
+
+
 def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
     lanes = road_map.lanes
     blocks = road_map.roadblocks
-    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN != NaN
-    return {
-        "roadblocks": [
+    block_content = []
+    for row, name in enumerate(blocks.ids):
+        block_content.append(
             {
                 "id": name,
                 "connector": bool(blocks.connector[row]),
                 **_polygon_to_json(blocks.polygons, row),
-                "lanes": _names(lanes.ids, blocks.lanes[row]),
-                "incoming": _names(blocks.ids, blocks.incoming[row]),
-                "outgoing": _names(blocks.ids, blocks.outgoing[row]),
+                "lanes": _names_of(lanes.ids, blocks.lanes[row]),
+                "incoming": _names_of(blocks.ids, blocks.incoming[row]),
+                "outgoing": _names_of(blocks.ids, blocks.outgoing[row]),
             }
-            for row, name in enumerate(blocks.ids)
-        ],
-        "lanes": [
+        )
+    lane_content = []
+    for row, name in enumerate(lanes.ids):
+        limit = float(lanes.speed_limit[row])
+        lane_content.append(
             {
                 "id": name,
                 "connector": bool(lanes.connector[row]),
                 "roadblock": blocks.ids[int(lanes.roadblock[row])],
                 **_polygon_to_json(lanes.polygons, row),
                 "centerline": lanes.centerlines[row].tolist(),
-                "speed_limit": limits[row],
-                "incoming": _names(lanes.ids, lanes.incoming[row]),
-                "outgoing": _names(lanes.ids, lanes.outgoing[row]),
+                "speed_limit": None if math.isnan(limit) else limit,
+                "incoming": _names_of(lanes.ids, lanes.incoming[row]),
+                "outgoing": _names_of(lanes.ids, lanes.outgoing[row]),
             }
-            for row, name in enumerate(lanes.ids)
-        ],
+        )
+    return {
+        "roadblocks": block_content,
+        "lanes": lane_content,
         "intersections": _areas_to_json(road_map.intersections),
         "carparks": _areas_to_json(road_map.carparks),
         "drivable_areas": _areas_to_json(road_map.drivable_areas),
@@ -313,5 +328,5 @@ def agent_to_json(token: str, kind: str, size: Sequence[float], states: Any) -> 
     return {"token": token, "type": kind, **dict(zip(SIZE, size, strict=True)), "states": states.tolist()}
 
 
-def _names(ids: Sequence[str], rows: Iterable[Any]) -> list[str]:
+def _names_of(ids: Sequence[str], rows: Iterable[Any]) -> list[str]:
     return [ids[int(row)] for row in rows]

@@ -64,7 +64,9 @@ class WithoutEnd(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> range: ...
     def __getitem__(self, index: int | slice) -> int | range:
-        return range(len(self))[index] if isinstance(index, slice) else index
+        if isinstance(index, slice):
+            return range(len(self))[index]
+        return index
 
 
 @dataclass(frozen=True, eq=False)

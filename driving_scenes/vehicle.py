@@ -51,7 +51,8 @@ def corners(poses: Tensor) -> Tensor:
     forward = directions(poses)
     left = torch.stack([-forward[..., 1], forward[..., 0]], -1) * (WIDTH / 2)
     center = poses[..., :2] + REAR_AXLE_TO_CENTER * forward
-    front, rear = center + LENGTH / 2 * forward, center - LENGTH / 2 * forward
+    front = center + LENGTH / 2 * forward
+    rear = center - LENGTH / 2 * forward
     return torch.stack([front + left, rear + left, rear - left, front - left], -2)
 
 

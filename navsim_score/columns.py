@@ -63,7 +63,9 @@ def epdms(columns: Mapping[str, Tensor]) -> Tensor:
 
 def human_filtered(columns: Mapping[str, Tensor], human: Mapping[str, Tensor], applies: Tensor) -> dict[str, Tensor]:
     """Set columns to 1 where the human's value is exactly 0 and ``applies`` (bool) holds."""
-    return {
-        name: torch.where(applies & (human[name] == 0), 1.0, value) if name in human else value
-        for name, value in columns.items()
-    }
+    filtered = {}
+    for name, value in columns.items():
+        if name in human:
+            value = torch.where(applies & (human[name] == 0), 1.0, value)
+        filtered[name] = value
+    return filtered

@@ -17,7 +17,8 @@ from navsim_score.scorer import Scorer, Scores
 from navsim_score.traffic.log_replay import LogReplay
 from navsim_score.traffic.traffic import TrafficPolicy
 
-ONE_STAGE, TWO_STAGES = "one stage", "two stages"
+ONE_STAGE = "one stage"
+TWO_STAGES = "two stages"
 
 
 class Dialect(ABC):
@@ -83,8 +84,12 @@ class Epdms(Dialect):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        without = "" if self.extended_comfort else " without EC"
-        return f"EPDMS{self.human_filter.name}{without}{' of valid rows' if self.drops_failed else ''}"
+        name = f"EPDMS{self.human_filter.name}"
+        if not self.extended_comfort:
+            name += " without EC"
+        if self.drops_failed:
+            name += " of valid rows"
+        return name
 
     def full_name(self, traffic: object, stages: str = ONE_STAGE) -> str:
         if self.drops_failed and stages != ONE_STAGE:
@@ -95,19 +100,22 @@ class Epdms(Dialect):
         return Scorer(scenes, traffic, plans=plans, human_filter=self.human_filter.columns)
 
     def shown(self, scores: Scores) -> Mapping[str, Tensor]:
-        return self._columns(scores, self.human_filter.columns)
+        return self._chosen_columns(scores, self.human_filter.columns)
 
     def counted(self, scores: Scores) -> Mapping[str, Tensor]:
-        return self._columns(scores, self.human_filter.total)
+        return self._chosen_columns(scores, self.human_filter.total)
 
     def total(self, counted: Mapping[str, Tensor]) -> Tensor:
-        keep = self.extended_comfort
-        return epdms({name: value for name, value in counted.items() if keep or name != EXTENDED_COMFORT})
+        if not self.extended_comfort:
+            counted = {name: value for name, value in counted.items() if name != EXTENDED_COMFORT}
+        return epdms(counted)
 
-    def _columns(self, scores: Scores, filtered: bool) -> Mapping[str, Tensor]:
+    def _chosen_columns(self, scores: Scores, filtered: bool) -> Mapping[str, Tensor]:
+        if filtered:
+            return scores.columns
         # The filter cannot change extended comfort.
         extended = {name: value for name, value in scores.columns.items() if name == EXTENDED_COMFORT}
-        return scores.columns if filtered else scores.unfiltered | extended
+        return scores.unfiltered | extended
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,8 @@ class Pdms(Dialect):
         return f"{self.name}, {ONE_STAGE}, LogReplay"
 
 
-EPDMS, PDMS = Epdms(), Pdms()
+EPDMS = Epdms()
+PDMS = Pdms()
 DIALECTS: Mapping[str, Dialect] = {
     "epdms": EPDMS,
     "epdms_no_ec": Epdms(FIXED, extended_comfort=False),

@@ -36,7 +36,8 @@ from navsim_score.traffic.reactive import Reactive
 
 RED = "red_light_"
 """Start of the tokens of red connectors in a cache."""
-REPLAY, REACTIVE = "LogReplayTrafficAgents", "NavsimIDMTrafficAgents"
+REPLAY = "LogReplayTrafficAgents"
+REACTIVE = "NavsimIDMTrafficAgents"
 """The devkit's policies of traffic."""
 LANES = {"LANE": False, "LANE_CONNECTOR": True}
 AREAS = {"INTERSECTION": "intersections", "CARPARK_AREA": "carparks", "DRIVABLE_AREA": "drivable_areas"}
@@ -83,16 +84,17 @@ def pdm_score(
     name = type(traffic_agents_policy).__name__
     if name not in (REPLAY, REACTIVE):
         raise InputError(f"Expected {REPLAY} or {REACTIVE}, but got {name}, try one of these.")
-    kept = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter), name == REACTIVE)
+    kept_scorer = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter), name == REACTIVE)
     poses = torch.as_tensor(np.asarray(model_trajectory.poses, dtype=np.float64))[None]
     interval = model_trajectory.trajectory_sampling.interval_length
-    scores = kept(poses, torch.zeros(1, dtype=torch.int64), interval)
+    scores = kept_scorer(poses, torch.zeros(1, dtype=torch.int64), interval)
     if not bool(scores.valid):
         raise InputError("Expected a trajectory of finite poses that can be driven.")
     row: dict[str, Any] = {name: float(scores.columns[name]) for name in COLUMNS}
     row["multiplicative_metrics_prod"] = float(scores.multiplicative_metrics_prod)
     # The last place is extended comfort's, which the devkit fills in later.
-    row["weighted_metrics"] = np.array([*(row[name] for name in WEIGHTS), 0.0])
+    weighted = [row[name] for name in WEIGHTS]
+    row["weighted_metrics"] = np.array([*weighted, 0.0])
     row["weighted_metrics_array"] = np.array([*WEIGHTS.values(), EXTENDED_COMFORT_WEIGHT])
     row["pdm_score"] = float(scores.pdm_score)
     return pandas.DataFrame([row]), scores.states[0].numpy()
@@ -124,9 +126,15 @@ def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True, reacti
         human_filter: see `Scorer`.
         reactive: vehicles react, on the lanes of nuPlan's map; by default the log is replayed.
     """
-    converted = [cached_scene(cache, map_lanes(cache) if reactive else None) for cache in metric_caches]
-    scenes, plans = zip(*converted, strict=True)
-    return Scorer(scenes, Reactive() if reactive else None, plans=plans, human_filter=human_filter)
+    scenes = []
+    plans = []
+    for cache in metric_caches:
+        lanes_of = map_lanes(cache) if reactive else None
+        scene, plan = cached_scene(cache, lanes_of)
+        scenes.append(scene)
+        plans.append(plan)
+    traffic = Reactive() if reactive else None
+    return Scorer(scenes, traffic, plans=plans, human_filter=human_filter)
 
 
 def map_lanes(cache: Any) -> Callable[[str, bool], Any]:
@@ -142,7 +150,12 @@ def map_lanes(cache: Any) -> Callable[[str, bool], Any]:
     except ImportError as error:
         raise InputError(f"Expected nuPlan's devkit to be installed, but got '{error}', try {INSTALL}.") from None
     api = town(os.environ.get(MAPS) or about.map_root, about.map_version, about.map_name)
-    return lambda name, connector: api.get_map_object(name, layers.LANE_CONNECTOR if connector else layers.LANE)
+
+    def find_lane(name: str, connector: bool) -> Any:
+        layer = layers.LANE_CONNECTOR if connector else layers.LANE
+        return api.get_map_object(name, layer)
+
+    return find_lane
 
 
 def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None) -> CachedScene:
@@ -165,11 +178,14 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
     areas = cache.drivable_area_map
     observation = cache.observation
     now = cache.ego_state
+    lights = observation._occupancy_maps_tl or []
     red = []  # ids of red connectors at each step
-    for tokens, _ in observation._occupancy_maps_tl or []:
+    for tokens, _ in lights:
         red.append([token.removeprefix(RED) for token in tokens])
     ever_red = sorted(set().union(*red))
-    road_map: dict[str, list[dict[str, Any]]] = {"roadblocks": [], "lanes": [], **{name: [] for name in AREAS.values()}}
+    road_map: dict[str, list[dict[str, Any]]] = {"roadblocks": [], "lanes": []}
+    for name in AREAS.values():
+        road_map[name] = []
 
     def add_lane(name: str, polygon: Any, connector: bool) -> None:
         shape = polygon_content(polygon)
@@ -177,8 +193,11 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
         links: dict[str, list[str]] = {"incoming": [], "outgoing": []}
         road_map["roadblocks"].append({"id": block, "connector": True, **shape, "lanes": [name], **links})
         lane = {"id": name, "connector": connector, "roadblock": block, **shape, **links}
-        unknown = {"centerline": shape["polygon"][:2], "speed_limit": None}
-        road_map["lanes"].append(lane | (unknown if lanes_of is None else lane_content(lanes_of(name, connector))))
+        if lanes_of is None:
+            lane |= {"centerline": shape["polygon"][:2], "speed_limit": None}
+        else:
+            lane |= lane_content(lanes_of(name, connector))
+        road_map["lanes"].append(lane)
 
     for token, kind, polygon in zip(areas.tokens, areas.map_types, areas._geometries, strict=True):
         if polygon.is_empty:
@@ -192,32 +211,38 @@ def cached_scene(cache: Any, lanes_of: Callable[[str, bool], Any] | None = None)
             road_map[AREAS[kind.name]].append({"id": str(token), **polygon_content(polygon)})
     lanes = {lane["id"] for lane in road_map["lanes"]}
     # Red connectors of the route may be further away than the cache's map.
-    for names, (_, polygons) in zip(red, observation._occupancy_maps_tl or [], strict=True):
+    for names, (_, polygons) in zip(red, lights, strict=True):
         for name, polygon in zip(names, polygons, strict=True):
             if name not in lanes:
                 lanes.add(name)
                 add_lane(name, polygon, True)
     past = cache.past_human_trajectory.get_sampled_trajectory()
-    synthetic = cache.human_trajectory is None
+    ego = [ego_content(state, (state.time_us - now.time_us) / 1e6) for state in past[:-1]]
+    ego.append(ego_content(now, 0))
+    frames = []
+    for step, frame in enumerate(observation.detections_tracks[:STEPS]):
+        frames.append((step * DT, frame.tracked_objects))
+    scene_name = "metric cache"
+    if getattr(cache, "file_path", None):
+        scene_name = str(cache.file_path.parent.name)
+    scene_type = "synthetic"
+    human = None
+    if cache.human_trajectory is not None:
+        scene_type = "original"
+        human = np.asarray(cache.human_trajectory.poses).tolist()
     content = {
-        "name": str(cache.file_path.parent.name) if getattr(cache, "file_path", None) else "metric cache",
-        "scene_type": "synthetic" if synthetic else "original",
+        "name": scene_name,
+        "scene_type": scene_type,
         "map": road_map,
         "route": [f"block of {name}" for name in ever_red],
-        "ego": [ego_content(state, (state.time_us - now.time_us) / 1e6) for state in past[:-1]] + [ego_content(now, 0)],
-        "human_trajectory": None if synthetic else np.asarray(cache.human_trajectory.poses).tolist(),
-        "agents": agents_content(
-            (step * DT, frame.tracked_objects) for step, frame in enumerate(observation.detections_tracks[:STEPS])
-        ),
+        "ego": ego,
+        "human_trajectory": human,
+        "agents": agents_content(frames),
         "traffic_lights": [{"t": step * DT, "red": names, "green": []} for step, names in enumerate(red)],
     }
     scene = scene_from_json(content, "metric cache")
     rows = {name: row for row, name in enumerate(scene.map.lanes.ids)}
-    return CachedScene(
-        scene,
-        ExpertPlan(
-            torch.tensor(plan["pdm_trajectory"], dtype=torch.float64),
-            torch.tensor(plan["centerline"], dtype=torch.float64),
-            tuple(rows[str(name)] for name in cache.route_lane_ids if str(name) in rows),
-        ),
-    )
+    route_lanes = tuple(rows[str(name)] for name in cache.route_lane_ids if str(name) in rows)
+    trajectory = torch.tensor(plan["pdm_trajectory"], dtype=torch.float64)
+    centerline = torch.tensor(plan["centerline"], dtype=torch.float64)
+    return CachedScene(scene, ExpertPlan(trajectory, centerline, route_lanes))

@@ -18,7 +18,8 @@ from navsim_score.traffic.traffic import TrafficPolicy
 from navsim_score.two_stage import Drive, Result, endpoints, summaries
 
 SCENES_AT_ONCE = 32
-POSES, HUMAN_INTERVAL = 8, 0.5
+POSES = 8
+HUMAN_INTERVAL = 0.5
 Planned = tuple[list[int], Tensor, float]
 """R rows of scenes, plans ``[R, P, 3]`` in the ego's frame, seconds between poses."""
 Planner = Callable[[Sequence[Scene], Sequence[ExpertPlan]], Planned]
@@ -26,9 +27,10 @@ Planner = Callable[[Sequence[Scene], Sequence[ExpertPlan]], Planned]
 
 def pdm_closed(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
     """The expert's plans."""
-    pairs = zip(scenes, plans, strict=True)
-    poses = torch.stack([in_ego(scene.ego.poses[-1], plan.trajectory[1:]) for scene, plan in pairs])
-    return list(range(len(scenes))), poses, DT
+    poses = []
+    for scene, plan in zip(scenes, plans, strict=True):
+        poses.append(in_ego(scene.ego.poses[-1], plan.trajectory[1:]))
+    return list(range(len(scenes))), torch.stack(poses), DT
 
 
 def constant_velocity(scenes: Sequence[Scene], plans: Sequence[ExpertPlan] = ()) -> Planned:
@@ -42,7 +44,9 @@ def constant_velocity(scenes: Sequence[Scene], plans: Sequence[ExpertPlan] = ())
 def human(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
     """The human's poses; scenes without a human are left out."""
     drives = {row: scene.human for row, scene in enumerate(scenes) if scene.human is not None}
-    poses = torch.stack(list(drives.values())) if drives else torch.zeros(0, POSES, 3, dtype=torch.float64)
+    poses = torch.zeros(0, POSES, 3, dtype=torch.float64)
+    if drives:
+        poses = torch.stack(list(drives.values()))
     return list(drives), poses, HUMAN_INTERVAL
 
 
@@ -74,8 +78,10 @@ def drives(
     displacement = average_displacement(scenes, poses, interval)
     driven = []
     for row, scene in enumerate(scenes):
-        part = slice(row * count, (row + 1) * count)
+        part = slice(row * count, (row + 1) * count)  # rows of the scene's plans
         pose = scene.ego.poses[-1]
+        columns = {name: value[part].cpu() for name, value in shown.items()}
+        columns["ade"] = displacement[row]
         driven.append(
             Drive(
                 number=numbers[row],
@@ -86,7 +92,7 @@ def drives(
                 start=pose[:2],
                 ends=endpoints(pose, poses[row].to(pose)),
                 valid=scores.valid[part].cpu(),
-                columns={name: value[part].cpu() for name, value in shown.items()} | {"ade": displacement[row]},
+                columns=columns,
                 # The frame before or after may be in any other batch; a follow-up that is no scene's name has none.
                 states=scores.states[part].cpu() if follows is None else None,
                 counted={name: value[part].cpu() for name, value in counted.items()},
@@ -100,14 +106,17 @@ def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float
 
     After its last pose, a plan stands still. NaN without a human or where a plan is NaN.
     """
-    every = round(HUMAN_INTERVAL / interval)
+    poses_per_human_pose = round(HUMAN_INTERVAL / interval)
     displacements = []
     for scene, plans in zip(scenes, poses[..., :2], strict=True):
         if scene.human is None:
             displacements.append(plans.new_full(plans.shape[:-2], torch.nan))
-        else:
-            at = (torch.arange(1, len(scene.human) + 1) * every - 1).clamp(max=plans.shape[-2] - 1)
-            displacements.append((scene.human[:, :2].to(plans) - plans[..., at, :]).norm(dim=-1).mean(-1))
+            continue
+        # The plan's pose at the time of each of the human's poses.
+        at = torch.arange(1, len(scene.human) + 1) * poses_per_human_pose - 1
+        at = at.clamp(max=plans.shape[-2] - 1)
+        distances = (scene.human[:, :2].to(plans) - plans[..., at, :]).norm(dim=-1)
+        displacements.append(distances.mean(-1))
     return torch.stack(displacements)
 
 
@@ -132,7 +141,7 @@ def evaluate(
     for number, group in enumerate(follow_ups):
         later += group
         starts += [number] * len(group)
-    every: dict[str, list[Drive]] = {name: [] for name in planners}
+    drives_of: dict[str, list[Drive]] = {name: [] for name in planners}
     for stage, follows in ((scenes, None), (later, starts)):
         for first in range(0, len(stage), SCENES_AT_ONCE):
             part = slice(first, first + SCENES_AT_ONCE)
@@ -140,8 +149,8 @@ def evaluate(
             numbers = list(range(len(stage)))[part]
             follows_part = None if follows is None else follows[part]
             for name, driven in planned_drives(scorer, planners, numbers, follows_part, dialect).items():
-                every[name] += driven
-    return summaries(every, dialect, traffic)
+                drives_of[name] += driven
+    return summaries(drives_of, dialect, traffic)
 
 
 def planned_drives(

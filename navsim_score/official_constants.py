@@ -11,7 +11,8 @@ BEHIND = math.radians(150)  # rad from the ego's heading, seen from the rear axl
 
 # DDC, section 6
 ONCOMING_STEPS = 11  # steps of 0.1 s over which meters off the route's lanes add up
-SOME_ONCOMING, MUCH_ONCOMING = 2.0, 6.0  # m, from which DDC is 0.5 and 0
+SOME_ONCOMING = 2.0  # m, from which DDC is 0.5
+MUCH_ONCOMING = 6.0  # m, from which DDC is 0
 
 # EP, section 7
 LEAST_PROGRESS = 5.0  # m that the expert or the candidate must exceed, else EP is 1

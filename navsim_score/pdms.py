@@ -38,16 +38,16 @@ class PdmsColumns:
         self.agents = AgentTracks.logged(batch.scenes, like.device, STEPS_SEEN)
         poses = torch.stack([plan.trajectory for plan in plans]).to(like)
         scene = torch.arange(len(batch), device=like.device)
-        columns, raw = _columns(batch, track(like, poses), scene, TrafficRollouts.of(self.agents, scene))
-        self.expert = raw * product(columns)
+        columns, raw = _pdms_columns(batch, track(like, poses), scene, TrafficRollouts.of(self.agents, scene))
+        self.expert = raw * pdms_product(columns)
 
     def __call__(self, states: Tensor, scene: Tensor) -> dict[str, Tensor]:
         """Columns ``[R]`` of `PDMS_MULTIPLIERS` and `PDMS_WEIGHTS`, of states ``[R, 41, 11]`` in scenes ``[R]``."""
-        columns, raw = _columns(self.batch, states, scene, TrafficRollouts.of(self.agents, scene))
-        return columns | {EGO_PROGRESS: masked_progress(raw, product(columns), self.expert[scene])}
+        columns, raw = _pdms_columns(self.batch, states, scene, TrafficRollouts.of(self.agents, scene))
+        return columns | {EGO_PROGRESS: masked_progress(raw, pdms_product(columns), self.expert[scene])}
 
 
-def _columns(
+def _pdms_columns(
     batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts
 ) -> tuple[dict[str, Tensor], Tensor]:
     """All columns ``[R]`` but EP, and raw progress ``[R]`` in meters."""
@@ -61,11 +61,13 @@ def masked_progress(raw: Tensor, mask: Tensor, expert: Tensor) -> Tensor:
 
     Up to 5 m, EP is 1, but 0 where ``mask`` is 0.
     """
-    most = torch.maximum(raw * mask, expert)
-    return torch.where(most > LEAST_PROGRESS, raw * mask / most.clamp(min=LEAST_PROGRESS), (mask != 0).to(raw))
+    masked = raw * mask
+    most = torch.maximum(masked, expert)
+    share = masked / most.clamp(min=LEAST_PROGRESS)
+    return torch.where(most > LEAST_PROGRESS, share, (mask != 0).to(raw))
 
 
-def product(columns: Mapping[str, Tensor]) -> Tensor:
+def pdms_product(columns: Mapping[str, Tensor]) -> Tensor:
     """``[R]`` NC * DAC."""
     return torch.stack([columns[name] for name in PDMS_MULTIPLIERS]).prod(0)
 
@@ -73,11 +75,12 @@ def product(columns: Mapping[str, Tensor]) -> Tensor:
 def pdms(columns: Mapping[str, Tensor]) -> Tensor:
     """``[R]`` NC * DAC * (5 EP + 5 TTC + 2 C) / 12."""
     total = torch.stack([weight * columns[name] for name, weight in PDMS_WEIGHTS.items()]).sum(0)
-    return product(columns) * total / sum(PDMS_WEIGHTS.values())
+    return pdms_product(columns) * total / sum(PDMS_WEIGHTS.values())
 
 
 def by_pdms(batch: SceneBatch, states: Tensor, scene: Tensor, forecasts: Sequence[Forecast]) -> Tensor:
     """PDMS ``[R]`` of proposals: the expert's choice in NAVSIM 1.1."""
-    columns, raw = _columns(batch, states, scene, as_traffic(forecasts, scene, STEPS_SEEN))
-    mask = product(columns)
-    return pdms(columns | {EGO_PROGRESS: masked_progress(raw, mask, best_of_scene(raw * mask))})
+    columns, raw = _pdms_columns(batch, states, scene, as_traffic(forecasts, scene, STEPS_SEEN))
+    mask = pdms_product(columns)
+    progress = masked_progress(raw, mask, best_of_scene(raw * mask))
+    return pdms(columns | {EGO_PROGRESS: progress})

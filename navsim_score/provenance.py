@@ -43,8 +43,11 @@ def digest(*contents: bytes) -> str:
 def scorer_version() -> str:
     """Version of this package, and a digest of its Python files, because a clone between two versions scores too."""
     folder = Path(__file__).parent
-    files = sorted(folder.rglob("*.py"))
-    code = digest(*(file.relative_to(folder).as_posix().encode() + file.read_bytes() for file in files))
+    contents = []
+    for file in sorted(folder.rglob("*.py")):
+        name = file.relative_to(folder).as_posix()
+        contents.append(name.encode() + file.read_bytes())
+    code = digest(*contents)
     try:
         number = version("lightning_cgrpo")
     except PackageNotFoundError:  # on the path, not installed
@@ -54,18 +57,18 @@ def scorer_version() -> str:
 
 def devkit_version() -> str:
     """Commit of the installed devkit's clone, else its version, else `UNKNOWN`."""
-    found = find_spec("navsim")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("navsim")
+    if spec is None or not spec.submodule_search_locations:
         return UNKNOWN
-    folder = next(iter(found.submodule_search_locations))
+    folder = next(iter(spec.submodule_search_locations))
     try:
-        told = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", folder, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
         )
     except OSError:  # without git
-        told = None
-    if told is not None and told.returncode == 0:
-        return told.stdout.strip()
+        described = None
+    if described is not None and described.returncode == 0:
+        return described.stdout.strip()
     try:
         return version("navsim")
     except PackageNotFoundError:

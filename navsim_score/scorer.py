@@ -88,20 +88,21 @@ class Scores:
             values = [getattr(part, field.name) for part in parts]
             if isinstance(values[0], Tensor):
                 joined[field.name] = torch.cat(values)
-            else:
-                by_column = {}
-                for column in values[0]:
-                    by_column[column] = torch.cat([value[column] for value in values])
-                joined[field.name] = by_column
+                continue
+            by_column = {}
+            for column in values[0]:
+                by_column[column] = torch.cat([value[column] for value in values])
+            joined[field.name] = by_column
         return cls(**joined)
 
     def violations(self) -> dict[str, Tensor]:
         """``[R]`` by column, but EP: 1 where the sub-score is below 1 or the row invalid, 0 where 1 or unknown."""
-        return {
-            name: torch.where(self.valid, (1 - value).nan_to_num(0).ceil(), 1.0)
-            for name, value in self.columns.items()
-            if name != EGO_PROGRESS
-        }
+        violations = {}
+        for name, value in self.columns.items():
+            if name != EGO_PROGRESS:
+                violated = (1 - value).nan_to_num(0).ceil()
+                violations[name] = torch.where(self.valid, violated, 1.0)
+        return violations
 
     def rewards(self) -> Tensor:
         """``[R]`` `weighted_average`, 0 in invalid rows."""
@@ -159,8 +160,12 @@ class Scorer:
             human: ``[S]`` by official name, of the humans' drives; None without a filter.
         """
         scorer = cls.__new__(cls)
-        scorer.traffic, scorer.plans = LogReplay(), []
-        scorer.batch, scorer.comfort, scorer.expert, scorer.human = batch, comfort, expert, human
+        scorer.traffic = LogReplay()
+        scorer.plans = []
+        scorer.batch = batch
+        scorer.comfort = comfort
+        scorer.expert = expert
+        scorer.human = human
         scorer._pdms = None
         return scorer
 
@@ -182,12 +187,14 @@ class Scorer:
             raise InputError(f"Expected scenes from 0 to {len(self.batch) - 1}, but got {scene.unique().tolist()}.")
         poses = poses.to(self.batch.start)
         scene = scene.to(self.batch.start.device)
-        chunks = zip(poses.split(ROWS_AT_ONCE), scene.split(ROWS_AT_ONCE), strict=True)
-        return Scores.cat([self._score(some, of_scene, interval) for some, of_scene in chunks])
+        scores = []
+        for some_poses, some_scenes in zip(poses.split(ROWS_AT_ONCE), scene.split(ROWS_AT_ONCE), strict=True):
+            scores.append(self._score_chunk(some_poses, some_scenes, interval))
+        return Scores.cat(scores)
 
-    def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
+    def _score_chunk(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
         # 1. A car follows the plan, 2. traffic plays, 3. sub-scores judge the drive in the traffic.
-        states, valid = self._simulated(poses, scene, interval)
+        states, valid = self._simulate_valid(poses, scene, interval)
         traffic = self.traffic(self.batch, states, scene)
         scores = SubScores.of(self.batch, states, scene, traffic)
         unfiltered = {name: outcome.value for name, outcome in scores.outcomes.items()}
@@ -205,7 +212,7 @@ class Scorer:
         if self.human is not None:
             human = {name: value[scene] for name, value in self.human.items()}
             columns = human_filtered(columns, human, valid)
-        earlier = {} if self._pdms is None else self._pdms(states, scene)
+        pdms_columns = {} if self._pdms is None else self._pdms(states, scene)
         return Scores(
             columns=columns,
             unfiltered=unfiltered,
@@ -215,10 +222,10 @@ class Scorer:
             pdm_progress=pdm_progress,
             states=torch.where(valid[:, None, None], states, torch.nan),
             valid=valid,
-            pdms={name: torch.where(valid, value, torch.nan) for name, value in earlier.items()},
+            pdms={name: torch.where(valid, value, torch.nan) for name, value in pdms_columns.items()},
         )
 
-    def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
+    def _simulate_valid(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
         """States ``[R, 41, 11]``, and ``[R]`` bool whether plan and states are finite; else the ego stands."""
         start = self.batch.start[scene]
         states = simulate(start, poses, interval)
@@ -228,15 +235,21 @@ class Scorer:
 
     def _human_columns(self) -> dict[str, Tensor]:
         """Values ``[S]`` of the humans' drives; 1 for EP, HC, synthetic scenes, and scenes without a human."""
-        columns = {name: self.batch.start.new_ones(len(self.batch)) for name in COLUMNS}
-        scenes = enumerate(self.batch.scenes)
-        humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
-        if humans:
-            scene = torch.tensor(list(humans), device=self.batch.start.device)
-            states, _ = self._simulated(torch.stack(list(humans.values())).to(self.batch.start), scene, 0.5)
-            scores = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene))
+        start = self.batch.start
+        columns = {name: start.new_ones(len(self.batch)) for name in COLUMNS}
+        rows = []
+        drives = []
+        for row, scene in enumerate(self.batch.scenes):
+            if scene.human is not None and not scene.synthetic:
+                rows.append(row)
+                drives.append(scene.human)
+        if rows:
+            scene_of_row = torch.tensor(rows, device=start.device)
+            states, _ = self._simulate_valid(torch.stack(drives).to(start), scene_of_row, 0.5)
+            traffic = self.traffic(self.batch, states, scene_of_row)
+            scores = SubScores.of(self.batch, states, scene_of_row, traffic)
             for name, outcome in scores.outcomes.items():
-                columns[name][scene] = outcome.value
+                columns[name][scene_of_row] = outcome.value
         return columns
 
 
@@ -262,9 +275,11 @@ class Expert:
 
     def in_traffic(self, traffic: TrafficRollouts, scene: Tensor) -> tuple[Tensor, Tensor]:
         """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in each row's traffic."""
+        # Rows that share a rollout of traffic share the expert's collisions.
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
         motion = take(self.motion, rows)
         areas = take(self.areas, rows)
-        collisions = no_at_fault_collisions(motion, areas, Encounters.of(motion, replace(traffic, of_row=rollouts)))
+        encounters = Encounters.of(motion, replace(traffic, of_row=rollouts))
+        collisions = no_at_fault_collisions(motion, areas, encounters)
         return self.progress[scene], collisions.value[back] * self.product[scene]

@@ -36,7 +36,10 @@ class BatchSignals(dict[str, Tensor]):
         self, values: Mapping[str, Tensor], valid: Tensor, scores: Scores, dialect: str, provenance: Provenance
     ) -> None:
         super().__init__(values)
-        self.valid, self.scores, self.dialect, self.provenance = valid, scores, dialect, provenance
+        self.valid = valid
+        self.scores = scores
+        self.dialect = dialect
+        self.provenance = provenance
 
 
 class NavsimSignals:
@@ -64,7 +67,8 @@ class NavsimSignals:
 
     def __init__(self, store: str | Path, human_filter: bool = True, both_frames: bool = False) -> None:
         self.store = Store(store)
-        self.human_filter, self.both_frames = human_filter, both_frames
+        self.human_filter = human_filter
+        self.both_frames = both_frames
         dialect = EPDMS if human_filter else Epdms(OFF)
         self.dialect = dialect.full_name(LogReplay())
 
@@ -111,17 +115,19 @@ class NavsimSignals:
         entries = [self.store.entry(token) for token in tokens]
         if previous is None:
             previous = [entry.previous for entry in entries]
-        scenes = {token: row for row, token in enumerate(dict.fromkeys(tokens))}
-        scorer = joined([self.store.record(token) for token in scenes], poses.device, self.human_filter)
+        # A scene that is several times in the batch is read once.
+        row_of_scene = {token: row for row, token in enumerate(dict.fromkeys(tokens))}
+        records = [self.store.record(token) for token in row_of_scene]
+        scorer = joined(records, poses.device, self.human_filter)
 
         # 1. The sub-scores of all candidates.
         count, group = poses.shape[:2]
-        scene_B = torch.tensor([scenes[token] for token in tokens], device=poses.device)
+        scene_B = torch.tensor([row_of_scene[token] for token in tokens], device=poses.device)
         scores = scorer(poses.flatten(0, 1), scene_B.repeat_interleave(group), interval)
         # 2. Extended comfort of pairs of frames.
         states = scores.states.unflatten(0, (count, group))
         comfort = states.new_full((count, group), torch.nan)
-        pairs = _pairs(tokens, previous)
+        pairs = _pair_rows(tokens, previous)
         if pairs:
             now, before = torch.tensor(pairs, device=poses.device).T
             comfort[now] = paired_comfort(states[now], states[before])
@@ -142,7 +148,7 @@ class NavsimSignals:
         return BatchSignals(signals, valid, scores, self.dialect, self.provenance)
 
 
-def _pairs(tokens: Sequence[str], previous: Sequence[str | None]) -> list[tuple[int, int]]:
+def _pair_rows(tokens: Sequence[str], previous: Sequence[str | None]) -> list[tuple[int, int]]:
     """Rows of scenes, each with the row of the scene before."""
     copies: dict[str, list[int]] = {}
     for row, token in enumerate(tokens):

@@ -33,46 +33,57 @@ def show_stages(results: Mapping[str, Result]) -> None:
 
 
 def _stage_lines(results: Mapping[str, Result]) -> Iterator[str]:
-    stages = [stage for result in results.values() for stage in (result.first, result.second) if stage is not None]
-    shown = [name for name in SHOWN if any(stage.columns[name] is not None for stage in stages)]
+    known: set[str] = set()  # columns that some stage knows
+    for result in results.values():
+        for stage in (result.first, result.second):
+            if stage is not None:
+                known.update(name for name, value in stage.columns.items() if value is not None)
+    shown = [name for name in SHOWN if name in known]
 
     def line(stage: str, cells: Sequence[str]) -> str:
-        widths = [max(len(name) + 1, NUMBER_WIDTH) for name in shown]
-        return stage.ljust(STAGE_WIDTH) + "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        text = stage.ljust(STAGE_WIDTH)
+        for name, cell in zip(shown, cells, strict=True):
+            text += cell.rjust(max(len(name) + 1, NUMBER_WIDTH))
+        return text
 
     head = line("", shown)
-    yield f"Driving: {same_dialect(result.dialect for result in results.values()) if results else 'no scores'}"
+    title = same_dialect(result.dialect for result in results.values()) if results else "no scores"
+    yield f"Driving: {title}"
     yield head
     yield "─" * len(head)
     for name, result in results.items():
-        counts, malformed = f"{result.first.scenes:,} scenes", number(result.first.malformed)
+        counts = f"{result.first.scenes:,} scenes"
+        malformed = format_number(result.first.malformed)
         if result.second is not None:
             counts += f", {result.second.scenes:,} follow-ups of {result.scenes:,}"
-            malformed += f", {number(result.second.malformed)}"
+            malformed += f", {format_number(result.second.malformed)}"
         yield f"{name}: {counts}; malformed {malformed}"
-        yield line("S1", [number(result.first.columns[column]) for column in shown])
+        yield line("S1", [format_number(result.first.columns[column]) for column in shown])
         if result.second is not None:
-            yield line("S2", [number(result.second.columns[column]) for column in shown])
-            yield line("both", [number(result.epdms) if column == "EPDMS" else "" for column in shown])
+            yield line("S2", [format_number(result.second.columns[column]) for column in shown])
+            both = {"EPDMS": format_number(result.epdms)}
+            yield line("both", [both.get(column, "") for column in shown])
     yield "Means over answers; malformed answers count as 0."
     if any(result.second for result in results.values()):
         yield "S2 weighs follow-ups by how near they start to where plans end."
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format with three digits, "-" where unknown."""
-    return "-" if value is None else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:.3f}"
 
 
 def show_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print scores by scene and errors: a line per candidate of one scene, or a line of means per scene."""
     console = get_console()
-    rows = [row for group in results.values() for row in group]
-    table = _candidates(results) if len(results) == 1 else _scenes(results)
-    for line in _score_lines(same_dialect(row["dialect"] for row in rows), table, console.width):
+    table = _lines_by_candidate(results) if len(results) == 1 else _lines_by_scene(results)
+    title = same_dialect(row["dialect"] for row in table.total.rows)
+    for line in _score_lines(title, table, console.width):
         # As it is, because a name must neither be cut nor read as markup.
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for note in _notes(results, left_out=len(table.lines) - MOST_LINES):
+    for note in _notes_below(results, left_out=len(table.lines) - MOST_LINES):
         console.print(f"- {note}", markup=False, highlight=False)
 
 
@@ -88,7 +99,7 @@ class _Lines(NamedTuple):
     counted: bool  # whether each line shows its number of rows
 
 
-def _candidates(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
+def _lines_by_candidate(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
     """A line per candidate of the only scene."""
     [(stem, rows)] = results.items()
     tags = [row["tag"] for row in rows]
@@ -96,11 +107,14 @@ def _candidates(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
     return _Lines(f"candidate of {stem}", lines, _Line("mean", rows), counted=False)
 
 
-def _scenes(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
+def _lines_by_scene(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Lines:
     """A line per scene."""
-    lines = [_Line(stem, rows) for stem, rows in results.items()]
-    every = [row for line in lines for row in line.rows]
-    return _Lines("scene (means)", lines, _Line("all", every), counted=True)
+    lines = []
+    all_rows: list[Mapping[str, Any]] = []
+    for stem, rows in results.items():
+        lines.append(_Line(stem, rows))
+        all_rows += rows
+    return _Lines("scene (means)", lines, _Line("all", all_rows), counted=True)
 
 
 def _score_lines(title: str, table: _Lines, width: int) -> Iterator[str]:
@@ -109,36 +123,43 @@ def _score_lines(title: str, table: _Lines, width: int) -> Iterator[str]:
     for short, name in SHORT.items():
         if any(row.get(name) is not None for row in table.total.rows):
             columns[short] = name
-    counts_width = max(len(f" {len(table.total.rows)}"), len(" rows")) if table.counted else 0
-    numbers_width = counts_width + sum(max(len(short) + 1, NUMBER_WIDTH) for short in columns)
+    # The numbers have their width; the names get the rest.
+    counts_width = 0
+    if table.counted:
+        counts_width = max(len(f" {len(table.total.rows)}"), len(" rows"))
+    number_widths = [max(len(short) + 1, NUMBER_WIDTH) for short in columns]
+    numbers_width = counts_width + sum(number_widths)
     shown = table.lines[:MOST_LINES]
-    longest = max(cell_len(name) for name in (table.head, *(line.name for line in shown)))
+    names = [table.head]
+    names += [line.name for line in shown]
+    longest = max(cell_len(name) for name in names)
     name_width = min(longest, max(width - numbers_width, len(table.total.name)))
 
-    def beside(name: str, count: str, numbers: Sequence[str]) -> Iterator[str]:
+    def name_and_cells(name: str, count: str, cells: Sequence[str]) -> Iterator[str]:
         if cell_len(name) > name_width:
             yield name
             name = ""
-        cells = [
-            number.rjust(max(len(short) + 1, NUMBER_WIDTH)) for short, number in zip(columns, numbers, strict=True)
-        ]
-        yield set_cell_size(name, name_width) + count.rjust(counts_width) + "".join(cells)
+        text = set_cell_size(name, name_width) + count.rjust(counts_width)
+        for cell, cell_width in zip(cells, number_widths, strict=True):
+            text += cell.rjust(cell_width)
+        yield text
 
-    def numbers_of(line: _Line) -> Iterator[str]:
+    def name_and_means(line: _Line) -> Iterator[str]:
         count = str(len(line.rows)) if table.counted else ""
-        return beside(line.name, count, [_mean(line.rows, name) for name in columns.values()])
+        return name_and_cells(line.name, count, [_mean_text(line.rows, name) for name in columns.values()])
 
     rule = "─" * (name_width + numbers_width)
+    count_head = "rows" if table.counted else ""
     yield title
-    yield from beside(table.head, "rows" if table.counted else "", list(columns))
+    yield from name_and_cells(table.head, count_head, list(columns))
     yield rule
     for line in shown:
-        yield from numbers_of(line)
+        yield from name_and_means(line)
     yield rule
-    yield from numbers_of(table.total)
+    yield from name_and_means(table.total)
 
 
-def _notes(results: Mapping[str, Sequence[Mapping[str, Any]]], left_out: int) -> list[str]:
+def _notes_below(results: Mapping[str, Sequence[Mapping[str, Any]]], left_out: int) -> list[str]:
     """What the lines don't show: lines left out, errors of candidates, and the means of all dialects."""
     notes = [f"{left_out} more lines are not shown."] if left_out > 0 else []
     wrong = []
@@ -158,16 +179,20 @@ def _notes(results: Mapping[str, Sequence[Mapping[str, Any]]], left_out: int) ->
                 if value is not None:
                     known.append(value)
     for name, values in totals.items():
-        notes.append(f"{name}: mean {fmean(values) if values else 0.0:.4f} of {len(values)} rows.")
+        mean = fmean(values) if values else 0.0
+        notes.append(f"{name}: mean {mean:.4f} of {len(values)} rows.")
     return notes
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+def _mean_text(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     values = [row[name] for row in rows if row[name] is not None]
-    return number(fmean(values) if values else None)
+    mean = fmean(values) if values else None
+    return format_number(mean)
 
 
 def label(tags: Sequence[str | None], row: int) -> str:
     """Return a candidate's tag if unique, else its row as text."""
     tag = tags[row]
-    return tag if tag and tags.count(tag) == 1 else str(row)
+    if tag and tags.count(tag) == 1:
+        return tag
+    return str(row)

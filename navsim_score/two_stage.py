@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,7 @@ class Drive:
     """G scored plans of a scene."""
 
     number: int  # of the scene
-    follows: int | None  # number of the first-stage scene; None of the first stage, and before `_linked`
+    follows: int | None  # number of the first-stage scene; None of the first stage, and before `_link_follow_ups`
     name: str
     previous: str | None  # name of the scene 0.5 s before
     follow_ups: tuple[str, ...]  # names of second-stage scenes
@@ -47,6 +48,9 @@ class StageMeans:
     malformed: float  # share of the answers
     columns: Mapping[str, float | None] = field(default_factory=dict)  # by short name; None where always unknown
 
+    def as_json(self) -> dict[str, Any]:
+        return {"scenes": self.scenes, "answers": self.answers, "malformed": self.malformed, **self.columns}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -62,12 +66,18 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """Both stages, their product, and the package that scored; None where unknown."""
-        one, two = (
-            means and {"scenes": means.scenes, "answers": means.answers, "malformed": means.malformed, **means.columns}
-            for means in (self.first, self.second)
-        )
-        both = {"scenes": self.scenes, "EPDMS": self.epdms} if two else None
-        return {"dialect": self.dialect, "scorer": scorer_version(), "stage_one": one, "stage_two": two, "both": both}
+        stage_two = None
+        both = None
+        if self.second is not None:
+            stage_two = self.second.as_json()
+            both = {"scenes": self.scenes, "EPDMS": self.epdms}
+        return {
+            "dialect": self.dialect,
+            "scorer": scorer_version(),
+            "stage_one": self.first.as_json(),
+            "stage_two": stage_two,
+            "both": both,
+        }
 
 
 def endpoints(start: Tensor, poses: Tensor) -> Tensor:
@@ -101,12 +111,12 @@ def summaries(drives: Mapping[str, Sequence[Drive]], dialect: Dialect, traffic: 
     """
     linked = {}
     staged = False
-    for name, some in drives.items():
-        first_stage_first = sorted(some, key=lambda drive: (drive.follows is not None, drive.number))
-        linked[name] = _linked(first_stage_first)
+    for name, of_driver in drives.items():
+        first_stage_first = sorted(of_driver, key=lambda drive: (drive.follows is not None, drive.number))
+        linked[name] = _link_follow_ups(first_stage_first)
         staged |= any(drive.follows is not None for drive in linked[name])
     full_name = dialect.full_name(traffic, TWO_STAGES if staged else ONE_STAGE)
-    return {name: _summary(some, dialect, full_name, staged) for name, some in linked.items()}
+    return {name: _driver_result(of_driver, dialect, full_name, staged) for name, of_driver in linked.items()}
 
 
 def summary(drives: Sequence[Drive], dialect: Dialect, traffic: TrafficPolicy) -> Result:
@@ -127,11 +137,11 @@ class _Scored:
         return self.values[:, EPDMS]
 
 
-def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool) -> Result:
+def _driver_result(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool) -> Result:
     # Part the scenes into the first stage, and the follow-ups of each first-stage scene.
     first: list[_Scored] = []
     follow_ups: dict[int | None, list[_Scored]] = {}
-    for drive, values in zip(drives, _values(drives, dialect, both_frames=staged), strict=True):
+    for drive, values in zip(drives, _counted_values(drives, dialect, both_frames=staged), strict=True):
         scored = _Scored(drive, values)
         if drive.follows is None:
             first.append(scored)
@@ -144,28 +154,32 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
     products: list[Tensor] = []
     for scene in first:
         both = None
-        if later := follow_ups.get(scene.drive.number):
+        later = follow_ups.get(scene.drive.number)
+        if later:
             second = _second_stage(scene.drive, later)
             product = scene.epdms * second[:, EPDMS]
-            followers += [of.drive for of in later]
+            followers += [scored.drive for scored in later]
             seconds.append(second)
             products.append(product)
             both = float(product.mean())
         by_scene[scene.drive.name] = float(scene.epdms.nanmean()), both
-    one = _means([of.drive for of in first], [of.values for of in first])
+    stage_one = _stage_means([scored.drive for scored in first], [scored.values for scored in first])
     if not seconds:
-        return Result(name, one, by_scene=by_scene)
-    return Result(name, one, _means(followers, seconds), len(seconds), float(torch.cat(products).mean()), by_scene)
+        return Result(name, stage_one, by_scene=by_scene)
+    stage_two = _stage_means(followers, seconds)
+    epdms = float(torch.cat(products).mean())
+    return Result(name, stage_one, stage_two, len(seconds), epdms, by_scene)
 
 
 def _second_stage(first: Drive, follow_ups: Sequence[_Scored]) -> Tensor:
     """``[G, C]``: means over each follow-up's plans, weighted by how near each answer's plan ends to their starts."""
-    means = torch.stack([of.values.mean(0) for of in follow_ups])  # [J, C]
-    weights = follow_up_weights(first.ends, torch.stack([of.drive.start for of in follow_ups]))  # [G, J]
+    means = torch.stack([scored.values.mean(0) for scored in follow_ups])  # [J, C]
+    starts = torch.stack([scored.drive.start for scored in follow_ups])  # [J, 2]
+    weights = follow_up_weights(first.ends, starts)  # [G, J]
     return torch.stack([weight @ means / weight.sum() for weight in weights])
 
 
-def _linked(drives: Sequence[Drive]) -> list[Drive]:
+def _link_follow_ups(drives: Sequence[Drive]) -> list[Drive]:
     """Drives of scenes that a first-stage scene names follow it."""
     origin = {}
     for drive in drives:
@@ -174,13 +188,15 @@ def _linked(drives: Sequence[Drive]) -> list[Drive]:
                 origin[name] = drive.number
     linked = []
     for drive in drives:
-        named = drive.follows is None and drive.name in origin
-        linked.append(replace(drive, follows=origin[drive.name]) if named else drive)
+        if drive.follows is None and drive.name in origin:
+            drive = replace(drive, follows=origin[drive.name])
+        linked.append(drive)
     return linked
 
 
-def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> list[Tensor]:
+def _counted_values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> list[Tensor]:
     """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown; malformed plans have 0, but NaN in ADE."""
+    # Extended comfort compares a drive with the drive of the frame before.
     by_name = {drive.name: row for row, drive in enumerate(drives)}
     comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
     for row, drive in enumerate(drives):
@@ -194,7 +210,8 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
     for drive, extended in zip(drives, comfort, strict=True):
         # Well-formed plans have the columns' values.
         columns = {**drive.columns, EXTENDED_COMFORT: extended}
-        columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: extended})
+        counted = drive.counted or drive.columns
+        columns["epdms"] = dialect.total({**counted, EXTENDED_COMFORT: extended})
         absent = torch.full(drive.valid.shape, torch.nan, dtype=torch.float64)
         table = torch.stack([columns.get(name, absent).double() for name in SHORT.values()], 1)
         # Malformed plans have 0, but in unknown columns and in ADE.
@@ -206,8 +223,15 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
     return values
 
 
-def _means(drives: Sequence[Drive], values: Sequence[Tensor]) -> StageMeans:
-    valid = torch.cat([drive.valid for drive in drives]) if drives else torch.zeros(0, dtype=torch.bool)
-    means = torch.cat(list(values)).nanmean(0).tolist() if values else [torch.nan] * len(SHORT)
-    columns = {name: None if mean != mean else mean for name, mean in zip(SHORT, means, strict=True)}
-    return StageMeans(len(drives), len(valid), float((~valid).double().mean()) if len(valid) else 0.0, columns)
+def _stage_means(drives: Sequence[Drive], values: Sequence[Tensor]) -> StageMeans:
+    valid = torch.zeros(0, dtype=torch.bool)
+    if drives:
+        valid = torch.cat([drive.valid for drive in drives])
+    malformed = float((~valid).double().mean()) if len(valid) else 0.0
+    columns: dict[str, float | None] = dict.fromkeys(SHORT)
+    if values:
+        means = torch.cat(list(values)).nanmean(0).tolist()
+        for name, mean in zip(SHORT, means, strict=True):
+            if not math.isnan(mean):
+                columns[name] = mean
+    return StageMeans(len(drives), len(valid), malformed, columns)

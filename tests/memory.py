@@ -4,12 +4,12 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from lightning_cgrpo.policies.sharding import whole
+from lightning_cgrpo.policies.sharding import whole_tensor
 
 
 def flat(module):
     """A copy of all weights of a network, as one vector."""
-    return torch.cat([whole(parameter.detach()).clone().flatten() for parameter in module.parameters()])
+    return torch.cat([whole_tensor(parameter.detach()).clone().flatten() for parameter in module.parameters()])
 
 
 def steady(metrics):

@@ -44,7 +44,7 @@ from lightning_cgrpo.grpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.signals import SignalKind
-from lightning_cgrpo.policies.sharding import whole
+from lightning_cgrpo.policies.sharding import whole_tensor
 from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory
@@ -259,7 +259,7 @@ def run(
 
 def flattened(module: RolloutModule) -> torch.Tensor:
     """All trained weights, a critic's included."""
-    return torch.cat([whole(p.detach()).flatten() for p in module.parameters() if p.requires_grad])
+    return torch.cat([whole_tensor(p.detach()).flatten() for p in module.parameters() if p.requires_grad])
 
 
 def fit(

@@ -24,14 +24,16 @@ class Faces(NamedTuple):
     distances: list[float]  # meters to the face's object
 
 
-def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
+def box_faces(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
     """Faces visible from a place ``[2]`` relative to an origin ``[2]``."""
     step = int(np.searchsorted(agents.times.numpy(), time + 1e-6)) - 1
     if step < 0 or not len(agents.tokens):
         return Faces([], [], [])
     states = agents.states[:, step].numpy()
-    here = agents.seen[:, step].numpy() & (np.hypot(*(states[:, :2] - origin).T) < SIGHT)
-    states, size = states[here], agents.sizes.numpy()[here]
+    in_sight = agents.seen[:, step].numpy() & (np.hypot(*(states[:, :2] - origin).T) < SIGHT)
+    states = states[in_sight]
+    size = agents.sizes.numpy()[in_sight]
+    # Corners of the boxes, on the ground and above; agents keep their velocity since the step.
     centers = states[:, :2] - origin + states[:, 3:5] * (time - float(agents.times[step]))
     forward = np.stack([np.cos(states[:, 2]), np.sin(states[:, 2])], 1)
     ahead = forward * size[:, :1] / 2
@@ -39,12 +41,15 @@ def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
     feet = np.stack([ahead + left, left - ahead, -ahead - left, ahead - left], 1) + centers[:, None]
     heights = np.stack([np.zeros(len(size)), size[:, 2]], 1).repeat(4, 1)
     corners = np.concatenate([np.concatenate([feet, feet], 1), heights[..., None]], 2)
+    # Sides of a box are visible from the places beyond them.
     seen_from = place - centers
-    along, aside = (seen_from * ahead).sum(1), (seen_from * left).sum(1)
-    end, edge = np.square(size[:, 0] / 2), np.square(size[:, 1] / 2)
+    along = (seen_from * ahead).sum(1)
+    aside = (seen_from * left).sum(1)
+    end = np.square(size[:, 0] / 2)
+    edge = np.square(size[:, 1] / 2)
     visible = np.stack([aside > edge, along < -end, aside < -edge, along > end, size[:, 2] < HEIGHT], 1)
     rows, sides = np.nonzero(visible)
-    types = agents.types.numpy()[here]
+    types = agents.types.numpy()[in_sight]
     colors = np.clip(np.array(TYPES)[types[rows]] * SHADES[sides, None], 0, 255).astype(int)
     return Faces(
         list(corners[rows[:, None], np.array(SIDES)[sides]]),

@@ -36,9 +36,11 @@ class Camera:
     """Projects places to pixels; the camera's yaw is to the left of the ego's."""
 
     def __init__(self, pose: Array, yaw: float, height: int, width: int) -> None:
-        self.height, self.width = FINENESS * height, FINENESS * width
-        self._place = mounted(pose)
-        cos, sin = math.cos(pose[2] + yaw), math.sin(pose[2] + yaw)
+        self.height = FINENESS * height
+        self.width = FINENESS * width
+        self._place = camera_place(pose)
+        cos = math.cos(pose[2] + yaw)
+        sin = math.sin(pose[2] + yaw)
         self._axes = np.array([[cos, sin], [sin, -cos]]).T  # ahead, to the right
         self._focus = self.width / 2 / math.tan(FIELD_OF_VIEW / 2)
 
@@ -47,23 +49,27 @@ class Camera:
         corners, counts, colors = polygons
         if not len(corners):
             return
+        # The next corner of each corner, within its polygon.
         ends = counts.cumsum()
         starts = ends - counts
         following = np.arange(1, len(corners) + 1)
         following[ends - 1] = starts
+        # Meters ahead, to the right and up.
         depth, right = ((corners[:, :2] - self._place) @ self._axes).T
         up = corners[:, 2]
-        here = depth >= NEAR
+        is_ahead = depth >= NEAR
         # Where an edge meets the near plane.
-        crosses = here != here[following]
+        crosses = is_ahead != is_ahead[following]
         share = np.zeros_like(depth)
         share[crosses] = (NEAR - depth[crosses]) / (depth[following] - depth)[crosses]
-        cut = [values + share * (values[following] - values) for values in (depth, right, up)]
         # Each corner is followed by its edge's cut.
-        kept = np.stack([here, crosses], 1)
-        depth, right, up = (
-            np.stack(both, 1)[kept] for both in zip((depth, right, up), cut, strict=True)
-        )  # [P], the corners of outlines
+        kept = np.stack([is_ahead, crosses], 1)
+        outlines = []
+        for values in (depth, right, up):
+            cut = values + share * (values[following] - values)
+            outlines.append(np.stack([values, cut], 1)[kept])
+        depth, right, up = outlines  # [P], the corners of outlines
+        # Pixels, and the outlines that are partly in the image.
         x = self.width / 2 + self._focus * right / depth
         y = HORIZON_PLACE * self.height - self._focus * up / depth
         sizes = np.add.reduceat(kept.sum(1), starts)
@@ -75,11 +81,12 @@ class Camera:
             if len(shown):
                 inside &= (np.minimum.reduceat(values, starts) < end) & (np.maximum.reduceat(values, starts) > 0)
         pixels = np.stack([x, y], 1).ravel().tolist()
-        for row, start, end in zip(shown[inside].tolist(), starts[inside].tolist(), ends[inside].tolist(), strict=True):
+        visible = np.stack([shown, starts, ends], 1)[inside]
+        for row, start, end in visible.tolist():
             yield pixels[2 * start : 2 * end], colors[row]
 
 
-def mounted(pose: Array) -> Array:
+def camera_place(pose: Array) -> Array:
     """Place ``[2]`` of the cameras of an ego at a pose ``[3]``."""
     place: Array = pose[:2] + MOUNT * np.array([math.cos(pose[2]), math.sin(pose[2])])
     return place
@@ -105,8 +112,9 @@ class Polygons(NamedTuple):
     @classmethod
     def cat(cls, parts: Sequence[Polygons]) -> Polygons:
         """The parts' polygons in order."""
-        return cls(
-            np.concatenate([part.corners for part in parts]),
-            np.concatenate([part.counts for part in parts]),
-            [color for part in parts for color in part.colors],
-        )
+        colors: list[Color] = []
+        for part in parts:
+            colors += part.colors
+        corners = np.concatenate([part.corners for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(corners, counts, colors)

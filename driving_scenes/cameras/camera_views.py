@@ -13,10 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from driving_scenes.cameras.boxes import Faces, boxes
-from driving_scenes.cameras.camera import FINENESS, GRASS, HORIZON_PLACE, SKY, Array, Camera, Polygons, mounted
-from driving_scenes.cameras.ground import layers
-from driving_scenes.cameras.lights import SceneLights, lamps, marks
+from driving_scenes.cameras.boxes import Faces, box_faces
+from driving_scenes.cameras.camera import (
+    FINENESS,
+    GRASS,
+    HORIZON_PLACE,
+    SKY,
+    Array,
+    Camera,
+    Color,
+    Polygons,
+    camera_place,
+)
+from driving_scenes.cameras.ground import ground_layers
+from driving_scenes.cameras.lights import SceneLights, lamp_faces, light_marks
 from driving_scenes.errors import InputError
 from driving_scenes.scene import Scene
 
@@ -45,9 +55,13 @@ class CameraViews:
     """Draws views of a scene."""
 
     def __init__(self, scene: Scene, height: int = 64, width: int = 128) -> None:
-        self.scene, self.height, self.width = scene, height, width
+        self.scene = scene
+        self.height = height
+        self.width = width
         self._origin: Array = scene.ego.poses[-1, :2].numpy()
-        ground = [Polygons.of(shapes, [color] * len(shapes)) for shapes, color in layers(scene.map, self._origin)]
+        ground = []
+        for shapes, color in ground_layers(scene.map, self._origin):
+            ground.append(Polygons.of(shapes, [color] * len(shapes)))
         self._ground = Polygons.cat(ground)
         self._lights = SceneLights(scene, self._origin)
         self._drawn = (math.nan, self._ground)
@@ -69,19 +83,19 @@ class CameraViews:
     def _polygons(self, time: float) -> Polygons:
         """All polygons at a time in the order of drawing, the same for all cameras."""
         if time != self._drawn[0]:
-            place = mounted(self._pose(time))
+            place = camera_place(self._pose(time))
             colors, places, forward = self._lights.at(time)
-            standing = (
-                boxes(self.scene.agents, self._origin, place, time),
-                lamps(colors, places, forward, place),
-            )
-            parts = (self._ground, Polygons.of(marks(places, forward), colors), *_sorted(standing))
-            self._drawn = time, Polygons.cat(parts)
+            marks = Polygons.of(light_marks(places, forward), colors)
+            agents = box_faces(self.scene.agents, self._origin, place, time)
+            lamps = lamp_faces(colors, places, forward, place)
+            parts = [self._ground, marks, *_far_to_near((agents, lamps))]
+            self._drawn = (time, Polygons.cat(parts))
         return self._drawn[1]
 
     def _pose(self, time: float) -> Array:
         ego = self.scene.ego
-        times, poses = ego.times.numpy(), ego.poses.numpy()
+        times = ego.times.numpy()
+        poses = ego.poses.numpy()
         if not times[0] <= time <= 0:
             raise InputError(
                 f"Expected a time from {times[0]:g} to 0, of which scene '{self.scene.name}' knows the ego, but got "
@@ -91,11 +105,16 @@ class CameraViews:
         return np.array([np.interp(time, times, column) for column in columns])
 
 
-def _sorted(parts: Sequence[Faces]) -> Iterator[Polygons]:
+def _far_to_near(parts: Sequence[Faces]) -> Iterator[Polygons]:
     """The farthest faces first; faces of one object keep their order."""
-    corners = [face for part in parts for face in part.corners]
+    corners: list[Array] = []
+    colors: list[Color] = []
+    distances: list[float] = []
+    for part in parts:
+        corners += part.corners
+        colors += part.colors
+        distances += part.distances
     if not corners:
         return
-    colors = [color for part in parts for color in part.colors]
-    order = np.argsort([-distance for part in parts for distance in part.distances], kind="stable")
+    order = np.argsort([-distance for distance in distances], kind="stable")
     yield Polygons.of(np.stack(corners)[order], [colors[row] for row in order.tolist()])

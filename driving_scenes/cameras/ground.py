@@ -12,25 +12,25 @@ from driving_scenes.scene import Lanes, Points, RoadMap
 BORDER_WIDTH = 0.2
 
 
-def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
+def ground_layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
     """Layers of polygons ``[N, V, 2]``, from bottom to top."""
     for areas in (road_map.drivable_areas, road_map.carparks):
-        yield _near(origin, areas.polygons), AREA
-    yield _near(origin, road_map.roadblocks.polygons, ~road_map.roadblocks.connector.numpy()), ROAD
-    yield _near(origin, road_map.intersections.polygons), JUNCTION
+        yield _near_polygons(origin, areas.polygons), AREA
+    yield _near_polygons(origin, road_map.roadblocks.polygons, ~road_map.roadblocks.connector.numpy()), ROAD
+    yield _near_polygons(origin, road_map.intersections.polygons), JUNCTION
     # A border between two lanes is left and right at once; drawn last, it ends up white.
-    left, right = _borders(road_map.lanes, origin)
+    left, right = _lane_borders(road_map.lanes, origin)
     yield left, LEFT_BORDER
     yield right, BORDER
 
 
-def _near(origin: Array, polygons: Points, chosen: Array | bool = True) -> Array:
+def _near_polygons(origin: Array, polygons: Points, chosen: Array | bool = True) -> Array:
     polygons = polygons.drawn()
-    near: Array = (polygons.xy.numpy()[_rows(origin, polygons) & chosen] - origin).astype(np.float32)
+    near: Array = (polygons.xy.numpy()[_near_rows(origin, polygons) & chosen] - origin).astype(np.float32)
     return near
 
 
-def _rows(origin: Array, polygons: Points) -> Array:
+def _near_rows(origin: Array, polygons: Points) -> Array:
     if not len(polygons):
         return np.zeros(0, bool)
     xy = polygons.xy.numpy() - origin
@@ -38,33 +38,37 @@ def _rows(origin: Array, polygons: Points) -> Array:
     return near
 
 
-def _borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
+def _lane_borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
     """Left and right lane borders, as thin polygons ``[N, V, 2]``."""
     sides: tuple[list[Array], list[Array]] = ([], [])
-    for row in np.flatnonzero(_rows(origin, lanes.polygons) & ~lanes.connector.numpy()).tolist():
-        borders = _sides(lanes.polygons[row].numpy() - origin, lanes.centerlines[row].numpy() - origin)
+    for row in np.flatnonzero(_near_rows(origin, lanes.polygons) & ~lanes.connector.numpy()).tolist():
+        borders = _split_borders(lanes.polygons[row].numpy() - origin, lanes.centerlines[row].numpy() - origin)
         for side, line in zip(sides, borders, strict=True):
             if len(line) > 1:
                 side.append(line)
-    left, right = (_ribbons(side) for side in sides)
-    return left, right
+    left, right = sides
+    return _border_ribbons(left), _border_ribbons(right)
 
 
-def _sides(outline: Array, line: Array) -> tuple[Array, Array]:
+def _split_borders(outline: Array, line: Array) -> tuple[Array, Array]:
     """Left and right border of a lane ``[V, 2]`` with a centerline ``[C, 2]``."""
     count = len(outline)
     twice = np.concatenate([outline, outline])
     following = twice[1 : count + 1]
+    # The edges of the outline nearest to the centerline's ends are the lane's ends.
     middles = (outline + following) / 2
-    start, end = (int(np.square(middles - point).sum(1).argmin()) for point in (line[0], line[-1]))
+    start = int(np.square(middles - line[0]).sum(1).argmin())
+    end = int(np.square(middles - line[-1]).sum(1).argmin())
     after_start = twice[start + 1 : start + 1 + (end - start) % count]
     after_end = twice[end + 1 : end + 1 + (start - end) % count]
     # Counterclockwise, the border between start and end is the right one.
     counterclockwise = (outline[:, 0] * following[:, 1] - outline[:, 1] * following[:, 0]).sum() > 0
-    return (after_end, after_start) if counterclockwise else (after_start, after_end)
+    if counterclockwise:
+        return after_end, after_start
+    return after_start, after_end
 
 
-def _ribbons(lines: Sequence[Array]) -> Array:
+def _border_ribbons(lines: Sequence[Array]) -> Array:
     """Polygons ``[N, 2 V, 2]`` around N lines of up to V points."""
     if not lines:
         return np.zeros((0, 0, 2), np.float32)

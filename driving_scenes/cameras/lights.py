@@ -25,7 +25,9 @@ class SceneLights:
 
     def __init__(self, scene: Scene, origin: Array) -> None:
         self._lights = scene.lights
-        rows, places, forward = [], [], []
+        rows = []
+        places = []
+        forward = []
         for row in np.flatnonzero((scene.lights.red | scene.lights.green).any(0).numpy()).tolist():
             line = scene.map.lanes.centerlines[row].numpy() - origin
             steps = np.diff(line, axis=0)
@@ -39,26 +41,29 @@ class SceneLights:
                 places.append(place)
                 forward.append(ahead)
         self._rows = np.array(rows, int)
-        self._places, self._forward = (np.array(part).reshape(-1, 2) for part in (places, forward))
+        self._places = np.array(places).reshape(-1, 2)
+        self._forward = np.array(forward).reshape(-1, 2)
 
     def at(self, time: float) -> tuple[list[Color], Array, Array]:
         """Colors of N lights that are on, places ``[N, 2]`` of their marks, and driving directions ``[N, 2]``."""
         step = int(np.searchsorted(self._lights.times.numpy(), time + 1e-6)) - 1
         if step < 0:
             return [], self._places[:0], self._forward[:0]
-        red, green = (state[step].numpy()[self._rows] for state in (self._lights.red, self._lights.green))
+        red = self._lights.red[step].numpy()[self._rows]
+        green = self._lights.green[step].numpy()[self._rows]
         on = red | green
-        return [RED if stop else GREEN for stop in red[on]], self._places[on], self._forward[on]
+        colors = [RED if is_red else GREEN for is_red in red[on]]
+        return colors, self._places[on], self._forward[on]
 
 
-def marks(places: Array, forward: Array) -> Array:
+def light_marks(places: Array, forward: Array) -> Array:
     """Rectangles ``[N, 4, 2]`` on the road."""
     half = WIDTH / 2 * np.stack([-forward[:, 1], forward[:, 0]], 1)
     far = places + MARK_LENGTH * forward
     return np.stack([places + half, places - half, far - half, far + half], 1)
 
 
-def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> Faces:
+def lamp_faces(colors: list[Color], places: Array, forward: Array, camera: Array) -> Faces:
     """Lamps visible from a camera at ``[2]``."""
     faces = Faces([], [], [])
     low, high = LAMP_HEIGHTS
@@ -68,10 +73,11 @@ def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> 
             continue
         for rim, paint in ((CASE_WIDTH, CASE), (0.0, color)):
             half = (WIDTH / 2 + rim) * np.array([-ahead[1], ahead[0]])
-            corners = [
-                (*(middle + side * half), z)
-                for side, z in ((1, low - rim), (-1, low - rim), (-1, high + rim), (1, high + rim))
-            ]
+            left = middle + half
+            right = middle - half
+            bottom = low - rim
+            top = high + rim
+            corners = [(*left, bottom), (*right, bottom), (*right, top), (*left, top)]
             faces.corners.append(np.array(corners))
             faces.colors.append(paint)
             faces.distances.append(distance)

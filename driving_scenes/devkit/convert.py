@@ -13,7 +13,8 @@ import shapely
 from driving_scenes.errors import InputError
 from driving_scenes.json_fields import SceneError
 
-INTERVAL, FUTURE = 0.5, 8
+INTERVAL = 0.5
+FUTURE = 8
 PLAN = 41
 """Poses of the expert's plan at 10 Hz, of 51 in a cache."""
 MAP_RADIUS = 100.0
@@ -32,19 +33,23 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
     synthetic = len(token) == SYNTHETIC_TOKEN
     history = scene.scene_metadata.num_history_frames
     command = scene.frames[history - 1].ego_status.driving_command
-    road_map = _map(token, scenario, layers)
+    road_map = _map_content(token, scenario, layers)
     lanes = {lane["id"] for lane in road_map["lanes"]}
+    ego = []
+    for step in range(1 - history, 1):
+        ego.append(ego_content(scenario.get_ego_state_at_iteration(step), step * INTERVAL))
+    human = None
+    if not synthetic:
+        human = np.asarray(scene.get_future_trajectory(FUTURE).poses).tolist()
     return {
         "name": token,
         "scene_type": "synthetic" if synthetic else "original",
         "map": road_map,
         "route": list(dict.fromkeys(str(block) for block in scenario.get_route_roadblock_ids())),
-        "ego": [
-            ego_content(scenario.get_ego_state_at_iteration(step), step * INTERVAL) for step in range(1 - history, 1)
-        ],
-        "human_trajectory": None if synthetic else np.asarray(scene.get_future_trajectory(FUTURE).poses).tolist(),
-        "agents": agents_content(_frames(scenario, history)),
-        "traffic_lights": [_lights(scenario, step, lanes) for step in range(FUTURE + 1)],
+        "ego": ego,
+        "human_trajectory": human,
+        "agents": agents_content(_tracked_frames(scenario, history)),
+        "traffic_lights": [_lights_at(scenario, step, lanes) for step in range(FUTURE + 1)],
         "log": scene.scene_metadata.log_name,
         "intent": COMMANDS[int(np.argmax(command))],
     }
@@ -87,28 +92,29 @@ def plan_content(cache: Any) -> dict[str, Any]:
         )
     states = cache.trajectory.get_sampled_trajectory()[:PLAN]
     return {
-        "pdm_trajectory": [_pose(state.rear_axle) for state in states],
+        "pdm_trajectory": [_pose_of(state.rear_axle) for state in states],
         "centerline": [[state.x, state.y] for state in cache.centerline.discrete_path],
     }
 
 
-def _pose(state: Any) -> list[float]:
+def _pose_of(state: Any) -> list[float]:
     return [float(state.x), float(state.y), float(state.heading)]
 
 
 def ego_content(state: Any, time: float) -> dict[str, Any]:
     """Convert an `EgoState`; ``time`` in seconds after t = 0."""
     motion = state.dynamic_car_state
-    velocity, acceleration = motion.rear_axle_velocity_2d, motion.rear_axle_acceleration_2d
+    velocity = motion.rear_axle_velocity_2d
+    acceleration = motion.rear_axle_acceleration_2d
     return {
         "t": time,
-        "pose": _pose(state.rear_axle),
+        "pose": _pose_of(state.rear_axle),
         "velocity": [float(velocity.x), float(velocity.y)],
         "acceleration": [float(acceleration.x), float(acceleration.y)],
     }
 
 
-def _frames(scenario: Any, history: int) -> Iterator[tuple[float, Any]]:
+def _tracked_frames(scenario: Any, history: int) -> Iterator[tuple[float, Any]]:
     for step in (*range(FUTURE + 1), *range(1 - history, 0)):  # the first frame sets the size
         try:
             yield step * INTERVAL, scenario.get_tracked_objects_at_iteration(step).tracked_objects
@@ -121,27 +127,27 @@ def agents_content(frames: Iterable[tuple[float, Any]]) -> list[dict[str, Any]]:
     agents: dict[str, dict[str, Any]] = {}
     for time, objects in frames:
         for item in objects:
-            kind = item.tracked_object_type.name.lower()
-            agent = agents.setdefault(
-                str(item.track_token),
-                {
-                    "token": str(item.track_token),
+            token = str(item.track_token)
+            if token not in agents:
+                kind = item.tracked_object_type.name.lower()
+                agents[token] = {
+                    "token": token,
                     "type": "vehicle" if kind == "ego" else kind,
                     "length": float(item.box.length),
                     "width": float(item.box.width),
                     "height": float(item.box.height),
                     "states": [],
-                },
-            )
-            velocity = getattr(item, "velocity", None)  # static objects have none
-            moving = [0.0, 0.0] if velocity is None else [float(velocity.x), float(velocity.y)]
-            agent["states"].append([time, *_pose(item.center), *moving])
+                }
+            velocity = [0.0, 0.0]  # static objects have none
+            if getattr(item, "velocity", None) is not None:
+                velocity = [float(item.velocity.x), float(item.velocity.y)]
+            agents[token]["states"].append([time, *_pose_of(item.center), *velocity])
     for agent in agents.values():
         agent["states"].sort()
     return list(agents.values())
 
 
-def _lights(scenario: Any, step: int, lanes: set[str]) -> dict[str, Any]:
+def _lights_at(scenario: Any, step: int, lanes: set[str]) -> dict[str, Any]:
     lights: dict[str, Any] = {"t": step * INTERVAL, "red": [], "green": []}
     for light in scenario.get_traffic_light_status_at_iteration(step):
         color = light.status.name.lower()
@@ -151,7 +157,7 @@ def _lights(scenario: Any, step: int, lanes: set[str]) -> dict[str, Any]:
     return lights
 
 
-def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
+def _map_content(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
     """Roads, intersections and carparks near the ego; without drivable areas, as in the devkit."""
     api = scenario.map_api
     kinds = (layers.ROADBLOCK, layers.ROADBLOCK_CONNECTOR, layers.INTERSECTION, layers.CARPARK_AREA)
@@ -171,33 +177,37 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
     for name, (block, connector) in blocks.items():
         for lane in block.interior_edges:
             lanes[str(lane.id)] = (lane, name, connector)
-    return {
-        "roadblocks": [
+    road_map: dict[str, Any] = {"roadblocks": [], "lanes": []}
+    for name, (block, connector) in blocks.items():
+        road_map["roadblocks"].append(
             {
                 "id": name,
                 "connector": connector,
                 **polygon_content(block.polygon),
                 "lanes": [str(lane.id) for lane in block.interior_edges],
-                "incoming": _known(block.incoming_edges, blocks),
-                "outgoing": _known(block.outgoing_edges, blocks),
+                "incoming": _known_ids(block.incoming_edges, blocks),
+                "outgoing": _known_ids(block.outgoing_edges, blocks),
             }
-            for name, (block, connector) in blocks.items()
-        ],
-        "lanes": [
+        )
+    for name, (lane, block_name, connector) in lanes.items():
+        road_map["lanes"].append(
             {
                 "id": name,
                 "connector": connector,
-                "roadblock": block,
+                "roadblock": block_name,
                 **polygon_content(lane.polygon),
                 **lane_content(lane),
-                "incoming": _known(lane.incoming_edges, lanes),
-                "outgoing": _known(lane.outgoing_edges, lanes),
+                "incoming": _known_ids(lane.incoming_edges, lanes),
+                "outgoing": _known_ids(lane.outgoing_edges, lanes),
             }
-            for name, (lane, block, connector) in lanes.items()
-        ],
-        "intersections": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.INTERSECTION]],
-        "carparks": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.CARPARK_AREA]],
-    }
+        )
+    road_map["intersections"] = [_area_content(area) for area in near[layers.INTERSECTION]]
+    road_map["carparks"] = [_area_content(area) for area in near[layers.CARPARK_AREA]]
+    return road_map
+
+
+def _area_content(area: Any) -> dict[str, Any]:
+    return {"id": str(area.id), **polygon_content(area.polygon)}
 
 
 def lane_content(lane: Any) -> dict[str, Any]:
@@ -224,14 +234,17 @@ def polygon_content(shape: Any) -> dict[str, Any]:
             rings += [part.exterior, *part.interiors]
     if not rings:
         raise SceneError(f"Expected a polygon of the map to have an area, but got {shapely.to_wkt(shape)[:80]}.")
-    first, *further = map(_vertices, rings)
-    return {"polygon": first, **({"holes": further} if further else {})}
+    first, *further = [_ring_vertices(ring) for ring in rings]
+    content: dict[str, Any] = {"polygon": first}
+    if further:
+        content["holes"] = further
+    return content
 
 
-def _vertices(ring: Any) -> list[list[float]]:
+def _ring_vertices(ring: Any) -> list[list[float]]:
     points = [[float(x), float(y)] for x, y, *_ in ring.coords]
     return [point for point, following in pairwise(points) if point != following]
 
 
-def _known(edges: Any, among: dict[str, Any]) -> list[str]:
+def _known_ids(edges: Any, among: dict[str, Any]) -> list[str]:
     return [str(edge.id) for edge in edges if str(edge.id) in among]

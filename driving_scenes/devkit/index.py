@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from driving_scenes.cache import remember, remembered, state
+from driving_scenes.cache import files_state, remember, remembered
 from driving_scenes.damage import fault, faults
 from driving_scenes.devkit.convert import FUTURE
 from driving_scenes.devkit.indexing import Entry, Indexer, image_path, unpickled
@@ -38,13 +38,17 @@ class SplitIndex:
     """
 
     def __init__(self, folders: Folders, split: OfficialSplit, cameras: Sequence[str], moments: int) -> None:
-        self.folders, self.split, self.cameras, self.moments = folders, split, cameras, moments
+        self.folders = folders
+        self.split = split
+        self.cameras = cameras
+        self.moments = moments
         self.history = int(split.filter.get("num_history_frames", 4))
         self.future = int(split.filter.get("num_future_frames", 10))
         self.logs_folder = folders.data / "navsim_logs" / split.data
         self.images = folders.data / "sensor_blobs" / split.data
         self.synthetic_images = folders.data / split.name / "sensor_blobs"
-        self.listed: set[str] | None = None if (some := split.filter.get("tokens")) is None else set(some)
+        tokens = split.filter.get("tokens")
+        self.listed: set[str] | None = None if tokens is None else set(tokens)
         key = json.dumps(["with times", str(folders.data), split.name, split.state, list(cameras), moments])
         self._name = f"navsim/{split.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.logs: Sequence[str] = ()
@@ -72,21 +76,27 @@ class SplitIndex:
         )
 
         def indexed(path: Path, read: Callable[[Path], Entry]) -> Entry:
-            entry = Entry.read(known[str(path)]) if str(path) in known else None
-            if fresh or entry is None or entry.state != state(path, *map(Path, entry.folders)) or _mended(entry):
-                entry = read(path)
-                known[str(path)] = entry.as_json()
+            if not fresh and str(path) in known:
+                entry = Entry.read(known[str(path)])
+                folders = [Path(folder) for folder in entry.folders]
+                if entry.state == files_state(path, *folders) and not _was_mended(entry):
+                    return entry
+            entry = read(path)
+            known[str(path)] = entry.as_json()
             return entry
 
         self.logs = logs
         paths = [self.logs_folder / f"{log}.pkl" for log in logs]
         self.entries = {path: indexed(path, indexer.log) for path in paths}
-        self._files = {token: path for path, entry in self.entries.items() for token in entry.places}
+        self._files = {}
+        ends: set[str] = set()
+        for path, entry in self.entries.items():
+            self._files |= dict.fromkeys(entry.places, path)
+            ends.update(entry.ends)
         if self.split.filter.get("include_synthetic_scenes"):
-            ends = {token for entry in self.entries.values() for token in entry.ends}
             for path in sorted(self.synthetic_folder.glob("*.pkl")):
                 entry = indexed(path, indexer.synthetic)
-                if self._belongs(entry, ends):
+                if self._belongs_to_split(entry, ends):
                     self.synthetic[path] = entry
                     self._files |= dict.fromkeys(entry.places, path)
         if known != before:
@@ -115,7 +125,9 @@ class SplitIndex:
         if place is None:
             return None
         log = unpickled(path)
-        return log[place : place + self.history + self.future] if isinstance(place, int) else [log[i] for i in place]
+        if isinstance(place, int):
+            return log[place : place + self.history + self.future]
+        return [log[row] for row in place]
 
     def next_frames(self, token: str) -> list[dict[str, Any]] | None:
         """Frames of the scene 0.5 s after a scene, in its log.
@@ -133,8 +145,12 @@ class SplitIndex:
         pauses = int(now["timestamp"]) - int(before["timestamp"]) > ADJACENT
         routed = bool(now["roadblock_ids"]) or not self.split.filter.get("has_route", True)
         shown = frames[: self.history][-self.moments :]
-        images = [image_path(self.images, frame, camera) for frame in shown for camera in self.cameras]
-        return frames if routed and not pauses and not faults(images) else None
+        images: list[str] = []
+        for frame in shown:
+            images += [image_path(self.images, frame, camera) for camera in self.cameras]
+        if pauses or not routed or faults(images):
+            return None
+        return frames
 
     def file(self, token: str) -> Path:
         """The log or the synthetic scene's file."""
@@ -142,10 +158,14 @@ class SplitIndex:
 
     def image_paths(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, list[str]]:
         """Paths of each camera's images, the oldest first, in a scene's `frames` or those after it."""
-        folder = self.images if self._files[token] in self.entries else self.synthetic_images
-        frames = unpickled(self._files[token])["frames"] if frames is None else frames
-        seen = frames[: self.history]
-        return {camera: [image_path(folder, frame, camera) for frame in seen] for camera in self.cameras}
+        file = self._files[token]
+        folder = self.images if file in self.entries else self.synthetic_images
+        if frames is None:
+            frames = unpickled(file)["frames"]
+        paths = {}
+        for camera in self.cameras:
+            paths[camera] = [image_path(folder, frame, camera) for frame in frames[: self.history]]
+        return paths
 
     def previous(self, tokens: Collection[str]) -> dict[str, str]:
         """Of `tokens`, the last before each in its log, if at most 0.55 s before: the devkit's pairs of one stage."""
@@ -161,50 +181,69 @@ class SplitIndex:
     def caches(self) -> dict[str, Path]:
         """Metric caches by token, from the list that the devkit writes beside them."""
         folder = self.folders.metric_cache
-        lists = [] if folder is None else sorted((folder / "metadata").glob("*.csv"))
-        paths = [Path(line) for line in lists[0].read_text().splitlines()[1:]] if lists else []
+        if folder is None:
+            return {}
+        lists = sorted((folder / "metadata").glob("*.csv"))
+        if not lists:
+            return {}
+        paths = [Path(line) for line in lists[0].read_text().splitlines()[1:]]  # after the head
         return {path.parent.name: path for path in paths}
 
     def inventory(self) -> list[Pieces]:
         """Pieces that the indexed logs need."""
-        every = (*self.entries.items(), *self.synthetic.items())
-        images = tuple(f"{path}: {why}" for _, entry in every for path, why in entry.faults.items())
+        images = 0
+        image_faults: list[str] = []
+        for entry in (*self.entries.values(), *self.synthetic.values()):
+            images += entry.images
+            image_faults += [f"{path}: {why}" for path, why in entry.faults.items()]
         pieces = [
-            Pieces("logs", len(self.entries), _errors(self.entries)),
+            Pieces("logs", len(self.entries), _error_lines(self.entries)),
             self._tokens_found(),
-            Pieces("images", sum(entry.images for _, entry in every), images),
+            Pieces("images", images, tuple(image_faults)),
             self._maps_found(),
         ]
         if self.folders.metric_cache is not None:
             pieces.append(self._caches_found(self.folders.metric_cache))
         if self.split.filter.get("include_synthetic_scenes"):
-            pieces.append(Pieces("synthetic files", len(self.synthetic), _errors(self.synthetic)))
+            pieces.append(Pieces("synthetic files", len(self.synthetic), _error_lines(self.synthetic)))
             pieces.append(self._synthetic_found())
         return pieces
 
     def _tokens_found(self) -> Pieces:
         """Tokens of logs that can't be read are unknown, unless the logs are all of the split."""
-        tokens = {token for entry in self.entries.values() for token in entry.places}
-        whole = self.listed is not None and set(self.logs) == set(self.split.filter.get("log_names") or self.logs)
-        lost = sorted((self.listed or set()) - tokens) if whole else []
+        tokens: set[str] = set()
+        for entry in self.entries.values():
+            tokens.update(entry.places)
+        lost: list[str] = []
+        has_all_logs = set(self.logs) == set(self.split.filter.get("log_names") or self.logs)
+        if self.listed is not None and has_all_logs:
+            lost = sorted(self.listed - tokens)
         return Pieces("tokens", len(tokens) + len(lost), tuple(f"{self.logs_folder}: no token {name}" for name in lost))
 
     def _maps_found(self) -> Pieces:
         table = self.folders.maps / f"{self.folders.map_version}.json"
-        wrong = {str(table): fault(table)} | {str(self.folders.maps / t): self._map_fault(t) for t in self._towns}
+        wrong = {table: fault(table)}
+        for town in self._towns:
+            wrong[self.folders.maps / town] = self._map_fault(town)
         return Pieces("maps", len(wrong), tuple(f"{path}: {why}" for path, why in wrong.items() if why))
 
     def _caches_found(self, folder: Path) -> Pieces:
         wrong = faults(str(path) for token, path in self.caches.items() if token in self._files)
-        lines = [f"{folder / 'metadata'}: no cache of {token}" for token in sorted(self._files.keys() - self.caches)]
-        return Pieces("metric caches", len(self._files), (*(f"{path}: {why}" for path, why in wrong.items()), *lines))
+        lines = [f"{path}: {why}" for path, why in wrong.items()]
+        for token in sorted(self._files.keys() - self.caches):
+            lines.append(f"{folder / 'metadata'}: no cache of {token}")
+        return Pieces("metric caches", len(self._files), tuple(lines))
 
     def _synthetic_found(self) -> Pieces:
         """Synthetic scenes that the split's pairs or lists name."""
-        named = {token for _, _, after in self.split.pairs for pair in after for token in pair}
+        named: set[str] = set()
+        for _, _, follow_ups in self.split.pairs:
+            named.update(*follow_ups)
         for key in ("synthetic_scene_tokens", "reactive_synthetic_initial_tokens"):
             named |= set(self.split.filter.get(key) or ())
-        present = {token for entry in self.synthetic.values() for token in entry.places}
+        present: set[str] = set()
+        for entry in self.synthetic.values():
+            present.update(entry.places)
         lost = tuple(f"{self.synthetic_folder}: no synthetic scene {token}" for token in sorted(named - present))
         return Pieces("synthetic scenes", len(named | present), lost)
 
@@ -216,13 +255,16 @@ class SplitIndex:
         maps = sorted((self.folders.maps / town).glob("*/map.gpkg"))
         return fault(maps[-1]) if maps else "missing"
 
-    def _belongs(self, entry: Entry, ends: set[str]) -> bool:
+    def _belongs_to_split(self, entry: Entry, ends: set[str]) -> bool:
         """As in the devkit: scenes of the listed tokens, else of the indexed logs."""
-        named = self.split.filter.get("synthetic_scene_tokens")
         if entry.error is not None or entry.log is None:
             return True
-        chosen = entry.after in ends if named is None else not entry.places.keys().isdisjoint(named)
-        return chosen and self.logs_folder / f"{entry.log}.pkl" in self.entries
+        if self.logs_folder / f"{entry.log}.pkl" not in self.entries:
+            return False
+        listed = self.split.filter.get("synthetic_scene_tokens")
+        if listed is None:
+            return entry.after in ends
+        return not entry.places.keys().isdisjoint(listed)
 
 
 def read_cache(path: Path) -> Any:
@@ -231,11 +273,11 @@ def read_cache(path: Path) -> Any:
         return pickle.load(file)
 
 
-def _mended(entry: Entry) -> bool:
+def _was_mended(entry: Entry) -> bool:
     """True if a damaged image has changed; a file that is written in place leaves its folder's time as it was."""
     damaged = {path: why for path, why in entry.faults.items() if why != "missing"}
     return bool(damaged) and faults(damaged) != damaged
 
 
-def _errors(entries: dict[Path, Entry]) -> tuple[str, ...]:
+def _error_lines(entries: dict[Path, Entry]) -> tuple[str, ...]:
     return tuple(f"{path}: {entry.error}" for path, entry in entries.items() if entry.error)

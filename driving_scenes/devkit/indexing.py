@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from driving_scenes.cache import state
+from driving_scenes.cache import files_state
 from driving_scenes.damage import faults
 from driving_scenes.errors import first_line
 
@@ -72,26 +72,27 @@ class Indexer:
 
     def log(self, path: Path) -> Entry:
         """The entry of a log, also of a missing or damaged one."""
-        return self._entry(path, self._log)
+        return self._make_entry(path, self._fill_from_log)
 
     def synthetic(self, path: Path) -> Entry:
         """The entry of a synthetic scene's file."""
-        return self._entry(path, self._synthetic)
+        return self._make_entry(path, self._fill_from_synthetic)
 
-    def _entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
+    def _make_entry(self, path: Path, content: Callable[[Any, Entry], None]) -> Entry:
         entry = Entry()
         try:
             content(unpickled.__wrapped__(path), entry)
         except FileNotFoundError:
             entry.error = "missing"
         except Exception as error:  # damaged pickles raise errors of all kinds
-            entry.places, entry.error = {}, f"corrupt ({type(error).__name__}: {first_line(error)})"
-        entry.state = state(path, *map(Path, entry.folders))
+            entry.places = {}
+            entry.error = f"corrupt ({type(error).__name__}: {first_line(error)})"
+        entry.state = files_state(path, *map(Path, entry.folders))
         return entry
 
-    def _log(self, log: list[dict[str, Any]], entry: Entry) -> None:
+    def _fill_from_log(self, log: list[dict[str, Any]], entry: Entry) -> None:
         if "anns" not in log[0]:
-            return self._private(log, self.images, entry)
+            return self._fill_from_private(log, self.images, entry)
         entry.town = log[0]["map_location"]
         length = self.history + self.future
         shown = {}
@@ -105,25 +106,28 @@ class Indexer:
                 shown[now["token"]] = range(start, start + self.history)
         return self._look_at_images(log, self.images, shown, entry)
 
-    def _synthetic(self, scene: Any, entry: Entry) -> None:
+    def _fill_from_synthetic(self, scene: Any, entry: Entry) -> None:
         if isinstance(scene, list):
-            return self._private(scene, self.synthetic_images, entry)
+            return self._fill_from_private(scene, self.synthetic_images, entry)
         about = scene["scene_metadata"]
         token = about["initial_token"]
-        entry.town, entry.log = about["map_name"], about["log_name"]
+        entry.town = about["map_name"]
+        entry.log = about["log_name"]
         entry.after = about["corresponding_original_scene"]
         entry.places[token] = None
         return self._look_at_images(scene["frames"], self.synthetic_images, {token: range(self.history)}, entry)
 
-    def _private(self, frames: list[dict[str, Any]], images: Path, entry: Entry) -> None:
+    def _fill_from_private(self, frames: list[dict[str, Any]], images: Path, entry: Entry) -> None:
         """Histories without annotations: of each scene's five frames, the first four and the last four."""
         scenes: dict[str, list[int]] = defaultdict(list)
         for number, frame in enumerate(frames):
             scenes[frame["scene_token"]].append(number)
         places = {}
         for rows in scenes.values():
+            if len(rows) != PRIVATE_FRAMES:
+                continue
             rows.sort(key=lambda row: frames[row].get("frame_idx", row))
-            for place in (rows[:-1], rows[1:]) if len(rows) == PRIVATE_FRAMES else ():
+            for place in (rows[:-1], rows[1:]):
                 places[frames[place[self.history - 1]]["token"]] = place
         wanted = (self.listed or set()) | set(self.filter.get("reactive_synthetic_initial_tokens") or ())
         shown = {token: place for token, place in places.items() if not wanted or token in wanted}
@@ -134,14 +138,17 @@ class Indexer:
         self, frames: Sequence[dict[str, Any]], folder: Path, shown: Mapping[str, Sequence[int]], entry: Entry
     ) -> None:
         """Look at the images of each token's history."""
-        needed = {
-            token: [image_path(folder, frames[row], name) for row in rows[-self.moments :] for name in self.cameras]
-            for token, rows in shown.items()
-        }
-        images = {image for some in needed.values() for image in some}
+        needed: dict[str, list[str]] = {}  # images by token
+        for token, rows in shown.items():
+            needed[token] = []
+            for row in rows[-self.moments :]:
+                needed[token] += [image_path(folder, frames[row], name) for name in self.cameras]
+        images: set[str] = set()
+        images.update(*needed.values())
         entry.folders = sorted({str(Path(image).parent) for image in images})
-        entry.images, entry.faults = len(images), faults(sorted(images))
-        entry.broken = [name for name, some in needed.items() if not entry.faults.keys().isdisjoint(some)]
+        entry.images = len(images)
+        entry.faults = faults(sorted(images))
+        entry.broken = [token for token, paths in needed.items() if not entry.faults.keys().isdisjoint(paths)]
 
 
 @lru_cache(LOGS_KEPT)

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from driving_scenes.cache import remember, remembered, state
+from driving_scenes.cache import files_state, remember, remembered
 from driving_scenes.errors import InputError
 
 DATA = "OPENSCENE_DATA_ROOT"
@@ -46,10 +46,14 @@ def load_classes() -> dict[str, Any]:
     Raises:
         InputError: the devkit isn't installed.
     """
+    classes = {}
     try:
-        return {name: getattr(import_module(module), name) for module, names in CLASSES.items() for name in names}
+        for module, names in CLASSES.items():
+            for name in names:
+                classes[name] = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(f"Expected NAVSIM's devkit to be installed, but got '{error}', try {INSTALL}.") from None
+    return classes
 
 
 def find_folders(metric_caches: bool) -> Folders:
@@ -58,27 +62,24 @@ def find_folders(metric_caches: bool) -> Folders:
     Raises:
         InputError: a variable isn't set, or isn't a folder.
     """
-    wanted = {
-        DATA: "the folder with navsim_logs and sensor_blobs",
-        MAPS: "the folder with nuPlan's maps",
-        **({EXPERIMENTS: "the folder with metric_cache"} if metric_caches else {}),
-    }
-    values = {name: os.environ.get(name, "") for name in wanted}
-    wrong = [
-        f"{name} ({wanted[name]}) is {value or 'not set'}"
-        for name, value in values.items()
-        if not (value and Path(value).is_dir())
-    ]
+    variables = {DATA: "the folder with navsim_logs and sensor_blobs", MAPS: "the folder with nuPlan's maps"}
+    if metric_caches:
+        variables[EXPERIMENTS] = "the folder with metric_cache"
+    values = {name: os.environ.get(name, "") for name in variables}
+    wrong = []
+    for name, value in values.items():
+        if not value or not Path(value).is_dir():
+            wrong.append(f"{name} ({variables[name]}) is {value or 'not set'}")
     if wrong:
         raise InputError(
-            f"Expected the environment variables {', '.join(wanted)} to be folders, but {'; '.join(wrong)}, "
+            f"Expected the environment variables {', '.join(variables)} to be folders, but {'; '.join(wrong)}, "
             "try export NAME=FOLDER (navsim/docs/install.md)."
         )
     return Folders(
-        Path(values[DATA]).absolute(),
-        Path(values[MAPS]),
-        os.environ.get(MAP_VERSION, DEFAULT_MAP_VERSION),
-        Path(values[EXPERIMENTS]) / "metric_cache" if metric_caches else None,
+        data=Path(values[DATA]).absolute(),
+        maps=Path(values[MAPS]),
+        map_version=os.environ.get(MAP_VERSION, DEFAULT_MAP_VERSION),
+        metric_cache=Path(values[EXPERIMENTS]) / "metric_cache" if metric_caches else None,
     )
 
 
@@ -103,19 +104,19 @@ def read_split(name: str) -> OfficialSplit:
     folder = folder / "planning" / "script" / "config" / "common" / "train_test_split"
     top = folder / f"{name}.yaml"
     kept = remembered(f"navsim/{name}")
-    if kept and kept["state"] == state(top, Path(kept["filter_path"])):
+    if kept and kept["state"] == files_state(top, Path(kept["filter_path"])):
         return OfficialSplit(name, kept["data"], kept["filter"], kept["pairs"], kept["state"])
     try:
-        split = _yaml(top)
-        chosen = next(item["scene_filter"] for item in split["defaults"] if "scene_filter" in item)
-        path = folder / "scene_filter" / f"{chosen}.yaml"
-        content = _yaml(path)
+        split = _read_yaml(top)
+        filter_name = next(item["scene_filter"] for item in split["defaults"] if "scene_filter" in item)
+        path = folder / "scene_filter" / f"{filter_name}.yaml"
+        content = _read_yaml(path)
     except OSError:
         splits = sorted(file.stem for file in folder.glob("*.yaml"))
         raise InputError(f"Expected one of the devkit's splits ({', '.join(splits)}), but got '{name}'.") from None
     arguments = {key: value for key, value in content.items() if not key.startswith("_")}
     pairs = split.get("reactive_all_mapping") or []
-    read = OfficialSplit(name, split["data_split"], arguments, pairs, state(top, path))
+    read = OfficialSplit(name, split["data_split"], arguments, pairs, files_state(top, path))
     remember(
         f"navsim/{name}",
         {"state": read.state, "filter_path": str(path), "data": read.data, "filter": arguments, "pairs": pairs},
@@ -123,7 +124,7 @@ def read_split(name: str) -> OfficialSplit:
     return read
 
 
-def _yaml(path: Path) -> Any:
+def _read_yaml(path: Path) -> Any:
     import yaml
 
     # Ten times as fast, where PyYAML has it.

@@ -65,28 +65,36 @@ class NavsimDevkit(SceneSource):
         moments: int = 4,
         partial: bool = False,
     ) -> None:
-        self.train, self.test, self.val_share = train, test, val_share
-        self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
-        self.train_part, self.moments, self.partial = checked_part(train_part), moments, partial
+        self.train = train
+        self.test = test
+        self.val_share = val_share
+        self.allow_pickles = allow_pickles
+        self.metric_caches = metric_caches
+        self.cameras = tuple(cameras)
+        self.train_part = checked_part(train_part)
+        self.moments = moments
+        self.partial = partial
         self._builders: dict[Split, _Builder] = {}
 
     def scenes(self, split: Split) -> Sequence[Scene]:
-        builder = self._builder(split)
+        builder = self._builder_of(split)
         return Scenes(builder.tokens, builder.scene)
 
     def next_frames(self, split: Split) -> Sequence[Scene | None]:
         """The logs' frames 0.5 s later, also those that the official split lacks as scenes."""
-        builder = self._builder(split)
+        builder = self._builder_of(split)
         return Scenes(builder.tokens, builder.next_scene)
 
-    def _builder(self, split: Split) -> _Builder:
+    def _builder_of(self, split: Split) -> _Builder:
         if split not in self._builders:
-            index = self._index(split)
+            index = self._index_of(split)
             pieces = index.inventory()
             if not self.partial:
                 check_enough(pieces, f"{index.split.name}'s {split} scenes", "data.scenes.partial=true")
-            builder = self._builders[split] = _Builder(index, load_classes())
-            if lacking := [kind for kind in pieces if kind.faults]:
+            builder = _Builder(index, load_classes())
+            self._builders[split] = builder
+            lacking = [kind for kind in pieces if kind.faults]
+            if lacking:
                 counts = ", ".join(f"{kind.present:,} of {kind.expected:,} {kind.kind}" for kind in lacking)
                 warnings.warn(
                     f"{len(builder.tokens):,} {split} scenes of {index.split.name}, with {counts}.", stacklevel=3
@@ -95,9 +103,9 @@ class NavsimDevkit(SceneSource):
 
     def inventory(self, split: Split) -> list[Pieces]:
         """Read all files of a split, and list the pieces, with those that are missing or corrupt."""
-        return self._index(split, fresh=True).inventory()
+        return self._index_of(split, fresh=True).inventory()
 
-    def _index(self, split: Split, fresh: bool = False) -> SplitIndex:
+    def _index_of(self, split: Split, fresh: bool = False) -> SplitIndex:
         if not self.allow_pickles:
             raise InputError(
                 f"Expected `allow_pickles` to be true: NAVSIM's logs (${DATA}) and metric caches (${EXPERIMENTS}) are "
@@ -106,19 +114,23 @@ class NavsimDevkit(SceneSource):
         load_classes()
         folders = find_folders(self.metric_caches)
         official = read_split(self.train)
-        logs = _logs(official, folders)
+        logs = _logs_of(official, folders)
         if self.test is None:
             logs = deal(logs, self.val_share, self.val_share)[split]
         else:
             tests = read_split(self.test)
-            test_logs = _logs(tests, folders)
-            both = sorted(set(logs) & set(test_logs))
-            if both:
+            test_logs = _logs_of(tests, folders)
+            common = sorted(set(logs) & set(test_logs))
+            if common:
                 raise InputError(
-                    f"Expected splits without a common log, but '{self.train}' and '{self.test}' share {len(both)}, "
-                    f"such as {both[0]}, try test=null to hold out training logs."
+                    f"Expected splits without a common log, but '{self.train}' and '{self.test}' share {len(common)}, "
+                    f"such as {common[0]}, try test=null to hold out training logs."
                 )
-            official, logs = (tests, test_logs) if split == "test" else (official, deal(logs, self.val_share, 0)[split])
+            if split == "test":
+                official = tests
+                logs = test_logs
+            else:
+                logs = deal(logs, self.val_share, 0)[split]
         if split == "train":
             logs = in_part(logs, self.train_part)
         index = SplitIndex(folders, official, self.cameras, self.moments)
@@ -137,35 +149,37 @@ class _Builder:
         self.tokens = self.index.tokens
         present = set(self.tokens)
         if self.index.split.pairs:
-            self.related = _related(self.index.split.pairs, present)
+            self.related = _related_fields(self.index.split.pairs, present)
         else:
             self.related = {token: {"previous": before} for token, before in self.index.previous(present).items()}
 
     def scene(self, token: str) -> Scene:
         frames = self.index.frames(token)
-        return self._scene(token, token, frames, self.related.get(token, {}))
+        return self._make_scene(token, token, frames, self.related.get(token, {}))
 
     def next_scene(self, token: str) -> Scene | None:
         """The scene 0.5 s after a scene; None if the log lacks it."""
         frames = self.index.next_frames(token)
         if frames is None:
             return None
-        return self._scene(frames[self.index.history - 1]["token"], token, frames, {"previous": token})
+        return self._make_scene(frames[self.index.history - 1]["token"], token, frames, {"previous": token})
 
-    def _scene(self, name: str, token: str, frames: list[dict[str, Any]] | None, related: dict[str, Any]) -> Scene:
+    def _make_scene(self, name: str, token: str, frames: list[dict[str, Any]] | None, related: dict[str, Any]) -> Scene:
         """A scene of `frames`, in the file of the scene `token`."""
         if frames is not None and len(frames) == self.index.history:
             content = private_content(name, frames)
         else:
-            content = self._annotated(name, token, frames)
+            content = self._annotated_content(name, token, frames)
         if name in self.index.caches:
             content["overrides"] = plan_content(read_cache(self.index.caches[name]))
         if self.index.cameras:
             content["cameras"] = self.index.image_paths(token, frames)
         return scene_from_json({**content, **related}, f"NAVSIM scene {name}")
 
-    def _annotated(self, name: str, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
-        index, kind, sensors = self.index, self.classes["Scene"], self.classes["SensorConfig"].build_no_sensors()
+    def _annotated_content(self, name: str, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
+        index = self.index
+        kind = self.classes["Scene"]
+        sensors = self.classes["SensorConfig"].build_no_sensors()
         if frames is None:
             official = kind.load_from_disk(index.file(token), index.synthetic_images, sensors)
         else:
@@ -175,7 +189,7 @@ class _Builder:
         return scene_content(name, official, scenario, self.classes["SemanticMapLayer"])
 
 
-def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
+def _logs_of(split: OfficialSplit, folders: Folders) -> list[str]:
     """A split's list of logs, or all in its folder."""
     listed: list[str] | None = split.filter.get("log_names")
     if listed is not None:
@@ -187,11 +201,14 @@ def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
     return names
 
 
-def _related(pairs: list[Any], present: set[str]) -> dict[str, dict[str, Any]]:
+def _related_fields(pairs: list[Any], present: set[str]) -> dict[str, dict[str, Any]]:
     """The fields `previous` and `follow_ups`, by token, of present scenes."""
     fields: dict[str, dict[str, Any]] = {}
-    for now, previous, after in pairs:
-        fields[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after if pair[0] in present]}
-        fields[previous] = {"follow_ups": [pair[1] for pair in after if pair[1] in present]}
-        fields |= {pair[0]: {"previous": pair[1]} for pair in after}
+    for now, previous, follow_ups in pairs:
+        after_now = [after for after, _ in follow_ups if after in present]
+        after_previous = [before for _, before in follow_ups if before in present]
+        fields[now] = {"previous": previous, "follow_ups": after_now}
+        fields[previous] = {"follow_ups": after_previous}
+        for after, before in follow_ups:
+            fields[after] = {"previous": before}
     return fields

@@ -14,8 +14,12 @@ from driving_scenes.scene import AGENT_TYPES
 
 TIMES: Array = np.arange(-1.5, 8.5, 0.5)
 """Times of a scene, and of the follow-up 4 s later."""
-SEEN, NOW, LATER = 12, 3, 8
-"""A scene's times, index of t = 0, and of the follow-up's first time."""
+SEEN = 12
+"""Number of a scene's times."""
+NOW = 3
+"""Index of t = 0."""
+LATER = 8
+"""Index of the follow-up's first time."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,26 @@ class Agent:
         poses = path.at(s, left)
         # The inside of a bend is shorter than its middle.
         forward = speed * (1 - left * np.interp(s, path.s, path.curvature))
-        cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
+        cos = np.cos(poses[:, 2])
+        sin = np.sin(poses[:, 2])
         velocity = np.stack([forward * cos - sideways * sin, forward * sin + sideways * cos], 1)
         poses[:, 2] += np.where(speed > 0.3, np.arctan2(sideways, np.maximum(forward, 1.0)), 0.0)
         return cls(body, np.concatenate([poses, velocity], 1))
 
     @classmethod
     def standing(cls, body: Body, pose: Array) -> Self:
-        return cls(body, np.concatenate([np.tile(pose, (len(TIMES), 1)), np.zeros((len(TIMES), 2))], 1))
+        poses = np.tile(pose, (len(TIMES), 1))
+        return cls(body, np.concatenate([poses, np.zeros((len(TIMES), 2))], 1))
 
     @classmethod
     def walking(cls, body: Body, pose: Array, speed: float) -> Self:
         velocity = speed * np.array([np.cos(pose[2]), np.sin(pose[2])])
         xy = pose[:2] + TIMES[:, None] * velocity
-        return cls(body, np.concatenate([xy, np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))], 1))
+        yaw_and_velocity = np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))
+        return cls(body, np.concatenate([xy, yaw_and_velocity], 1))
 
 
-def boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
+def agent_boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
     """Poses ``[A, 12, 3]`` from `TIMES[first]` on, with unwrapped yaw; lengths and widths ``[A, 2]``."""
     poses = np.array([agent.states[first : first + SEEN, :3] for agent in agents]).reshape(-1, SEEN, 3)
     poses[..., 2] = np.unwrap(poses[..., 2])
@@ -97,17 +104,20 @@ def allowed_speed(path: Curve, limit: float, lateral: float, brake: float, stop:
     square = np.minimum(limit**2, lateral / np.maximum(np.abs(path.curvature), 1e-6))
     if stop is not None:
         square[path.s >= stop] = 0
+    # The driver brakes before slower places, and speeds up only gradually after them.
     early = np.minimum.accumulate((square + 2 * brake * path.s)[::-1])[::-1] - 2 * brake * path.s
     late = np.minimum.accumulate(early - 2 * brake * path.s) + 2 * brake * path.s
     allowed: Array = np.sqrt(late.clip(0))
     return allowed
 
 
-def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
+def travel_along(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
     """Distances and speeds at `TIMES`, from a speed ``[N]`` per point and distance `s` at t = 0."""
+    # The time at which each point is reached, with t = 0 at `s`.
     slow = np.maximum(speed, 1e-3)
     moments = np.append(0.0, (2 * np.diff(path.s) / (slow[1:] + slow[:-1])).cumsum())
     moments -= np.interp(s, path.s, moments)
+    # Before the first and after the last point the speed stays.
     beyond = np.maximum(TIMES - moments[-1], 0) * speed[-1] - np.maximum(moments[0] - TIMES, 0) * speed[0]
     reached = np.interp(TIMES, moments, path.s) + beyond
     return reached, np.interp(reached, path.s, speed)
@@ -115,17 +125,25 @@ def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
 
 def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDArray[np.bool_]:
     """True where boxes with poses ``[..., 3]`` and sizes ``[..., 2]`` touch."""
-    x, y = second[..., 0] - first[..., 0], second[..., 1] - first[..., 1]
+    # Pairs whose centers are near enough.
+    x = second[..., 0] - first[..., 0]
+    y = second[..., 1] - first[..., 1]
     reach = (np.hypot(sizes[..., 0], sizes[..., 1]) + np.hypot(others[..., 0], others[..., 1])) / 2
     hit = x * x + y * y <= reach * reach
     near = np.nonzero(hit)
-    x, y = x[near], y[near]
-    ahead, beside = (np.broadcast_to(array, (*hit.shape, array.shape[-1]))[near] for array in (first, second))
-    size, other = (np.broadcast_to(array, (*hit.shape, 2))[near] for array in (sizes, others))
-    cos, sin = np.abs(np.cos(beside[:, 2] - ahead[:, 2])), np.abs(np.sin(beside[:, 2] - ahead[:, 2]))
+    x = x[near]
+    y = y[near]
+    first_yaw = np.broadcast_to(first[..., 2], hit.shape)[near]
+    second_yaw = np.broadcast_to(second[..., 2], hit.shape)[near]
+    size = np.broadcast_to(sizes, (*hit.shape, 2))[near]
+    other = np.broadcast_to(others, (*hit.shape, 2))[near]
+    # Of these, pairs that no line along a side separates.
+    cos = np.abs(np.cos(second_yaw - first_yaw))
+    sin = np.abs(np.sin(second_yaw - first_yaw))
     touch = np.ones(len(x), dtype=bool)
-    for yaw, box, far in ((ahead[:, 2], size, other), (beside[:, 2], other, size)):
-        forward, left = np.abs(x * np.cos(yaw) + y * np.sin(yaw)), np.abs(y * np.cos(yaw) - x * np.sin(yaw))
+    for yaw, box, far in ((first_yaw, size, other), (second_yaw, other, size)):
+        forward = np.abs(x * np.cos(yaw) + y * np.sin(yaw))
+        left = np.abs(y * np.cos(yaw) - x * np.sin(yaw))
         touch &= 2 * forward <= box[:, 0] + far[:, 0] * cos + far[:, 1] * sin
         touch &= 2 * left <= box[:, 1] + far[:, 0] * sin + far[:, 1] * cos
     hit[near] = touch

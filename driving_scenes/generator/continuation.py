@@ -6,19 +6,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from driving_scenes.generator.agent import LATER, NOW, Agent, boxes, overlapping
+from driving_scenes.generator.agent import LATER, NOW, Agent, agent_boxes, overlapping
 from driving_scenes.generator.curve import Array
 from driving_scenes.generator.human_drive import Obstacles, onward
 from driving_scenes.generator.road_network import SHOULDER
 from driving_scenes.generator.roads import Random
 from driving_scenes.generator.site import Site
-from driving_scenes.generator.world import World, apart, ego_history, future
+from driving_scenes.generator.world import World, ego_history, human_future, keep_apart
 from driving_scenes.scene import Scene
 from driving_scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 ROOM = 25.0
 """Meters of road beyond the human at 8 s."""
-BEHIND, AHEAD = 0.75, 1.1
+BEHIND = 0.75
+AHEAD = 1.1
 """Bounds on an ego's share of the human's way."""
 TRIES = 8
 """Perturbations tried, from large to none."""
@@ -47,7 +48,7 @@ class Continuation:
 
     @classmethod
     def of(cls, world: World) -> Continuation:
-        agents = apart(world.agents, LATER)
+        agents = keep_apart(world.agents, LATER)
         site = world.site.later()
         return cls(world, site, agents, Obstacles.of(agents, site.path, LATER))
 
@@ -58,7 +59,7 @@ class Continuation:
     def starts(self, rng: Random, count: int) -> list[Start]:
         """Draw starts, spread from behind to ahead of the human's place at 4 s."""
         edges = np.linspace(BEHIND, AHEAD, count + 1)
-        return [self._start(rng, share) for share in rng.uniform(edges[:-1], edges[1:])]
+        return [self._draw_start(rng, share) for share in rng.uniform(edges[:-1], edges[1:])]
 
     def scene(self, start: Start, name: str, log: str) -> Scene:
         ego = ego_history(self.site.path, start.s, start.motion, start.left, start.heading)
@@ -68,10 +69,10 @@ class Continuation:
         """A scene whose human returns to the path."""
         ego = ego_history(self.site.path, start.s, start.motion, start.left, start.heading)
         driven = onward(self.site, self.others, start.s, start.motion)
-        human = future(self.site.path, driven, start.left, start.heading)
+        human = human_future(self.site.path, driven, start.left, start.heading)
         return self.world.scene(name, name, replace(self.site, s=start.s), ego, self.agents, human, LATER)
 
-    def _start(self, rng: Random, share: float) -> Start:
+    def _draw_start(self, rng: Random, share: float) -> Start:
         """The largest perturbation, toward `share` of the human's way, that lets a driver go on, clear of agents."""
         way = float(self.world.drive.s[-1] - self.world.drive.s[0])
         forward = (share - 1) * way + rng.normal(0, 0.3)
@@ -80,18 +81,22 @@ class Continuation:
         faster = rng.uniform(0.75, 1.2)
         acceleration = rng.normal(0, 0.3)
         for size in np.linspace(1, 0, TRIES):
-            start = self._perturbed(
+            start = self._perturbed_start(
                 forward=size * forward,
                 left=size * left,
                 heading=size * heading,
                 faster=faster**size,
                 acceleration=size * acceleration,
             )
-            if not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any()):
+            if self._touches_agents(start):
+                continue
+            if not onward(self.site, self.others, start.s, start.motion).hit.any():
                 break
         return start
 
-    def _perturbed(self, forward: float, left: float, heading: float, faster: float, acceleration: float) -> Start:
+    def _perturbed_start(
+        self, forward: float, left: float, heading: float, faster: float, acceleration: float
+    ) -> Start:
         """A start beside the human's at 4 s, within the lane, the allowed speed and usual accelerations.
 
         Args:
@@ -102,8 +107,8 @@ class Continuation:
             acceleration: m/s² more than the human's.
         """
         s = self._before_a_stop(float(self.world.drive.s[-1]) + forward)
-        motion = self._motion(s, faster, acceleration)
-        right_edge, left_edge = self._edges(s)
+        motion = self._perturbed_motion(s, faster, acceleration)
+        right_edge, left_edge = self._lane_edges(s)
         left = float(np.clip(left, min(right_edge, 0), max(left_edge, 0)))
         # The car's front stays within the same bounds.
         front = left + FRONT_LENGTH * np.sin(heading)
@@ -118,16 +123,17 @@ class Continuation:
             return s
         return min(s, float(max(stops[0], self.world.drive.s[-1])))
 
-    def _motion(self, s: float, faster: float, acceleration: float) -> tuple[float, float]:
-        """Speed and acceleration at a distance along the path; see `_perturbed`."""
+    def _perturbed_motion(self, s: float, faster: float, acceleration: float) -> tuple[float, float]:
+        """Speed and acceleration at a distance along the path; see `_perturbed_start`."""
         human_speed, human_acceleration = self.world.drive.end
         allowed = float(np.interp(s, self.site.path.s, self.site.speeds))
         speed = min(human_speed * faster, allowed)
         if speed < 0.5:
             return 0.0, 0.0
-        return speed, float(np.clip(human_acceleration + acceleration, -2.0, min(speed / 2, 1.4)))
+        most = min(speed / 2, 1.4)
+        return speed, float(np.clip(human_acceleration + acceleration, -2.0, most))
 
-    def _edges(self, s: float) -> tuple[float, float]:
+    def _lane_edges(self, s: float) -> tuple[float, float]:
         """The farthest an ego may be at a distance along the path: meters to the left, right edge first."""
         trip = self.site.trip
         # Meters by which the path is left of the lane's middle.
@@ -136,11 +142,11 @@ class Continuation:
         room = max((width - WIDTH) / 2 + SHOULDER - INSIDE, 0.0)
         return -room - middle, room - middle
 
-    def _touches(self, start: Start) -> bool:
+    def _touches_agents(self, start: Start) -> bool:
         ego: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()
         ego[:, 0] += REAR_AXLE_TO_CENTER * np.cos(ego[:, 2])
         ego[:, 1] += REAR_AXLE_TO_CENTER * np.sin(ego[:, 2])
-        poses, sizes = boxes(self.agents, LATER)
+        poses, sizes = agent_boxes(self.agents, LATER)
         now = slice(0, NOW + 1)
         size = np.array([LENGTH + 1.0, WIDTH + 0.4])
         return bool(overlapping(ego[None], size, poses[:, now], sizes[:, None]).any())

@@ -40,16 +40,21 @@ class Curve:
         middle = (yaw[1:] + yaw[:-1]) / 2
         chord = STEP * np.sinc(curvature * STEP / 2 / np.pi)
         steps = np.stack([chord * np.cos(middle), chord * np.sin(middle)], 1)
-        return cls(np.concatenate([np.zeros((1, 2)), steps.cumsum(0)]) + start[:2], yaw)
+        xy = np.concatenate([np.zeros((1, 2)), steps.cumsum(0)]) + start[:2]
+        return cls(xy, yaw)
 
     @classmethod
     def between(cls, start: Sequence[float], end: Sequence[float]) -> Curve:
         """A cubic Bézier curve between two poses, nearly an arc, straighter at its ends."""
-        first, last = np.array(start[:2]), np.array(end[:2])
+        first = np.array(start[:2])
+        last = np.array(end[:2])
         turn = (end[2] - start[2] + np.pi) % (2 * np.pi) - np.pi
         chord = float(np.hypot(*(last - first)))
         # An arc's handles have 2/3, which is too sudden for cars.
-        handle = chord * (0.8 * np.tan(turn / 4) / np.sin(turn / 2) if abs(turn) > 1e-3 else 0.4)
+        share = 0.4
+        if abs(turn) > 1e-3:
+            share = 0.8 * np.tan(turn / 4) / np.sin(turn / 2)
+        handle = chord * share
         controls = np.stack(
             [
                 first,
@@ -58,6 +63,7 @@ class Curve:
                 last,
             ]
         )
+        # Bernstein polynomials of the points, and of their derivative.
         t = np.linspace(0, 1, max(int(chord / STEP), 8) + 1)[:, None]
         u = 1 - t
         xy = np.concatenate([u**3, 3 * u * u * t, 3 * u * t * t, t**3], 1) @ controls
@@ -89,22 +95,29 @@ class Curve:
         return Curve(self.xy[::-1], self.yaw[::-1] + np.pi)
 
     def part(self, start: float, end: float) -> Curve:
-        kept = slice(int(np.searchsorted(self.s, start - 1e-9)), int(np.searchsorted(self.s, end + 1e-9)))
+        first = int(np.searchsorted(self.s, start - 1e-9))
+        after_last = int(np.searchsorted(self.s, end + 1e-9))
+        kept = slice(first, after_last)
         return Curve(self.xy[kept], self.yaw[kept])
 
     @classmethod
     def joined(cls, paths: Sequence[Curve]) -> Curve:
         """Curves one after another; neighbors share a point."""
-        xy = np.concatenate([paths[0].xy, *(path.xy[1:] for path in paths[1:])])
-        yaw = np.concatenate([paths[0].yaw, *(path.yaw[1:] for path in paths[1:])])
-        return cls(xy, np.unwrap(yaw))
+        xy = [paths[0].xy]
+        yaw = [paths[0].yaw]
+        for path in paths[1:]:
+            xy.append(path.xy[1:])
+            yaw.append(path.yaw[1:])
+        return cls(np.concatenate(xy), np.unwrap(np.concatenate(yaw)))
 
     def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
         """Poses ``[..., 3]`` at distances `s`, `left` meters to the left; straight beyond the ends."""
         wanted = np.asarray(s, dtype=np.float64)
         inside = wanted.clip(0, self.length)
         yaw = np.interp(inside, self.s, self.yaw)
-        ahead, cos, sin = wanted - inside, np.cos(yaw), np.sin(yaw)
+        ahead = wanted - inside
+        cos = np.cos(yaw)
+        sin = np.sin(yaw)
         poses = np.empty((*wanted.shape, 3))
         poses[..., 0] = np.interp(inside, self.s, self.xy[:, 0]) + ahead * cos - left * sin
         poses[..., 1] = np.interp(inside, self.s, self.xy[:, 1]) + ahead * sin + left * cos
@@ -116,6 +129,9 @@ class Curve:
         flat = points.reshape(-1, 2)
         # |p - q|² without |p|²
         nearest = ((self.xy**2).sum(1) - 2 * flat @ self.xy.T).argmin(1)
-        cos, sin = np.cos(self.yaw[nearest]), np.sin(self.yaw[nearest])
+        cos = np.cos(self.yaw[nearest])
+        sin = np.sin(self.yaw[nearest])
         x, y = (flat - self.xy[nearest]).T
-        return np.stack([self.s[nearest] + x * cos + y * sin, y * cos - x * sin], -1).reshape(points.shape)
+        along = self.s[nearest] + x * cos + y * sin
+        left = y * cos - x * sin
+        return np.stack([along, left], -1).reshape(points.shape)

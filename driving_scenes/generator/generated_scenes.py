@@ -34,38 +34,50 @@ class GeneratedScenes(SceneSource):
                 raise InputError(f"Expected argument `{name}` to be at least 0, but got {value}.")
         if not 0 <= recoveries <= 1:
             raise InputError(f"Expected argument `recoveries` to be in [0, 1], but got {recoveries}.")
-        self.endless, self.recoveries = count is None, recoveries
-        self.seed, self.follow_up_count = seed, follow_ups
+        self.endless = count is None
+        self.recoveries = recoveries
+        self.seed = seed
+        self.follow_up_count = follow_ups
         self.indices = WithoutEnd() if count is None else range(count)
 
     def scenes(self, split: Split) -> Scenes[int, Scene]:
-        def scene(index: int) -> Scene:
-            world, name = World.random(self._random(split, index)), self._name(split, index)
+        def build_scene(index: int) -> Scene:
+            world = self._world(split, index)
+            name = self._name(split, index)
             if split == "train" and self.recoveries:
                 rng = self._random(split, index, RECOVERY)
                 if rng.random() < self.recoveries:
                     continuation = Continuation.of(world)
                     if continuation.goes_on:
-                        return continuation.recovery(continuation.starts(rng, 1)[0], name)
+                        (start,) = continuation.starts(rng, 1)
+                        return continuation.recovery(start, name)
             return world.first_scene(name)
 
-        return Scenes(self.indices, scene)
+        return Scenes(self.indices, build_scene)
 
     def next_frames(self, split: Split) -> Scenes[int, Scene]:
-        return Scenes(
-            self.indices,
-            lambda index: World.random(self._random(split, index)).next_scene(self._name(split, index)),
-        )
+        def build_next_scene(index: int) -> Scene:
+            return self._world(split, index).next_scene(self._name(split, index))
+
+        return Scenes(self.indices, build_next_scene)
 
     def follow_ups(self, split: Split) -> Scenes[int, Scenes[tuple[int, Start], Scene]]:
-        def after(index: int) -> Scenes[tuple[int, Start], Scene]:
+        def build_group(index: int) -> Scenes[tuple[int, Start], Scene]:
             log = self._name(split, index)
-            continuation = Continuation.of(World.random(self._random(split, index)))
+            continuation = Continuation.of(self._world(split, index))
             count = self.follow_up_count if continuation.goes_on else 0
             starts = continuation.starts(self._random(split, index, AFTERWARDS), count)
-            return Scenes(list(enumerate(starts)), lambda key: continuation.scene(key[1], f"{log}_after_{key[0]}", log))
 
-        return Scenes(self.indices, after)
+            def build_follow_up(key: tuple[int, Start]) -> Scene:
+                number, start = key
+                return continuation.scene(start, f"{log}_after_{number}", log)
+
+            return Scenes(list(enumerate(starts)), build_follow_up)
+
+        return Scenes(self.indices, build_group)
+
+    def _world(self, split: Split, index: int) -> World:
+        return World.random(self._random(split, index))
 
     def _random(self, split: Split, index: int, *more: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, get_args(Split).index(split), index, *more))

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driving_scenes.generator.agent import NOW, TIMES, Agent, boxes, overlapping
+from driving_scenes.generator.agent import NOW, TIMES, Agent, agent_boxes, overlapping
 from driving_scenes.generator.curve import Array, Curve
 from driving_scenes.generator.site import Site
 from driving_scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 STEPS = 16
 DT = 0.25
-ACCELERATION, BRAKE, HARDEST, JERK = 1.4, 2.0, 3.5, 3.0
-"""m/s², m/s², m/s², m/s³."""
+ACCELERATION = 1.4
+BRAKE = 2.0
+HARDEST = 3.5
+"""m/s²; usual braking, and the hardest."""
+JERK = 3.0
+"""m/s³."""
 HEADWAY = 1.2
 """Seconds that a driver keeps to the leader."""
 STANDING_GAP = 2.5
@@ -75,21 +79,26 @@ class Obstacles:
     @classmethod
     def of(cls, agents: Sequence[Agent], path: Curve, first: int = 0) -> Obstacles:
         """Agents of a scene whose first time is `TIMES[first]`."""
-        poses, sizes = boxes(agents, first)
+        poses, sizes = agent_boxes(agents, first)
         poses = poses[:, NOW:]
-        cos, sin = np.cos(poses[..., 2:]), np.sin(poses[..., 2:])
+        # The corners of the boxes, and where they are along and beside the path.
+        cos = np.cos(poses[..., 2:])
+        sin = np.sin(poses[..., 2:])
         front = np.array([1, -1, -1, 1]) * sizes[:, None, :1] / 2
         left = np.array([1, 1, -1, -1]) * sizes[:, None, 1:] / 2
-        x, y = poses[..., :1] + front * cos - left * sin, poses[..., 1:2] + front * sin + left * cos
-        places = path.project(np.stack([x, y], -1))
-        bounds = _finer(np.stack([places[..., 0].min(-1), places[..., 1].min(-1), places[..., 1].max(-1)], -1))
-        on = (bounds[..., 1] < CORRIDOR) & (bounds[..., 2] > -CORRIDOR)
+        x = poses[..., :1] + front * cos - left * sin
+        y = poses[..., 1:2] + front * sin + left * cos
+        along, beside = np.moveaxis(path.project(np.stack([x, y], -1)), -1, 0)
+        bounds = _twice_as_fine(np.stack([along.min(-1), beside.min(-1), beside.max(-1)], -1))
+        on_path = (bounds[..., 1] < CORRIDOR) & (bounds[..., 2] > -CORRIDOR)
+        near = np.where(on_path, bounds[..., 0], np.inf)
         middle = path.project(poses[..., :2])[..., 0]
-        speed = _finer(np.gradient(middle, TIMES[1] - TIMES[0], axis=1))
-        return cls(_finer(poses), sizes, np.where(on, bounds[..., 0], np.inf), speed)
+        speed = _twice_as_fine(np.gradient(middle, TIMES[1] - TIMES[0], axis=1))
+        return cls(_twice_as_fine(poses), sizes, near, speed)
 
 
-def _finer(values: Array) -> Array:
+def _twice_as_fine(values: Array) -> Array:
+    """Values ``[A, 2 T - 1, ...]`` at times ``[A, T, ...]`` and halfway between them."""
     finer = np.repeat(values, 2, axis=1)[:, :-1]
     finer[:, 1::2] = (values[:, 1:] + values[:, :-1]) / 2
     return finer
@@ -98,23 +107,25 @@ def _finer(values: Array) -> Array:
 def drive(site: Site, agents: Sequence[Agent], rng: np.random.Generator) -> HumanDrive:
     """The human's drive from t = 0."""
     others = Obstacles.of(agents, site.path)
-    return onward(site, others, site.s, _start(site, others, rng))
+    return onward(site, others, site.s, _draw_start(site, others, rng))
 
 
 def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) -> HumanDrive:
     """The human's drive from distance `s` along the path, starting with a speed and an acceleration."""
-    places, speeds = _follow(site, others, s, start)
-    touched = _touches(site.path, places, speeds, others)
-    best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
+    places, speeds = _follow_leaders(site, others, s, start)
+    touched = _touched_agents(site.path, places, speeds, others)
+    best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])  # by touched agents, then by distance
     before, last = speeds[best, -2:]
-    return HumanDrive(places[best], (float(last), float(last - before) / DT), start, touched[best])
+    end = (float(last), float(last - before) / DT)
+    return HumanDrive(places[best], end, start, touched[best])
 
 
-def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
+def _draw_start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
     """Random speed and acceleration at t = 0 that let a driver brake behind the leaders."""
     speed = site.speed * rng.uniform(*START_SHARE)
     slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
     acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
+    # The speed from which the driver can brake behind the slowest leader.
     gap = others.near[:, 0] - site.s - FRONT_LENGTH
     ahead = np.isfinite(gap) & (gap > -FRONT_LENGTH)
     room = np.maximum(gap[ahead] - START_GAP, 0)
@@ -128,23 +139,28 @@ def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[flo
     return speed, min(acceleration, speed / 2)
 
 
-def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
+def _follow_leaders(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
     """Distances along the path and speeds ``[C, 17]`` of C drivers, whose jerk is limited."""
     drivers = np.arange(len(CALM))
-    near, lead = _foreseen(others)
+    near, lead = _foreseen_leaders(others)
     # One more leader, at infinity, for drivers without any.
     none = np.full((len(CALM), 1, STEPS + 1), np.inf)
-    near, lead = np.concatenate([near, none], 1), np.concatenate([lead, np.zeros_like(none)], 1)
+    near = np.concatenate([near, none], 1)
+    lead = np.concatenate([lead, np.zeros_like(none)], 1)
+    start_speed, start_acceleration = start
+    speed = np.full(len(CALM), start_speed)
+    acceleration = np.full(len(CALM), start_acceleration)
     places = [np.full(len(CALM), place)]
-    speed, acceleration = (np.full(len(CALM), value) for value in start)
     speeds = [speed]
     for step in range(STEPS):
         target = CALM * np.interp(places[-1] + REACHED_IN * speed, site.path.s, site.speeds)
+        # The nearest leader ahead of each driver.
         gaps = near[:, :, step] - (places[-1] + FRONT_LENGTH)[:, None]
         gaps[gaps < -FRONT_LENGTH] = np.inf  # beside or behind
         first = gaps.argmin(1)
         closing = speed - lead[drivers, first, step]
-        wanted = _wanted(speed, gaps[drivers, first], closing, target)
+        # The driver's acceleration changes by the jerk at most; a standing car doesn't drive backward.
+        wanted = _wanted_acceleration(speed, gaps[drivers, first], closing, target)
         acceleration = acceleration + (wanted - acceleration).clip(-JERK * DT, JERK * DT)
         faster = (speed + acceleration * DT).clip(0)
         places.append(places[-1] + (speed + faster) / 2 * DT)
@@ -154,7 +170,7 @@ def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, flo
     return np.stack(places, 1), np.stack(speeds, 1)
 
 
-def _wanted(speed: Array, gap: Array, closing: Array, target: Array) -> Array:
+def _wanted_acceleration(speed: Array, gap: Array, closing: Array, target: Array) -> Array:
     """Accelerations ``[C]`` of the Intelligent Driver Model, whose free drive is replaced by a steady change of speed.
 
     Args:
@@ -170,21 +186,24 @@ def _wanted(speed: Array, gap: Array, closing: Array, target: Array) -> Array:
     return wanted
 
 
-def _foreseen(others: Obstacles) -> tuple[Array, Array]:
+def _foreseen_leaders(others: Obstacles) -> tuple[Array, Array]:
     """Distance and speed ``[C, A, 17]`` of each obstacle when it is nearest within a driver's foresight."""
     count = others.near.shape[1]
-    nearest_seen = []
-    for steps in np.unique(FORESIGHT):
+    # By steps of look-ahead: the step within them at which each obstacle is nearest.
+    near_of = {}
+    speed_of = {}
+    for steps in np.unique(FORESIGHT).tolist():
         window = np.minimum(np.arange(count)[:, None] + np.arange(steps), count - 1)
         nearest = others.near[:, window].argmin(-1)
         at = np.minimum(np.arange(count) + nearest, count - 1)
         rows = np.arange(len(at))[:, None]
-        nearest_seen.append((others.near[rows, at], others.speed[rows, at]))
-    each = np.searchsorted(np.unique(FORESIGHT), FORESIGHT)
-    return np.stack([nearest_seen[i][0] for i in each]), np.stack([nearest_seen[i][1] for i in each])
+        near_of[steps] = others.near[rows, at]
+        speed_of[steps] = others.speed[rows, at]
+    drivers = FORESIGHT.tolist()
+    return np.stack([near_of[steps] for steps in drivers]), np.stack([speed_of[steps] for steps in drivers])
 
 
-def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
+def _touched_agents(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
     """``[C, A]`` bool: driver and agent are ever too close, or would be within 0.75 s at constant velocity."""
     size = np.array([LENGTH, WIDTH]) + MARGIN
     touched = np.zeros((len(s), len(others.poses)), dtype=bool)
@@ -193,6 +212,6 @@ def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
         forward = REAR_AXLE_TO_CENTER + speed[:, : STEPS + 1 - ahead] * ahead * DT
         egos[..., 0] += forward * np.cos(egos[..., 2])
         egos[..., 1] += forward * np.sin(egos[..., 2])
-        theirs = others.poses[:, ahead:]
-        touched |= overlapping(egos[:, None], size, theirs[None], others.sizes[None, :, None]).any(-1)
+        poses_then = others.poses[:, ahead:]
+        touched |= overlapping(egos[:, None], size, poses_then[None], others.sizes[None, :, None]).any(-1)
     return touched

@@ -46,7 +46,8 @@ def cyclist(rng: Random, site: Site) -> list[Agent]:
     lane = site.road.network.lanes[row]
     if site.road.network.blocks[lane.block].lanes[-1] != row:
         return []
-    speed, s = rng.uniform(2.5, 6.5), site.s + rng.uniform(8, 15) + rng.uniform(0, 2) * site.speed
+    speed = rng.uniform(2.5, 6.5)
+    s = site.s + rng.uniform(8, 15) + rng.uniform(0, 2) * site.speed
     left = rng.uniform(0.3, 0.8) - lane.width / 2
     places = s + speed * TIMES
     return [Agent.driving(Body.random(rng, "bicycle"), site.path, places, np.full(len(TIMES), speed), left)]
@@ -55,17 +56,26 @@ def cyclist(rng: Random, site: Site) -> list[Agent]:
 def works(rng: Random, site: Site) -> list[Agent]:
     """Cones or barriers along the ego's lane, behind a sign."""
     lane = site.road.network.lanes[site.trip.lanes[site.trip.lane_at(site.s)]]
-    side, reach = rng.choice([-1, 1]), rng.uniform(-0.4, 0.15)
+    side = rng.choice([-1, 1])
+    reach = rng.uniform(-0.4, 0.15)
     first = site.s + rng.uniform(8, 15) + rng.uniform(0, 2) * site.speed
-    model, spacing = ("cone", rng.uniform(2.5, 5)) if rng.random() < 0.7 else ("barrier", rng.uniform(2.6, 4))
+    if rng.random() < 0.7:
+        model = "cone"
+        spacing = rng.uniform(2.5, 5)
+    else:
+        model = "barrier"
+        spacing = rng.uniform(2.6, 4)
     agents = []
-    for i in range(int(rng.integers(3, 10))):
-        left, s = side * (lane.width / 2 - reach * min(i / 3, 1)), first + i * spacing
+    for number in range(int(rng.integers(3, 10))):
+        left = side * (lane.width / 2 - reach * min(number / 3, 1))
+        s = first + number * spacing
         if site.trip.line is not None and s > site.trip.line:
             break
         agents.append(Agent.standing(Body.random(rng, model), site.path.at(s, left)))
     sign = site.path.at(first - rng.uniform(2, 6), side * (lane.width / 2 + 0.4))
-    return [*agents, Agent.standing(Body.random(rng, "sign"), sign)] if agents else []
+    if not agents:
+        return []
+    return [*agents, Agent.standing(Body.random(rng, "sign"), sign)]
 
 
 def lost_cargo(rng: Random, site: Site) -> list[Agent]:

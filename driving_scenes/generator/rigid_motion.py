@@ -29,7 +29,8 @@ def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
     def areas(old_areas: Areas) -> Areas:
         return Areas(old_areas.ids, lines(old_areas.polygons))
 
-    old, agents = scene.map, scene.agents
+    old = scene.map
+    agents = scene.agents
     states = torch.cat([poses(agents.states[..., :3]), agents.states[..., 3:] @ turn], -1)
     return replace(
         scene,

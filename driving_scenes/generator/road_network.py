@@ -53,32 +53,35 @@ class RoadNetwork:
     def carriageway(self, divider: Curve, count: int, width: float, limit: float) -> list[int]:
         """Add a roadblock of lanes to the right of a divider; returns the lanes' rows."""
         centers = [divider.offset(-(i + 0.5) * width) for i in range(count)]
-        return self._block(centers, width, limit, connector=False)
+        return self._add_block(centers, width, limit, connector=False)
 
     def connect(self, pairs: Sequence[tuple[int, int]], limit: float) -> list[int]:
         """Add a roadblock of connectors between lanes (before, after); returns the connectors' rows."""
         paths = [Curve.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
-        rows = self._block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
+        rows = self._add_block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
         for (before, after), row in zip(pairs, rows, strict=True):
             self.link(before, row)
             self.link(row, after)
         return rows
 
     def link(self, before: int, after: int) -> None:
-        first, last = self.lanes[before], self.lanes[after]
+        first = self.lanes[before]
+        last = self.lanes[after]
         first.outgoing.append(after)
         last.incoming.append(before)
         if last.block not in self.blocks[first.block].outgoing:
             self.blocks[first.block].outgoing.append(last.block)
             self.blocks[last.block].incoming.append(first.block)
 
-    def _block(self, paths: Sequence[Curve], width: float, limit: float, connector: bool) -> list[int]:
+    def _add_block(self, paths: Sequence[Curve], width: float, limit: float, connector: bool) -> list[int]:
         rows = list(range(len(self.lanes), len(self.lanes) + len(paths)))
         for path in paths:
             polygon = strip(path, width / 2, -width / 2)
             self.lanes.append(Lane(path, polygon, len(self.blocks), width, limit))
         side = width / 2 + SHOULDER
-        polygon = np.concatenate([_corners(paths[0]).offset(side).xy, _corners(paths[-1]).offset(-side).xy[::-1]])
+        left_edge = _simplified_path(paths[0]).offset(side).xy
+        right_edge = _simplified_path(paths[-1]).offset(-side).xy
+        polygon = np.concatenate([left_edge, right_edge[::-1]])
         self.blocks.append(Block(polygon, connector, rows))
         return rows
 
@@ -115,26 +118,27 @@ class RoadNetwork:
                 incoming=tuple(tuple(block.incoming) for block in blocks),
                 outgoing=tuple(tuple(block.outgoing) for block in blocks),
             ),
-            intersections=_areas("intersection", self.intersections),
-            carparks=_areas("carpark", self.carparks),
-            drivable_areas=_areas("drivable_area", []),
+            intersections=_named_areas("intersection", self.intersections),
+            carparks=_named_areas("carpark", self.carparks),
+            drivable_areas=_named_areas("drivable_area", []),
         )
 
 
 def strip(path: Curve, left: float, right: float) -> Array:
     """The polygon between two parallels, `left` and `right` meters to the left of a path (negative: to the right)."""
-    corners = _corners(path)
+    corners = _simplified_path(path)
     return np.concatenate([corners.offset(left).xy, corners.offset(right).xy[::-1]])
 
 
-def _corners(path: Curve) -> Curve:
+def _simplified_path(path: Curve) -> Curve:
     """The path with as few points as the curvature allows, the same for all parallels."""
     steps = len(path.yaw) - 1
     bend = float(np.abs(path.yaw[1:] - path.yaw[:-1]).max()) / STEP
+    # A chord of length c cuts a bend of curvature b by c² b / 8.
     count = min(steps, int(np.ceil(steps * STEP * np.sqrt(bend / (8 * SAGITTA)))) + 1)
     chosen = (np.arange(count + 1) * (steps / count)).round().astype(int)
     return Curve(path.xy[chosen], path.yaw[chosen])
 
 
-def _areas(kind: str, polygons: Sequence[Array]) -> Areas:
+def _named_areas(kind: str, polygons: Sequence[Array]) -> Areas:
     return Areas(tuple(f"{kind}{i}" for i in range(len(polygons))), Points.polygons(polygons))

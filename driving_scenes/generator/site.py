@@ -16,7 +16,7 @@ from driving_scenes.scene import Lights
 from driving_scenes.vehicle import FRONT_LENGTH
 
 NEVER = 1e3
-USUAL = 2.0, 1.7
+USUAL = (2.0, 1.7)
 """Lateral acceleration in bends and deceleration before bends, m/s²."""
 SHARPEST_START = 0.015
 """1/m; scenes start in gentler bends if possible, because the simulated car starts with straight wheels."""
@@ -53,7 +53,9 @@ class Trip:
     @property
     def line(self) -> float | None:
         """Distance of the connector's begin along the trip, if any."""
-        return None if self.connector is None else float(self.ends[self.connector - 1])
+        if self.connector is None:
+            return None
+        return float(self.ends[self.connector - 1])
 
     def lane_at(self, s: float) -> int:
         return min(int(np.searchsorted(self.ends, s)), len(self.lanes) - 1)
@@ -75,12 +77,15 @@ class JunctionLights:
             if trip.lanes[trip.connector] in phase:
                 if number != self.first:
                     return -NEVER, self.switch
-                return None if self.switch == NEVER else (self.switch, NEVER)
+                if self.switch != NEVER:
+                    return self.switch, NEVER
+                return None
         return None
 
     def states(self, lanes: int, start: float) -> Lights:
         """The lights from 0 to 4 s of a scene that begins `start` seconds after the first scene."""
-        times = torch.arange(9 if self.phases else 0, dtype=torch.float64) * 0.5
+        count = 9 if self.phases else 0
+        times = torch.arange(count, dtype=torch.float64) * 0.5
         red = torch.zeros(len(times), lanes, dtype=torch.bool)
         green = red.clone()
         for number, phase in enumerate(self.phases):
@@ -117,18 +122,23 @@ class Site:
 
     @classmethod
     def random(cls, rng: Random) -> Site:
+        # A road, and the ego's trip on it.
         kinds = list(KINDS)
-        road = kinds[rng.choice(len(kinds), p=list(KINDS.values()))](rng)
+        draw_road = kinds[rng.choice(len(kinds), p=list(KINDS.values()))]
+        road = draw_road(rng)
         trips = [Trip(road.network, lanes) for lanes in road.network.trips()]
         trip = trips[rng.integers(len(trips))]
         cruise = road.limit * rng.uniform(0.65, 1.0)
-        first, last = 45.0, trip.path.length - 6.5 * road.limit
+        # The ego's place at t = 0: anywhere on a street, or before a junction.
+        first = 45.0
+        last = trip.path.length - 6.5 * road.limit
         if trip.line is None:
             places = rng.uniform(first, max(last, first + 1), 8)
             bends = np.abs(np.interp(places, trip.path.s, trip.path.curvature))
             s = float(places[(bends > SHARPEST_START).argmin()])
         else:
             s = trip.line - rng.uniform(-6, 8 + 2.0 * cruise)
+        # Lights, for which the ego stops if they are red.
         lights = JunctionLights()
         if road.phases and rng.random() < 0.7:
             lights = _draw_lights(rng, road, trip, s)
@@ -138,14 +148,20 @@ class Site:
             stop = trip.line - FRONT_LENGTH - rng.uniform(2.0, 3.5)
             s = min(s, stop)
         path = trip.path.offset(np.clip(rng.normal(0, 0.12), -0.3, 0.3))
-        speeds = allowed_speed(path, cruise, rng.uniform(1.5, 2.5), rng.uniform(1.2, 2.2), stop)
+        lateral = rng.uniform(1.5, 2.5)
+        brake = rng.uniform(1.2, 2.2)
+        speeds = allowed_speed(path, cruise, lateral, brake, stop)
         return cls(road=road, trips=trips, trip=trip, path=path, s=s, lights=lights, speeds=speeds, cruise=cruise)
 
 
 def _draw_lights(rng: Random, road: Road, trip: Trip, s: float) -> JunctionLights:
     assert trip.connector is not None and trip.line is not None
-    ego_phase = next(i for i, phase in enumerate(road.phases) if trip.lanes[trip.connector] in phase)
+    connector = trip.lanes[trip.connector]
+    ego_phase = next(number for number, phase in enumerate(road.phases) if connector in phase)
     # The ego's light never turns red, because the ego could be too close. An ego beyond the line has green.
     if s + FRONT_LENGTH + 1 > trip.line or rng.random() < 0.3:
         return JunctionLights(road.phases, ego_phase)
-    return JunctionLights(road.phases, 1 - ego_phase, rng.uniform(1.5, 4.0) if rng.random() < 0.25 else NEVER)
+    switch = NEVER
+    if rng.random() < 0.25:
+        switch = rng.uniform(1.5, 4.0)
+    return JunctionLights(road.phases, 1 - ego_phase, switch)

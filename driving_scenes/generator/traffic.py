@@ -6,45 +6,58 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from driving_scenes.generator.agent import TIMES, Agent, Body, allowed_speed, travel
+from driving_scenes.generator.agent import TIMES, Agent, Body, allowed_speed, travel_along
 from driving_scenes.generator.curve import Array
 from driving_scenes.generator.human_drive import DT, HumanDrive
 from driving_scenes.generator.roads import PARKING, Random
 from driving_scenes.generator.site import NEVER, Site, Trip
 from driving_scenes.vehicle import FRONT_LENGTH, REAR_LENGTH
 
-REACTION, DEPARTURE = 0.8, 1.2
-"""Seconds until a start at a green light, and acceleration, m/s²."""
+REACTION = 0.8
+"""Seconds until a start at a green light."""
+DEPARTURE = 1.2
+"""Acceleration of this start, m/s²."""
 
 
 def random_vehicle(rng: Random) -> Body:
     """Mostly a car."""
     share = rng.random()
-    return Body.random(rng, "car" if share < 0.88 else "truck" if share < 0.96 else "bus")
+    model = "bus"
+    if share < 0.88:
+        model = "car"
+    elif share < 0.96:
+        model = "truck"
+    return Body.random(rng, model)
 
 
 def leader(rng: Random, site: Site) -> list[Agent]:
     """A vehicle ahead in the ego's lane, moving, braking or standing."""
-    bicycle = rng.random() < 0.15
-    body = Body.random(rng, "bicycle") if bicycle else random_vehicle(rng)
+    is_bicycle = rng.random() < 0.15
+    body = Body.random(rng, "bicycle") if is_bicycle else random_vehicle(rng)
     gap = rng.uniform(3, 8) + rng.uniform(0.4, 3.0) * site.speed
     s = site.s + FRONT_LENGTH + gap + body.size[0] / 2
     pace = rng.choice([1.0, rng.uniform(0.3, 0.8), 0.0], p=[0.3, 0.5, 0.2])
-    limit = rng.uniform(2.5, 6.5) if bicycle else site.cruise * pace
-    left = rng.uniform(-1.0, 0.0) if bicycle else rng.normal(0, 0.15)
+    if is_bicycle:
+        limit = rng.uniform(2.5, 6.5)
+        left = rng.uniform(-1.0, 0.0)
+    else:
+        limit = site.cruise * pace
+        left = rng.normal(0, 0.15)
+    # On any trip that begins as the ego's does, so that the leader may turn off.
     shared = site.trip.lanes[: site.trip.lane_at(site.s) + 1]
-    ways = [trip for trip in site.trips if trip.lanes[: len(shared)] == shared]
-    trip = ways[rng.integers(len(ways))]  # may turn off
-    at, speed = _flow(rng, site, trip, s, limit, body)
+    trips = [trip for trip in site.trips if trip.lanes[: len(shared)] == shared]
+    trip = trips[rng.integers(len(trips))]
+    at, speed = _drive_in_flow(rng, site, trip, s, limit, body)
     if rng.random() < 0.25:
-        at, speed = _braking(rng, at, speed)
+        at, speed = _with_braking(rng, at, speed)
     return [Agent.driving(body, trip.path, at, speed, left)]
 
 
-def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
+def _drive_in_flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
     """Distances and speeds ``[20]`` along the trip, from `s` at t = 0, slowed by bends and red lights."""
-    lateral, brake = rng.uniform(1.5, 2.5), rng.uniform(1.5, 2.5)
-    free = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake), s)
+    lateral = rng.uniform(1.5, 2.5)
+    brake = rng.uniform(1.5, 2.5)
+    free = travel_along(trip.path, allowed_speed(trip.path, limit, lateral, brake), s)
     red = site.lights.red_from(trip)
     if _may_give_way(site, trip) and rng.random() < 0.75:
         red = (-NEVER, NEVER)
@@ -53,7 +66,8 @@ def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Bod
     stop = trip.line - body.size[0] / 2 - rng.uniform(0.5, 2.0)
     if s > stop or np.interp(red[0], TIMES, free[0]) > stop:  # passes before red
         return free
-    at, speed = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake, stop), s)
+    # The vehicle stops, and starts again after the light turns green.
+    at, speed = travel_along(trip.path, allowed_speed(trip.path, limit, lateral, brake, stop), s)
     since = (TIMES - red[1] - REACTION).clip(0)
     return at + DEPARTURE / 2 * since**2, speed + DEPARTURE * since
 
@@ -65,14 +79,18 @@ def _may_give_way(site: Site, trip: Trip) -> bool:
     return other_arm and (turns or not site.lights.phases)
 
 
-def _braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
-    begin, brake = rng.uniform(-1.5, 0.0), rng.uniform(0.5, 2.0)
+def _with_braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
+    """Distances and speeds ``[20]`` of a vehicle that brakes to a share of its speed, or to a stop."""
+    begin = rng.uniform(-1.5, 0.0)
+    brake = rng.uniform(0.5, 2.0)
+    # Speeds at most those of the braking, every 0.1 s, and the way that they lead.
     times = np.linspace(TIMES[0], TIMES[-1], 5 * len(TIMES) - 4)
     before = np.interp(begin, TIMES, speed)
-    most = (before - brake * (times - begin).clip(0)).clip(before * rng.uniform(-0.2, 0.7)).clip(0)
-    v = np.minimum(np.interp(times, TIMES, speed), most)
-    travelled = np.append(0.0, ((v[1:] + v[:-1]) / 2 * np.diff(times)).cumsum())
-    return s[0] + travelled[::5], v[::5]
+    least = before * rng.uniform(-0.2, 0.7)
+    most = (before - brake * (times - begin).clip(0)).clip(least).clip(0)
+    slower = np.minimum(np.interp(times, TIMES, speed), most)
+    travelled = np.append(0.0, ((slower[1:] + slower[:-1]) / 2 * np.diff(times)).cumsum())
+    return s[0] + travelled[::5], slower[::5]
 
 
 def queue(rng: Random, site: Site) -> list[Agent]:
@@ -88,7 +106,8 @@ def queue(rng: Random, site: Site) -> list[Agent]:
         if s - body.size[0] / 2 < site.s + FRONT_LENGTH + 2.0:
             break
         since = (TIMES - red[1] - REACTION * (place + 1)).clip(0)
-        at, speed = s + DEPARTURE / 2 * since**2, DEPARTURE * since
+        at = s + DEPARTURE / 2 * since**2
+        speed = DEPARTURE * since
         agents.append(Agent.driving(body, site.trip.path, at, speed, rng.normal(0, 0.1)))
         front = s - body.size[0] / 2 - rng.uniform(1.5, 3.0)
     return agents
@@ -100,7 +119,11 @@ def cut_in(rng: Random, site: Site) -> list[Agent]:
     lane = site.road.network.lanes[site.trip.lanes[position]]
     block = site.road.network.blocks[lane.block]
     place = block.lanes.index(site.trip.lanes[position])
-    sides = [side for side, there in ((1, place > 0), (-1, place < len(block.lanes) - 1)) if there]
+    sides = []  # of the neighboring lanes
+    if place > 0:
+        sides.append(1)
+    if place < len(block.lanes) - 1:
+        sides.append(-1)
     if not sides or block.connector:
         return []
     body = random_vehicle(rng)
@@ -108,15 +131,18 @@ def cut_in(rng: Random, site: Site) -> list[Agent]:
     s = site.s + FRONT_LENGTH + body.size[0] / 2 + rng.uniform(3, 8) + rng.uniform(0.3, 1.5) * site.speed
     if site.trip.line is not None and s + 4 * speed > site.trip.line:
         return []
-    begin, seconds = rng.uniform(-2.5, 0.5), rng.uniform(3.0, 4.5)
-    left, sideways = _sidestep(rng.choice(sides) * lane.width, begin, seconds)
+    begin = rng.uniform(-2.5, 0.5)
+    seconds = rng.uniform(3.0, 4.5)
+    left, sideways = _lane_change(rng.choice(sides) * lane.width, begin, seconds)
     return [Agent.driving(body, site.path, s + speed * TIMES, np.full(len(TIMES), speed), left, sideways)]
 
 
-def _sidestep(left: float, begin: float, seconds: float) -> tuple[Array, Array]:
+def _lane_change(left: float, begin: float, seconds: float) -> tuple[Array, Array]:
     """Meters to the left of a path ``[20]``, from `left` to 0 within `seconds` after `begin`, and their rates."""
     share = ((TIMES - begin) / seconds).clip(0, 1)
-    return left * (1 + np.cos(np.pi * share)) / 2, -left * np.pi / 2 / seconds * np.sin(np.pi * share)
+    beside = left * (1 + np.cos(np.pi * share)) / 2
+    rate = -left * np.pi / 2 / seconds * np.sin(np.pi * share)
+    return beside, rate
 
 
 def pull_out(rng: Random, site: Site) -> list[Agent]:
@@ -127,8 +153,9 @@ def pull_out(rng: Random, site: Site) -> list[Agent]:
     block = site.road.network.blocks[lane.block]
     if block.connector or block.lanes[-1] != site.trip.lanes[position] or not site.road.parking:
         return []
-    body, begin = Body.random(rng, "car"), rng.uniform(-2.5, -0.5)
-    left, sideways = _sidestep(-(lane.width + PARKING) / 2, begin, rng.uniform(3.5, 5))
+    body = Body.random(rng, "car")
+    begin = rng.uniform(-2.5, -0.5)
+    left, sideways = _lane_change(-(lane.width + PARKING) / 2, begin, rng.uniform(3.5, 5))
     since = (TIMES - begin).clip(0)
     pace = rng.uniform(0.8, 1.6)
     speed = pace * since.clip(None, 4 - begin)
@@ -143,9 +170,10 @@ def parked(rng: Random, site: Site) -> list[Agent]:
         share = rng.uniform(0.1, 0.8)
         for s in np.arange(4, strip.length - 4, 7.0):
             if rng.random() < share:
-                body = Body.random(rng, "car" if rng.random() < 0.95 else "truck")
-                into = rng.normal(0, 0.12) if rng.random() < 0.9 else rng.uniform(0.3, 0.7)
-                pose = strip.at(s + rng.uniform(-0.8, 0.8), into)
+                model = "car" if rng.random() < 0.95 else "truck"
+                body = Body.random(rng, model)
+                into_lane = rng.normal(0, 0.12) if rng.random() < 0.9 else rng.uniform(0.3, 0.7)
+                pose = strip.at(s + rng.uniform(-0.8, 0.8), into_lane)
                 pose[2] += rng.normal(0, 0.02)
                 agents.append(Agent.standing(body, pose))
     near = site.path.at(site.s)[:2]
@@ -163,18 +191,21 @@ def double_parked(rng: Random, site: Site) -> list[Agent]:
 def others(rng: Random, site: Site) -> list[Agent]:
     """Vehicles on up to six trips, oncoming and crossing included."""
     agents = []
-    ways = [site.trips[i] for i in rng.permutation(len(site.trips))[:6]]
-    for trip in ways:
+    some_trips = [site.trips[row] for row in rng.permutation(len(site.trips))[:6]]
+    for trip in some_trips:
         body = random_vehicle(rng)
-        for s in _places(rng, site, trip):
-            at, speed = _flow(rng, site, trip, s, site.road.limit * rng.uniform(0.7, 1.0), body)
+        for s in _random_places(rng, site, trip):
+            at, speed = _drive_in_flow(rng, site, trip, s, site.road.limit * rng.uniform(0.7, 1.0), body)
             agents.append(Agent.driving(body, trip.path, at, speed, rng.normal(0, 0.15)))
             body = random_vehicle(rng)
     return agents
 
 
-def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
-    near = float(trip.path.project(site.path.at(site.s)[None, :2])[0, 0]) if trip.line is None else trip.line
+def _random_places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
+    """Distances along a trip, near the ego or the junction, but not just ahead of the ego."""
+    near = trip.line
+    if near is None:
+        near = float(trip.path.project(site.path.at(site.s)[None, :2])[0, 0])
     places = near + rng.uniform(-50, 30, int(rng.integers(1, 4)))
     if trip.lanes[0] == site.trip.lanes[0]:
         places = places[places > site.s + 30]
@@ -183,7 +214,8 @@ def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
 
 def followers(rng: Random, site: Site, drive: HumanDrive, later: HumanDrive) -> list[Agent]:
     """Vehicles that repeat the human's drive until 8 s with a delay, behind it."""
-    delay, back = 0.0, REAR_LENGTH
+    delay = 0.0
+    back = REAR_LENGTH
     places = np.append(drive.s, later.s[1:])
     fine = np.arange(len(places)) * DT
     agents = []
@@ -199,6 +231,7 @@ def followers(rng: Random, site: Site, drive: HumanDrive, later: HumanDrive) -> 
         s = np.where(times > 0, np.interp(times, fine, places), s) - back
         if s[0] < 3:
             break
-        agents.append(Agent.driving(body, site.path, s[1:-1:2], ((s[2:] - s[:-2]) / 0.5)[::2], rng.normal(0, 0.1)))
+        speeds = (s[2:] - s[:-2]) / 0.5
+        agents.append(Agent.driving(body, site.path, s[1:-1:2], speeds[::2], rng.normal(0, 0.1)))
         back += body.size[0] / 2
     return agents

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from driving_scenes.generator import people, traffic
-from driving_scenes.generator.agent import LATER, NOW, SEEN, TIMES, Agent, boxes, overlapping
+from driving_scenes.generator.agent import LATER, NOW, SEEN, TIMES, Agent, agent_boxes, overlapping
 from driving_scenes.generator.curve import Array, Curve
 from driving_scenes.generator.human_drive import DT, HumanDrive, Obstacles, drive, onward
 from driving_scenes.generator.rigid_motion import moved
@@ -21,7 +21,8 @@ from driving_scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 SIGHT = 90.0
 """Meters around the ego."""
-RETURN, RETURN_SECONDS = 6.0, 1.0
+RETURN = 6.0
+RETURN_SECONDS = 1.0
 """A human returns to the path within these meters at least, or this time."""
 Part = Callable[[Random, Site], list[Agent]]
 PARTS: dict[Part, float] = {
@@ -59,36 +60,43 @@ class World:
         Args:
             parts: chance of each.
         """
+        # The road, and agents that touch neither each other nor the ego at the start.
         site = Site.random(rng)
         agents: list[Agent] = []
         for part, chance in parts.items():
             if rng.random() < chance:
                 agents += part(rng, site)
-        agents = _clear_of_start(site, apart(agents))
+        agents = _clear_of_start(site, keep_apart(agents))
+        # The human's drive; agents to which the human still comes too close are left out.
         driven = drive(site, agents, rng)
         while driven.hit.any():
             agents = [agent for agent, hit in zip(agents, driven.hit, strict=True) if not hit]
             driven = drive(site, agents, rng)
+        # The drive goes on after 4 s, and vehicles follow it.
         others = Obstacles.of(agents, site.path, LATER)
         later = onward(site.later(), others, float(driven.s[-1]), driven.end)
-        agents = apart([*agents, *traffic.followers(rng, site, driven, later)])
-        turn, x, y = rng.uniform(-np.pi, np.pi), *rng.uniform(-1000, 1000, 2)
+        agents = keep_apart([*agents, *traffic.followers(rng, site, driven, later)])
+        # The place and direction of the scene in its frame.
+        turn = rng.uniform(-np.pi, np.pi)
+        x, y = rng.uniform(-1000, 1000, 2)
         return cls(site, agents, driven, later, float(turn), (float(x), float(y)))
 
     def first_scene(self, name: str) -> Scene:
         history = ego_history(self.site.path, self.site.s, self.drive.start)
-        return self.scene(name, name, self.site, history, self.agents, future(self.site.path, self.drive))
+        return self.scene(name, name, self.site, history, self.agents, human_future(self.site.path, self.drive))
 
     def next_scene(self, previous: str) -> Scene:
         """The scene 0.5 s after the first scene, which is called `previous`."""
         places = np.append(self.drive.s[2:], self.later.s[1:3])
         # Of the human at 0.5 s, by differences over a quarter of a second.
         before, here, after = self.drive.s[1:4]
-        start = float(after - before) / (2 * DT), float(after - 2 * here + before) / DT**2
+        speed = float(after - before) / (2 * DT)
+        acceleration = float(after - 2 * here + before) / DT**2
+        start = (speed, acceleration)
         history = ego_history(self.site.path, float(here), start)
-        human = future(self.site.path, replace(self.drive, s=places, start=start))
+        human = human_future(self.site.path, replace(self.drive, s=places, start=start))
         site = replace(self.site, s=float(here))
-        scene = self.scene(f"{previous}_next", previous, site, history, apart(self.agents, 1), human, first=1)
+        scene = self.scene(f"{previous}_next", previous, site, history, keep_apart(self.agents, 1), human, first=1)
         return replace(scene, previous=previous)
 
     def scene(
@@ -103,27 +111,30 @@ class World:
     ) -> Scene:
         """Cut a scene from `TIMES[first]` on; without a human the scene is synthetic."""
         network = site.road.network
+        lanes_ahead = site.trip.lanes[site.trip.lane_at(site.s) :]
         scene = Scene(
             name=name,
             synthetic=human is None,
             map=network.road_map(),
-            route=tuple(network.lanes[row].block for row in site.trip.lanes[site.trip.lane_at(site.s) :]),
+            route=tuple(network.lanes[row].block for row in lanes_ahead),
             ego=ego,
             human=human,
-            agents=_agents(agents, ego.poses[-1, :2].numpy(), first),
+            agents=_agents_near(agents, ego.poses[-1, :2].numpy(), first),
             lights=site.lights.states(len(network.lanes), float(TIMES[first] - TIMES[0])),
             log=log,
-            intent=_intent(site),
+            intent=_intent_of(site),
         )
         return moved(scene, self.turn, self.shift)
 
 
-def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
+def keep_apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
     """Agents that touch no agent kept before them, in the scene from `TIMES[first]` on."""
-    poses, sizes = boxes(agents, first)
+    poses, sizes = agent_boxes(agents, first)
     # Also halfway between times, because fast cars could pass through each other.
     poses = np.concatenate([poses, (poses[:, 1:] + poses[:, :-1]) / 2], 1)
-    poses, sizes = poses[:, None], sizes[:, None, None] + 0.2
+    # All pairs of agents, with a margin.
+    poses = poses[:, None]
+    sizes = sizes[:, None, None] + 0.2
     pairs = overlapping(poses, sizes, poses.swapaxes(0, 1), sizes.swapaxes(0, 1))
     hit = np.logical_or.reduce(pairs, axis=-1)
     kept = np.ones(len(agents), dtype=bool)
@@ -133,9 +144,11 @@ def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
 
 
 def _clear_of_start(site: Site, agents: Sequence[Agent]) -> list[Agent]:
-    poses, sizes = boxes(agents)
+    poses, sizes = agent_boxes(agents)
     times = TIMES[: NOW + 1]
-    start = site.path.at(site.s + REAR_AXLE_TO_CENTER + np.stack([site.speed * times, 0 * times]))[:, None]
+    # The ego may have driven at its speed, or stood.
+    travelled = np.stack([site.speed * times, 0 * times])
+    start = site.path.at(site.s + REAR_AXLE_TO_CENTER + travelled)[:, None]
     size = np.array([LENGTH + 2.0, WIDTH + 0.8])
     hit = np.logical_or.reduce(overlapping(start, size, poses[:, : NOW + 1], sizes[:, None]), axis=(0, 2))
     return [agent for agent, near in zip(agents, hit, strict=True) if not near]
@@ -155,14 +168,18 @@ def ego_history(
     """
     times = TIMES[: NOW + 1]
     speed, acceleration = start
-    places, speeds = s + speed * times + acceleration * times**2 / 2, speed + acceleration * times
+    places = s + speed * times + acceleration * times**2 / 2
+    speeds = speed + acceleration * times
     beside = left + (places - s) * np.tan(heading)
     poses = path.at(places, beside)
     bend = np.interp(places, path.s, path.curvature)
     # The inside of a bend is shorter than its middle.
-    forward, sideways = 1 - beside * bend, np.full(len(times), np.tan(heading))
+    forward = 1 - beside * bend
+    sideways = np.full(len(times), np.tan(heading))
     poses[:, 2] += np.arctan2(sideways, forward)
-    stretch, zero = np.hypot(forward, sideways), np.zeros_like(speeds)
+    # Meters that the ego drives for a meter of the path.
+    stretch = np.hypot(forward, sideways)
+    zero = np.zeros_like(speeds)
     gaining = acceleration * stretch + speeds * np.gradient(stretch, times)
     return EgoHistory(
         torch.from_numpy(times.copy()),
@@ -172,7 +189,7 @@ def ego_history(
     )
 
 
-def future(path: Curve, driven: HumanDrive, left: float = 0.0, heading: float = 0.0) -> Tensor:
+def human_future(path: Curve, driven: HumanDrive, left: float = 0.0, heading: float = 0.0) -> Tensor:
     """The human's drive ``[8, 3]`` in the frame of its start, every 0.5 s.
 
     Args:
@@ -180,16 +197,21 @@ def future(path: Curve, driven: HumanDrive, left: float = 0.0, heading: float = 
         heading: radians to the left of the path's direction at t = 0.
     """
     places = driven.s[::2]
-    beside, slope = _return(places - places[0], left, np.tan(heading), max(RETURN, RETURN_SECONDS * driven.start[0]))
+    speed, _ = driven.start
+    length = max(RETURN, RETURN_SECONDS * speed)
+    beside, slope = _return_to_path(places - places[0], left, np.tan(heading), length)
     poses = path.at(places, beside)
     poses[:, 2] += np.arctan2(slope, 1 - beside * np.interp(places, path.s, path.curvature))
-    pose, later = poses[0], poses[1:] - poses[0]
-    cos, sin = np.cos(pose[2]), np.sin(pose[2])
-    forward, sideways = later[:, 0] * cos + later[:, 1] * sin, later[:, 1] * cos - later[:, 0] * sin
+    # In the frame of the start.
+    later = poses[1:] - poses[0]
+    cos = np.cos(poses[0, 2])
+    sin = np.sin(poses[0, 2])
+    forward = later[:, 0] * cos + later[:, 1] * sin
+    sideways = later[:, 1] * cos - later[:, 0] * sin
     return torch.from_numpy(np.stack([forward, sideways, later[:, 2]], 1))
 
 
-def _return(ways: Array, left: float, slope: float, length: float) -> tuple[Array, Array]:
+def _return_to_path(ways: Array, left: float, slope: float, length: float) -> tuple[Array, Array]:
     """Meters to the left of the path, and their slope, after ways in meters: a cubic, 0 from `length` on."""
     share = (ways / length).clip(0, 1)
     beside = left * (1 + 2 * share) * (1 - share) ** 2 + slope * length * share * (1 - share) ** 2
@@ -197,7 +219,7 @@ def _return(ways: Array, left: float, slope: float, length: float) -> tuple[Arra
     return beside, slopes
 
 
-def _agents(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
+def _agents_near(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
     tracks = []
     for agent in agents:
         track = agent.states[first : first + SEEN]
@@ -219,11 +241,14 @@ def _agents(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
     )
 
 
-def _intent(site: Site) -> str:
+def _intent_of(site: Site) -> str:
     """``left``, ``straight`` or ``right``, by the turn in 4 s, or through a junction entered by then."""
-    trip, s = site.trip, site.s
-    end = s + max(4 * site.speed, 20.0)
+    trip = site.trip
+    end = site.s + max(4 * site.speed, 20.0)
     if trip.connector is not None and trip.ends[trip.connector - 1] < end:
         end = max(end, float(trip.ends[trip.connector]))
-    turn = float(np.interp(end, site.path.s, site.path.yaw) - np.interp(s, site.path.s, site.path.yaw))
-    return "straight" if abs(turn) < np.pi / 6 else "left" if turn > 0 else "right"
+    yaw, end_yaw = np.interp([site.s, end], site.path.s, site.path.yaw)
+    turn = float(end_yaw - yaw)
+    if abs(turn) < np.pi / 6:
+        return "straight"
+    return "left" if turn > 0 else "right"

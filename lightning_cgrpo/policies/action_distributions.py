@@ -64,7 +64,8 @@ class Categorical(ActionDistribution):
     def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
         # Inverse cumulative distribution; the last action that has a share takes the rest that rounding leaves.
         sums = outputs.softmax(-1).cumsum(-1)
-        before, total = sums[..., :-1], sums[..., -1:]
+        before = sums[..., :-1]
+        total = sums[..., -1:]
         return ((before <= draws[..., None]) & (before < total)).sum(-1)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
@@ -99,19 +100,20 @@ class Gaussian(ActionDistribution):
         expect(action_size >= 1, "action_size", "at least 1", action_size)
         expect((low is None) == (high is None), "high", "given exactly if `low` is given", high)
         self.action_size: int = action_size
-        self.low, self.high = (None if bound is None else _each(bound, action_size) for bound in (low, high))
+        self.low = None if low is None else _per_number(low, action_size)
+        self.high = None if high is None else _per_number(high, action_size)
         if self.low is not None and self.high is not None:
             for below, above in zip(self.low, self.high, strict=True):
                 expect(below < above, "low", f"less than `high`, {self.high}", self.low)
 
     def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
-        mean, log_std = self._parameters(outputs)
+        mean, log_std = self._mean_and_log_std(outputs)
         noise: Tensor = torch.special.ndtri(draws.double().clamp(min=SMALLEST_DRAW))
         return mean + log_std.exp() * noise.to(mean.dtype)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
         """Entropies of squashed actions are computed by quadrature: Gauss-Hermite up to a standard deviation of 1."""
-        mean, log_std = self._parameters(outputs)
+        mean, log_std = self._mean_and_log_std(outputs)
         squares = ((actions - mean) * (-log_std).exp()).square()
         densities = -0.5 * squares - log_std - 0.5 * math.log(2 * math.pi)
         entropies = log_std + 0.5 * math.log(2 * math.pi * math.e)
@@ -125,18 +127,21 @@ class Gaussian(ActionDistribution):
 
     def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
         """The closed form; squashing both distributions keeps it."""
-        (mean, log_std), (center, log_width) = self._parameters(outputs), self._parameters(reference)
-        ratio = log_std - log_width
-        distance = (mean - center) * (-log_width).exp()
+        mean, log_std = self._mean_and_log_std(outputs)
+        reference_mean, reference_log_std = self._mean_and_log_std(reference)
+        ratio = log_std - reference_log_std
+        distance = (mean - reference_mean) * (-reference_log_std).exp()
         return (((2 * ratio).exp() + distance.square() - 1) / 2 - ratio).sum(-1)
 
     def applied(self, actions: Tensor) -> Tensor:
         if self.low is None:
             return actions
-        low, high = actions.new_tensor(self.low), actions.new_tensor(self.high)
-        return torch.clamp(low + (high - low) * (actions.tanh() + 1) / 2, low, high)  # rounding may cross a bound
+        low = actions.new_tensor(self.low)
+        high = actions.new_tensor(self.high)
+        squashed = low + (high - low) * (actions.tanh() + 1) / 2
+        return torch.clamp(squashed, low, high)  # rounding may cross a bound
 
-    def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _mean_and_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs.chunk(2, -1)
         return mean, log_std.clamp(*LOG_STD)
 
@@ -144,8 +149,8 @@ class Gaussian(ActionDistribution):
         """Logarithm of the squashing's derivative, by number."""
         if self.low is None or self.high is None:
             return torch.zeros_like(actions)
-        half = actions.new_tensor([(above - below) / 2 for below, above in zip(self.low, self.high, strict=True)])
-        return 2 * (math.log(2) - actions - softplus(-2 * actions)) + half.log()
+        half_widths = [(high - low) / 2 for low, high in zip(self.low, self.high, strict=True)]
+        return 2 * (math.log(2) - actions - softplus(-2 * actions)) + actions.new_tensor(half_widths).log()
 
     def _wide_log_slope(self, mean: Tensor, std: Tensor) -> Tensor:
         """Mean of `_log_slope` under a Gaussian wider than 1, within 1e-9.
@@ -154,18 +159,24 @@ class Gaussian(ActionDistribution):
         beside the nodes of a wide Gaussian, so E |x| is taken in closed form, and the last term, which vanishes beyond
         `TAIL`, is integrated over x on both sides of 0.
         """
+        # The last term at nodes from 0 to `TAIL`, times the density of x and of -x there.
         nodes, weights = (torch.from_numpy(numbers).to(mean) for numbers in leggauss(QUADRATURE))
-        points, weights = TAIL / 2 * (nodes + 1), TAIL / 2 * weights
-        rest = -2 * torch.log1p((-2 * points).exp()) * weights
-        scaled = [((side * points - mean[..., None]) / std[..., None]).square() for side in (-1, 1)]
-        density = sum((-0.5 * square).exp() for square in scaled) / (std[..., None] * math.sqrt(2 * math.pi))
+        points = TAIL / 2 * (nodes + 1)
+        weights = TAIL / 2 * weights
+        rest = -2 * torch.log1p((-2 * points).exp()) * weights  # [QUADRATURE]
+        left = ((-points - mean[..., None]) / std[..., None]).square()  # [..., D, QUADRATURE]
+        right = ((points - mean[..., None]) / std[..., None]).square()
+        density = ((-0.5 * left).exp() + (-0.5 * right).exp()) / (std[..., None] * math.sqrt(2 * math.pi))
+        # E |x| in closed form (folded normal distribution).
         distance = mean / std
         absolute = std * math.sqrt(2 / math.pi) * (-0.5 * distance.square()).exp()
         absolute = absolute + mean * torch.erf(distance / math.sqrt(2))
+        # The slope's logarithm at 0 holds the constant.
         return self._log_slope(torch.zeros_like(mean)) + 2 * math.log(2) - 2 * absolute + (rest * density).sum(-1)
 
 
-def _each(bound: float | tuple[float, ...], size: int) -> tuple[float, ...]:
-    bounds = (float(bound),) * size if isinstance(bound, (int, float)) else tuple(map(float, bound))
+def _per_number(bound: float | tuple[float, ...], size: int) -> tuple[float, ...]:
+    numbers = (bound,) * size if isinstance(bound, (int, float)) else bound
+    bounds = tuple(float(number) for number in numbers)
     expect(len(bounds) == size, "low and high", f"one number, or {size}", bounds)
     return bounds

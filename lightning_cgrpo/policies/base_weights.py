@@ -18,11 +18,17 @@ def without_bases(module: nn.Module, state: Mapping[str, Tensor]) -> tuple[dict[
 
     A sharded checkpoint keeps them.
     """
-    policies = {name: part for name, part in module.named_modules() if isinstance(part, Policy)}
-    bases = {name: policy.base for name, policy in policies.items() if policy.base and not is_sharded(policy)}
-    left_out = {f"{policy}.{name}" for policy, base in bases.items() for name in base}
+    left_out: set[str] = set()
+    fingerprints: dict[str, str] = {}
+    for policy_name, policy in module.named_modules():
+        if not isinstance(policy, Policy) or is_sharded(policy):
+            continue
+        base = policy.base
+        if base:
+            left_out.update(f"{policy_name}.{weight}" for weight in base)
+            fingerprints[policy_name] = fingerprint(base)
     rest = {name: tensor for name, tensor in state.items() if name not in left_out}
-    return rest, {policy: fingerprint(base) for policy, base in bases.items()}
+    return rest, fingerprints
 
 
 def same_base(policy: Policy, expected: str, checkpoint: str) -> dict[str, Tensor]:
@@ -32,10 +38,14 @@ def same_base(policy: Policy, expected: str, checkpoint: str) -> dict[str, Tenso
         UserError: their fingerprint isn't the `expected` one of the checkpoint.
     """
     base = {name: weight.detach() for name, weight in policy.base.items()}
-    if base and (here := fingerprint(base)) != expected:
+    if not base:
+        return base
+    present = fingerprint(base)
+    if present != expected:
+        policy_name = getattr(policy, "name", type(policy).__name__)
         raise UserError(
             f"Expected the base model on which '{checkpoint}' trained its adapters, fingerprint {expected}, but "
-            f"'{getattr(policy, 'name', type(policy).__name__)}' has {here}, try the model in the run's config.yaml."
+            f"'{policy_name}' has {present}, try the model in the run's config.yaml."
         )
     return base
 
@@ -46,7 +56,8 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
     Each row of a matrix counts with its hash, so that one wait brings all weights to the CPU.
     """
-    digest, contents = hashlib.sha256(), []
+    digest = hashlib.sha256()
+    contents = []
     for name, weight in sorted(weights.items()):
         content = weight.double() if weight.ndim < 2 else torch.hash_tensor(weight, dim=-1)
         contents.append(content.contiguous().view(-1).view(torch.uint8))

@@ -25,10 +25,11 @@ class CategoricalMLP(NetworkPolicy):
         self, observation_size: int, actions: int, hidden: tuple[int, ...] = (128, 128), normalize: bool = False
     ) -> None:
         super().__init__(mlp(observation_size, actions, hidden, normalize))
-        self.observation_size, self.actions = observation_size, actions
+        self.observation_size = observation_size
+        self.actions = actions
 
     def actor(self) -> Actor:
-        return unwrapped(self.net)
+        return without_modules(self.net)
 
     def placeholder(self) -> Examples:
         weight = next(self.parameters())
@@ -39,20 +40,24 @@ class CategoricalMLP(NetworkPolicy):
 
 def mlp(observation_size: int, outputs: int, hidden: tuple[int, ...], normalize: bool = False) -> nn.Sequential:
     """Linear layers of widths `hidden` with ReLU between, from ``[N, observation_size]`` to ``[N, outputs]``."""
-    layers: list[nn.Module] = [NormalizedObservations(observation_size)] if normalize else []
-    for size_in, size_out in pairwise((observation_size, *hidden)):
+    layers: list[nn.Module] = []
+    if normalize:
+        layers.append(NormalizedObservations(observation_size))
+    widths = (observation_size, *hidden)
+    for size_in, size_out in pairwise(widths):
         layers += [nn.Linear(size_in, size_out), nn.ReLU()]
-    layers.append(nn.Linear(hidden[-1] if hidden else observation_size, outputs))
+    layers.append(nn.Linear(widths[-1], outputs))
     return nn.Sequential(*layers)
 
 
-def unwrapped(net: nn.Module) -> Actor:
+def without_modules(net: nn.Module) -> Actor:
     """The MLP as a plain function, because calling modules would double the cost of a step."""
-    first = next((layer for layer in net.children() if isinstance(layer, NormalizedObservations)), None)
+    normalize = next((layer for layer in net.children() if isinstance(layer, NormalizedObservations)), None)
     *hidden, last = [(layer.weight, layer.bias) for layer in net.children() if isinstance(layer, nn.Linear)]
 
     def act(values: Tensor) -> Tensor:
-        values = values if first is None else first(values)
+        if normalize is not None:
+            values = normalize(values)
         for weight, bias in hidden:
             values = linear(values, weight, bias).relu_()
         return linear(values, *last)

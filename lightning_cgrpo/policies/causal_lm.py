@@ -70,14 +70,15 @@ class CausalLMPolicy(TextPolicy):
     ) -> None:
         super().__init__(model, max_prompt_tokens, chat_template_kwargs)
         self.model_init_kwargs = dict(model_init_kwargs or {})
-        if taken := sorted(SET_BY_POLICY & self.model_init_kwargs.keys()):
+        taken = sorted(SET_BY_POLICY & self.model_init_kwargs.keys())
+        if taken:
             raise UserError(
                 f"Expected model_init_kwargs without {taken[0]}, which the policy sets, but got it, try the policy's "
                 "own arguments, or CausalLMPolicy.from_model."
             )
         expect(temperature > 0, "temperature", "greater than 0", temperature)
-        named = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
-        expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
+        is_dtype = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
+        expect(is_dtype, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
         self.temperature = temperature
         self.dtype = dtype
         self.lora = lora
@@ -92,7 +93,8 @@ class CausalLMPolicy(TextPolicy):
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
         policy = cls(type(model).__name__, dtype=None, **options)
-        policy.model, policy.tokenizer = model, tokenizer
+        policy.model = model
+        policy.tokenizer = tokenizer
         policy.load()
         return policy
 
@@ -105,8 +107,9 @@ class CausalLMPolicy(TextPolicy):
         self.vocabulary_size = len(self.model.get_input_embeddings().weight)
         ends = self._with_end_of_turn(stops)
         padding = self.tokenizer.pad_token_id
-        embedded = padding is not None and padding < self.vocabulary_size
-        self.pad_token = padding if embedded else stops[0]
+        if padding is None or padding >= self.vocabulary_size:
+            padding = stops[0]
+        self.pad_token = padding
         self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:
             recompute_activations(self.model)
@@ -154,14 +157,16 @@ class CausalLMPolicy(TextPolicy):
     @property
     def network(self) -> Any:
         """The transformers model with its adapters, without peft's wrapper."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if hasattr(self.model, "get_base_model"):
+            return self.model.get_base_model()
+        return self.model
 
     @property
     def base(self) -> dict[str, Tensor]:
         if not hasattr(self.model, "get_base_model"):
             return {}
-        named = self.named_parameters(remove_duplicate=False)
-        return {name: weight for name, weight in named if not weight.requires_grad and ".lora_" not in name}
+        weights = self.named_parameters(remove_duplicate=False)
+        return {name: weight for name, weight in weights if not weight.requires_grad and ".lora_" not in name}
 
     @property
     def context_length(self) -> int | None:
@@ -171,12 +176,14 @@ class CausalLMPolicy(TextPolicy):
         text grows past it.
         """
         config = self.model.config
-        limits = [getattr(config.get_text_config(), "max_position_embeddings", None), length_limit(config)]
-        return min((limit for limit in limits if limit is not None), default=None)
+        positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+        limits = [limit for limit in (positions, length_limit(config)) if limit is not None]
+        return min(limits, default=None)
 
     def room(self, answer: int) -> float:
         """Most tokens of a prompt before an answer of `answer` tokens, by `max_prompt_tokens` and the context."""
-        return min(self.max_prompt_tokens or math.inf, (self.context_length or math.inf) - answer)
+        context = self.context_length or math.inf
+        return min(self.max_prompt_tokens or math.inf, context - answer)
 
     # --- tokens to probabilities
 
@@ -312,7 +319,9 @@ class CausalLMPolicy(TextPolicy):
     # --- copies
 
     def reference(self) -> Reference:
-        return super().reference() if self.lora is None else _BaseModel(self)
+        if self.lora is None:
+            return super().reference()
+        return _BaseModel(self)
 
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None

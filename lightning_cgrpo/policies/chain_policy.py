@@ -54,9 +54,13 @@ class ChainPolicy(Policy):
     ) -> None:
         super().__init__()
         expect(size >= 1, "size", "at least 1", size)
-        self.net, self.size, self.weights = net, size, weights
+        self.net = net
+        self.size = size
+        self.weights = weights
         self.chain: Chain = DDIM() if chain is None else chain
-        centers = torch.zeros(1, size) if anchors is None else torch.tensor(anchors, dtype=torch.get_default_dtype())
+        centers = torch.zeros(1, size)
+        if anchors is not None:
+            centers = torch.tensor(anchors, dtype=torch.get_default_dtype())
         expect(centers.shape[1:] == (size,), "anchors", f"rows of {size} numbers", list(centers.shape))
         expect(bool(centers.isfinite().all()), "anchors", "finite", anchors)
         # Not in checkpoints, because the configuration has them.
@@ -77,8 +81,10 @@ class ChainPolicy(Policy):
         from safetensors.torch import load_file
 
         try:
-            packaged = self.weights.startswith(PREFIX)
-            folder = PACKAGED / self.weights.removeprefix(PREFIX) if packaged else expand_path(self.weights)
+            if self.weights.startswith(PREFIX):
+                folder = PACKAGED / self.weights.removeprefix(PREFIX)
+            else:
+                folder = expand_path(self.weights)
             self.net.load_state_dict(load_file(folder / WEIGHTS))
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -103,16 +109,19 @@ class ChainPolicy(Policy):
             context: ``[N, ...]`` of the answers.
             draws: ``[N, draws()]`` in [0, 1).
         """
-        count, chain = len(draws), self.chain
+        count = len(draws)
+        chain = self.chain
+        # The first draw of an answer chooses its anchor; the others become Gaussian noise by the inverse of its
+        # cumulative distribution.
+        anchor = (draws[:, 0] * len(self.anchors)).long()  # [N]
         noise = torch.special.ndtri(draws[:, 1:].double().clamp(min=SMALLEST_DRAW)).to(self.anchors.dtype)
-        noise = noise.view(count, 1 + chain.steps, self.size)
-        anchor = (draws[:, 0] * len(self.anchors)).long()
+        noise = noise.view(count, 1 + chain.steps, self.size)  # [N, 1 + K, D]
         start = chain.answer_shares[0] * self.anchors[anchor] + chain.noise_shares[0] * noise[:, 0]
         states = [start]
         means = []
         for step in range(chain.steps):
             times = start.new_full((count,), chain.times[step])
-            outputs = self._outputs(states[-1], times, context)
+            outputs = self._network_outputs(states[-1], times, context)
             means.append(chain.mean(states[-1], outputs, step))
             states.append(means[-1] + chain.stds[step] * noise[:, step + 1])
         sampled = torch.stack(states[1:], 1)
@@ -137,7 +146,7 @@ class ChainPolicy(Policy):
         # Every step of every chain is a row of one pass.
         times = self.chain.schedule(before).times[:steps].expand(count, steps)
         context = examples.shared["context"][examples.group].repeat_interleave(steps, 0)
-        outputs = self._outputs(before.flatten(0, 1), times.flatten(), context).view_as(before)
+        outputs = self._network_outputs(before.flatten(0, 1), times.flatten(), context).view_as(before)
         means = self.chain.mean(before, outputs, slice(0, steps))
         stds = self.chain.schedule(means).stds[:steps]
         entropy = self.size * (stds.log() + 0.5 * math.log(2 * math.pi * math.e))
@@ -147,7 +156,7 @@ class ChainPolicy(Policy):
         log_probs = self._log_probs(means, examples.actions)
         return PolicyOutput(log_probs, entropy.expand(count, steps), parameters=(means,), kl=kl)
 
-    def _outputs(self, states: Tensor, times: Tensor, context: Tensor) -> Tensor:
+    def _network_outputs(self, states: Tensor, times: Tensor, context: Tensor) -> Tensor:
         """The network's outputs ``[M, D]``.
 
         Raises:

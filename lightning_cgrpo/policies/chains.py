@@ -60,11 +60,15 @@ class Chain(Stated, ABC):
     ) -> None:
         expect(min_std > 0, "min_std", "greater than 0, because the last step would have no density", min_std)
         self.steps = len(stds)
-        self.times, self.answer_shares, self.noise_shares = times, answer_shares, noise_shares
+        self.times = times
+        self.answer_shares = answer_shares
+        self.noise_shares = noise_shares
         self.stds = [max(std, min_std) for std in stds]
         """Standard deviations of the K steps."""
         # The estimated noise keeps the share that fresh noise leaves.
-        self._kept = [math.sqrt(max(0.0, b * b - std * std)) for b, std in zip(noise_shares[1:], stds, strict=True)]
+        self._kept = []
+        for noise_share, std in zip(noise_shares[1:], stds, strict=True):
+            self._kept.append(math.sqrt(max(0.0, noise_share * noise_share - std * std)))
         self._schedules: dict[tuple[torch.dtype, torch.device], Schedule] = {}
 
     def schedule(self, like: Tensor) -> Schedule:
@@ -95,7 +99,8 @@ class Chain(Stated, ABC):
             step: its number, or a slice of steps.
         """
         schedule = self.schedule(states)
-        answer_share, noise_share = schedule.answer[step, None], schedule.noise[step, None]
+        answer_share = schedule.answer[step, None]
+        noise_share = schedule.noise[step, None]
         answer, noise = self.split(states, outputs, answer_share, noise_share)
         return schedule.next_answer[step, None] * answer + schedule.kept[step, None] * noise
 
@@ -161,7 +166,8 @@ class Flow(Chain):
         expect(0 < start <= 1, "start", "in (0, 1]", start)
         times = [start * (1 - step / steps) for step in range(steps + 1)]
         stds = [time * math.sin(math.pi * noise / 2) for time in times[1:]]
-        super().__init__(times, [1 - time for time in times], times, stds, min_std)
+        answer_shares = [1 - time for time in times]
+        super().__init__(times, answer_shares, times, stds, min_std)
 
     def split(self, states: Tensor, outputs: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return states - b * outputs, states + a * outputs

@@ -33,7 +33,7 @@ LENGTHS = (5, 7)
 ANSWERS = (4, 2, 3, 4)
 """Tokens of the made-up answers, two to each prompt."""
 SHORT = 8
-"""Tokens at which a model switches during the comparison, see `_short`: passes read 8, 6, 9 and 10 tokens."""
+"""Tokens at which a model switches during the comparison, `_shortened_settings`: passes read 8, 6, 9 and 10 tokens."""
 OTHER_IN_BFLOAT16 = {"cuda"}
 """Devices on which shared prompts have another kernel in bfloat16 than in float32."""
 CLEAR = 0.25
@@ -59,8 +59,8 @@ def check_causal(config: Any, name: str) -> None:
     config = config.get_text_config()
     for setting, value in NOT_CAUSAL:
         # `is_decoder` decides where layers can read another text, too; GPT-NeoX is causal without it.
-        applies = hasattr(config, "add_cross_attention" if setting == "is_decoder" else setting)
-        if applies and getattr(config, setting, None) == value:
+        required = "add_cross_attention" if setting == "is_decoder" else setting
+        if hasattr(config, required) and getattr(config, setting, None) == value:
             raise UserError(
                 "Expected a causal language model, whose probabilities depend on earlier tokens alone, but the "
                 f"configuration of '{name}' ({config.model_type}) has {setting}: {value}, try another model."
@@ -87,7 +87,9 @@ def choose(policy: Any, share_prompts: bool) -> str | None:
             policy.computation = ByLength(policy.computation)
             _check_lengths(policy)
     asked_for = PackedPrompts if share_prompts else PaddedRows
-    computation = policy.computation.within if isinstance(policy.computation, ByLength) else policy.computation
+    computation = policy.computation
+    if isinstance(computation, ByLength):
+        computation = computation.within
     if type(computation) is asked_for:
         return None
     return f"{computation.loss}, because {reason} ('{policy.name}'). Results are as exact, but slower."
@@ -98,14 +100,14 @@ def _choose_within(policy: Any, share_prompts: bool) -> str | None:
     sample = Sample.of(policy)
     reason = None
     if share_prompts:
-        reason = _share(policy, sample)
+        reason = _try_sharing(policy, sample)
         if reason is None:
             return None
     for rows in (PaddedRows, SingleRows, UncachedRows):
         policy.computation = rows()
         difference = sample.difference(policy)
         if difference is None:
-            _project(policy, sample)
+            _try_projecting(policy, sample)
             return reason
         reason = difference
     raise UserError(
@@ -114,7 +116,7 @@ def _choose_within(policy: Any, share_prompts: bool) -> str | None:
     )
 
 
-def _share(policy: Any, sample: Sample) -> str | None:
+def _try_sharing(policy: Any, sample: Sample) -> str | None:
     """Share prompts; the reason against it, if any, and then the model has its former attention again."""
     reason = obstacle(policy.network)
     if reason is not None:
@@ -134,17 +136,17 @@ def _difference_in_bfloat16(policy: Any, sample: Sample) -> str | None:
     shared = policy.computation
     with torch.autocast(policy.device.type, torch.bfloat16):
         try:
-            gap = sample.gap(_trained(policy, sample.examples))
+            gap = sample.gap(_training_log_probs(policy, sample.examples))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            return f"{type(policy.network).__name__} fails in bfloat16{_when(policy)} ({first_line(error)})"
+            return f"{type(policy.network).__name__} fails in bfloat16{_in_passes(policy)} ({first_line(error)})"
         policy.computation = UncachedRows()
-        rounding = sample.gap(_trained(policy, sample.examples))
+        rounding = sample.gap(_training_log_probs(policy, sample.examples))
     policy.computation = shared
     if gap <= 4 * rounding + CLEAR:
         return None
-    return f"its log-probabilities in bfloat16 would differ by {gap:.2g}{_when(policy)}, not by {rounding:.2g}"
+    return f"its log-probabilities in bfloat16 would differ by {gap:.2g}{_in_passes(policy)}, not by {rounding:.2g}"
 
 
 @contextmanager
@@ -173,7 +175,7 @@ def _check_adapters(policy: Any) -> None:
         return
     sample = Sample.of(policy)
     with policy.model.disable_adapter():
-        without = _trained(policy, sample.examples)
+        without = _training_log_probs(policy, sample.examples)
     if sample.gap(without) == 0:
         raise UserError(
             f"Expected the adapters of '{policy.name}' to change log-probabilities, but got none that differs, because "
@@ -182,7 +184,7 @@ def _check_adapters(policy: Any) -> None:
         )
 
 
-def _project(policy: Any, sample: Sample) -> None:
+def _try_projecting(policy: Any, sample: Sample) -> None:
     """Compute logits from hidden states in chunks, if that agrees with transformers' own logits."""
     if output_obstacle(policy.network) is not None:
         return
@@ -229,20 +231,22 @@ class Sample:
             UserError: transformers' pass fails.
         """
         device = policy.device
-        size = len(policy.network.get_input_embeddings().weight)
+        vocabulary = len(policy.network.get_input_embeddings().weight)
         # Drawn on the CPU, because a generator draws on its own device alone, and the default device may be a GPU.
         draw = torch.Generator().manual_seed(0)
-        ids = torch.randint(size, (2, max(LENGTHS)), generator=draw, device="cpu").to(device)
-        answers = torch.randint(size, (4, max(ANSWERS)), generator=draw, device="cpu").to(device)
+        ids = torch.randint(vocabulary, (2, max(LENGTHS)), generator=draw, device="cpu").to(device)
+        answers = torch.randint(vocabulary, (4, max(ANSWERS)), generator=draw, device="cpu").to(device)
         ids, inputs = policy.illustrated(ids, draw)
-        missing = torch.tensor([[max(LENGTHS) - length] for length in LENGTHS], device=device)
-        mask = torch.arange(ids.shape[1], device=device) >= missing
-        real = torch.arange(max(ANSWERS), device=device) < torch.tensor(ANSWERS, device=device)[:, None]
+        # Prompts are padded on the left, and answers on the right.
+        missing = max(LENGTHS) - torch.tensor(LENGTHS, device=device)
+        prompt_mask = torch.arange(ids.shape[1], device=device) >= missing[:, None]
+        answer_lengths = torch.tensor(ANSWERS, device=device)
+        mask = torch.arange(max(ANSWERS), device=device) < answer_lengths[:, None]
         group = torch.tensor([0, 0, 1, 1], device=device)
-        examples = Examples({}, answers, real, group, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+        examples = Examples({}, answers, mask, group, {"prompt_ids": ids, "prompt_mask": prompt_mask, **inputs})
         policy.computation = UncachedRows()
         try:
-            expected = _trained(policy, examples)
+            expected = _training_log_probs(policy, examples)
         except Exception as error:
             raise UserError(
                 f"Expected a causal language model that reads tokens alone, but a pass of '{policy.name}' "
@@ -252,39 +256,39 @@ class Sample:
 
     def difference(self, policy: Any, generation: bool = True) -> str | None:
         """The reason against the policy's present computation, if any."""
-        compared: dict[str, Callable[[Any, Examples], Tensor]] = {"training passes": _trained}
+        compared: dict[str, Callable[[Any, Examples], Tensor]] = {"training passes": _training_log_probs}
         if generation:
-            compared["generation"] = self._generated
+            compared["generation"] = self._generation_log_probs
         for passes, log_probs in compared.items():
             try:
                 of_policy = log_probs(policy, self.examples)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                return f"{type(policy.network).__name__} fails{_when(policy)} ({first_line(error)})"
+                return f"{type(policy.network).__name__} fails{_in_passes(policy)} ({first_line(error)})"
             gap = self.gap(of_policy)
-            if not gap <= self._rounding(policy):  # also for NaN
-                return f"its log-probabilities in {passes} would differ by {gap:.2g}{_when(policy)}"
+            if not gap <= self._rounding_bound(policy):  # also for NaN
+                return f"its log-probabilities in {passes} would differ by {gap:.2g}{_in_passes(policy)}"
         return None
 
     def gap(self, log_probs: Tensor) -> float:
         """The largest difference of log-probabilities ``[M]`` from the exact ones."""
         return float((log_probs - self.expected).abs().max())
 
-    def _rounding(self, policy: Any) -> float:
+    def _rounding_bound(self, policy: Any) -> float:
         """Bound of some dozen operations' rounding on numbers of this size, some of which are always float32."""
         dtype = policy.network.get_input_embeddings().weight.dtype
         eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
         return 64 * eps * max(float(self.expected.abs().max()), 1.0)
 
     @torch.no_grad()
-    def _generated(self, policy: Any, examples: Examples) -> Tensor:
+    def _generation_log_probs(self, policy: Any, examples: Examples) -> Tensor:
         """Log-probabilities of the answers, token by token as in generation."""
         prompt_lengths = examples.shared["prompt_mask"].sum(-1).cpu()
         limits = torch.full_like(prompt_lengths, max(ANSWERS))
         continuation = policy.continuation(PromptBatch(dict(examples.shared), prompt_lengths, limits, 2))
         lengths = torch.tensor(ANSWERS, device="cpu")
-        rows = torch.arange(len(ANSWERS), device="cpu")
+        rows = torch.arange(len(ANSWERS), device="cpu")  # of the answers that go on
         log_probs = torch.zeros_like(examples.actions, dtype=self.expected.dtype)
         logits = continuation.read().repeat_interleave(2, 0)
         for step in range(max(ANSWERS)):
@@ -299,7 +303,7 @@ class Sample:
         return log_probs[examples.mask]
 
 
-def _trained(policy: Any, examples: Examples) -> Tensor:
+def _training_log_probs(policy: Any, examples: Examples) -> Tensor:
     """Log-probabilities of the answers in a training pass, which may recompute activations."""
     mode = policy.training
     policy.train()
@@ -311,10 +315,13 @@ def _trained(policy: Any, examples: Examples) -> Tensor:
     return log_probs
 
 
-def _when(policy: Any) -> str:
+def _in_passes(policy: Any) -> str:
+    """The kind of passes, for messages."""
     if policy.shares_prompts:
         return " when prompts are shared"
-    return " in padded rows" if policy.pads else ""
+    if policy.pads:
+        return " in padded rows"
+    return ""
 
 
 @contextmanager
@@ -333,23 +340,23 @@ def _full_precision() -> Iterator[None]:
 
 def _short_windows(network: Any) -> AbstractContextManager[None]:
     """Context: attention leaves out tokens of the made-up texts, as it does of texts beyond its windows."""
-    return _short([*_configurations(network), *network.modules()], WINDOWS)
+    return _shortened_settings([*_configurations_of(network), *network.modules()], WINDOWS)
 
 
 def _short_limits(network: Any) -> AbstractContextManager[None]:
     """Context: some of the made-up texts are beyond `length_limit`."""
-    parts = [*_configurations(network), *network.modules(), *rotations(network.config)]
-    return _short(parts, (LONGROPE_LIMIT, DYNAMIC_MASK_LIMIT))
+    parts = [*_configurations_of(network), *network.modules(), *rotations(network.config)]
+    return _shortened_settings(parts, (LONGROPE_LIMIT, DYNAMIC_MASK_LIMIT))
 
 
-def _configurations(network: Any) -> list[Any]:
+def _configurations_of(network: Any) -> list[Any]:
     """The configurations that the modules of a network read."""
-    found = {id(module.config): module.config for module in network.modules() if hasattr(module, "config")}
-    return list(found.values())
+    by_id = {id(module.config): module.config for module in network.modules() if hasattr(module, "config")}
+    return list(by_id.values())
 
 
 @contextmanager
-def _short(holders: list[Any], names: Sequence[str]) -> Iterator[None]:
+def _shortened_settings(holders: list[Any], names: Sequence[str]) -> Iterator[None]:
     """Context: the named settings of `holders` that exceed `SHORT` are `SHORT`.
 
     Texts of a few tokens then have both sides of what a model does differently from 4,096 tokens, for example, at no

@@ -84,10 +84,13 @@ class PromptRow:
     @classmethod
     def of(cls, policy: Any, inputs: Mapping[str, Tensor], lengths: Tensor) -> PromptRow:
         """The row of B prompts; arguments as of `CausalLMPolicy.continuation`."""
-        tokens, images, nothing = unpadded(inputs["prompt_ids"], lengths), without_text(inputs), lengths[:0]
+        tokens = unpadded(inputs["prompt_ids"], lengths)
+        images = without_text(inputs)
         positions = policy.prompt_positions(tokens, lengths, images)
-        layout = Layout.of(lengths, nothing, nothing, positions, policy.device)
-        return cls(tokens, (lengths.cumsum(0) - 1).to(policy.device, non_blocking=True), layout, images)
+        no_answers = lengths[:0]
+        layout = Layout.of(lengths, no_answers, no_answers, positions, policy.device)
+        ends = (lengths.cumsum(0) - 1).to(policy.device, non_blocking=True)
+        return cls(tokens, ends, layout, images)
 
     def read(self, policy: Any, attend: Attend) -> Tensor:
         """Logits ``[B, V]`` after the prompts; `attend` keeps their keys and values."""
@@ -138,38 +141,43 @@ class PaddedContinuation:
     """
 
     def __init__(self, policy: Any, prompts: PromptBatch) -> None:
-        self.policy, self.group_size = policy, prompts.group_size
-        inputs, width = prompts.inputs, int(prompts.lengths.max())
-        self.ids, self.mask = inputs["prompt_ids"][:, -width:], inputs["prompt_mask"][:, -width:]
+        self.policy = policy
+        self.group_size = prompts.group_size
+        inputs = prompts.inputs
+        width = int(prompts.lengths.max())
+        self.ids = inputs["prompt_ids"][:, -width:]
+        self.mask = inputs["prompt_mask"][:, -width:]
         self.cache = policy.new_cache()
         self.prompts = PaddedPrompts.of(inputs, torch.arange(len(self.ids), device="cpu"), width)
         self.positions = policy.row_positions(self.ids, self.mask, self.prompts)
 
     def read(self) -> Tensor:
-        logits = self._logits(self.ids, self.prompts)
+        logits = self._next_logits(self.ids, self.prompts)
         # The axes have different positions in an image.
         last = self.positions.amax(-1).view(-1, len(self.ids)).amax(0)
         self.positions = last[:, None]
-        self._select(torch.arange(len(self.ids), device=self.ids.device).repeat_interleave(self.group_size))
+        self._select_rows(torch.arange(len(self.ids), device=self.ids.device).repeat_interleave(self.group_size))
         return logits
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
-            self._select(kept.to(self.mask.device, non_blocking=True))
+            self._select_rows(kept.to(self.mask.device, non_blocking=True))
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
         self.positions = self.positions + 1
         if self.cache is not None:
-            return self._logits(tokens[:, None])
+            return self._next_logits(tokens[:, None])
         self.ids = torch.cat([self.ids, tokens[:, None]], 1)
         self.positions = self.policy.row_positions(self.ids, self.mask, None)
-        return self._logits(self.ids)
+        return self._next_logits(self.ids)
 
-    def _logits(self, ids: Tensor, prompts: PaddedPrompts | None = None) -> Tensor:
+    def _next_logits(self, ids: Tensor, prompts: PaddedPrompts | None = None) -> Tensor:
         logits: Tensor = self.policy.logits(ids, self.mask, 1, self.cache, self.positions, prompts)
         return logits[:, 0]
 
-    def _select(self, rows: Tensor) -> None:
-        self.ids, self.mask, self.positions = self.ids[rows], self.mask[rows], self.positions[rows]
+    def _select_rows(self, rows: Tensor) -> None:
+        self.ids = self.ids[rows]
+        self.mask = self.mask[rows]
+        self.positions = self.positions[rows]
         if self.cache is not None:
             self.cache.reorder_cache(rows)
 
@@ -178,9 +186,11 @@ class SingleContinuation:
     """Each prompt with its answers in rows of its own, which have no padding."""
 
     def __init__(self, policy: Any, prompts: PromptBatch) -> None:
-        self.sizes = [prompts.group_size] * len(prompts)
-        alone = [prompts.part(slice(row, row + 1)) for row in range(len(prompts))]
-        self.parts = [PaddedContinuation(policy, prompt) for prompt in alone]
+        self.parts = []
+        for row in range(len(prompts)):
+            prompt = prompts.part(slice(row, row + 1))
+            self.parts.append(PaddedContinuation(policy, prompt))
+        self.sizes = [prompts.group_size] * len(prompts)  # answers of each part that go on
 
     def read(self) -> Tensor:
         return torch.cat([part.read() for part in self.parts])
@@ -188,14 +198,16 @@ class SingleContinuation:
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         rows: list[Tensor | None] = [None] * len(self.parts)
         if kept is not None:
+            # Each row of the last call belongs to the part whose answers include its number.
             counts = torch.tensor(self.sizes, device="cpu")
             ends = counts.cumsum(0)
-            part = torch.bucketize(kept, ends, right=True)
-            going_on = part.unique().tolist()
-            self.parts, self.sizes = (
-                [self.parts[number] for number in going_on],
-                part.unique(return_counts=True)[1].tolist(),
-            )
-            rows = list((kept - (ends - counts)[part]).split(self.sizes))
-        pieces = zip(self.parts, rows, tokens.split(self.sizes), strict=True)
-        return torch.cat([part.next(some, new) for part, some, new in pieces])
+            part_of_row = torch.bucketize(kept, ends, right=True)
+            # Parts without a kept row are dropped; the others get their rows counted from their first answer.
+            going_on, sizes = part_of_row.unique(return_counts=True)
+            self.parts = [self.parts[number] for number in going_on.tolist()]
+            self.sizes = sizes.tolist()
+            rows = list((kept - (ends - counts)[part_of_row]).split(self.sizes))
+        logits = []
+        for part, part_rows, part_tokens in zip(self.parts, rows, tokens.split(self.sizes), strict=True):
+            logits.append(part.next(part_rows, part_tokens))
+        return torch.cat(logits)

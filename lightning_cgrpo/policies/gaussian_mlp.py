@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_cgrpo.policies.action_distributions import Gaussian
-from lightning_cgrpo.policies.categorical_mlp import mlp, unwrapped
+from lightning_cgrpo.policies.categorical_mlp import mlp, without_modules
 from lightning_cgrpo.policies.network_policy import Actor, NetworkPolicy
 
 
@@ -31,4 +31,4 @@ class GaussianMLP(NetworkPolicy):
         self.observation_size = observation_size
 
     def actor(self) -> Actor:
-        return unwrapped(self.net)
+        return without_modules(self.net)

@@ -57,9 +57,9 @@ def read_image(image: Any, folder: str | Path | None = None) -> Image.Image:
         content = image.get("bytes")
         image = image.get("path") if content is None else content
     if isinstance(image, (str, Path)):
-        image = _content(str(image), folder)
+        image = _file_content(str(image), folder)
     if isinstance(image, (bytes, bytearray, memoryview)):
-        image = _opened(bytes(image))
+        image = _decoded_file(bytes(image))
     if isinstance(image, torch.Tensor):
         image = _array_of(image)
     if isinstance(image, np.ndarray):
@@ -69,7 +69,7 @@ def read_image(image: Any, folder: str | Path | None = None) -> Image.Image:
     return _as_rgb(image)
 
 
-def _content(name: str, folder: str | Path | None) -> bytes:
+def _file_content(name: str, folder: str | Path | None) -> bytes:
     """The content of a file in the folder, or of a data URL."""
     if name.startswith(DATA):
         try:
@@ -90,7 +90,7 @@ def _content(name: str, folder: str | Path | None) -> bytes:
         raise ImageError(f"'{path}' can't be read ({error.strerror})") from None
 
 
-def _opened(content: bytes) -> Image.Image:
+def _decoded_file(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content))
         image.load()
@@ -101,7 +101,9 @@ def _opened(content: bytes) -> Image.Image:
 
 def _array_of(tensor: torch.Tensor) -> NDArray[Any]:
     tensor = tensor.detach().cpu().to_dense()
-    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such dtype
+        tensor = tensor.float()
+    return np.asarray(tensor.numpy())
 
 
 def _from_array(array: NDArray[Any]) -> Image.Image:
@@ -117,12 +119,14 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
 
 
 def _channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    first = array.shape[0] in CHANNELS
-    last = array.shape[-1] in CHANNELS
+    may_be_first = array.shape[0] in CHANNELS
+    may_be_last = array.shape[-1] in CHANNELS
     # [3, W, 3] is an image of three rows, because [H, W, 3] is the usual form.
-    if first and last and array.shape[-1] != 3:
+    if may_be_first and may_be_last and array.shape[-1] != 3:
         raise ImageError(f"an array {list(array.shape)} may have its channels first or last: give a PIL image")
-    return np.moveaxis(array, 0, -1) if first and not last else array
+    if may_be_first and not may_be_last:
+        return np.moveaxis(array, 0, -1)
+    return array
 
 
 def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -135,7 +139,8 @@ def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
         return values.astype(np.uint8) * np.uint8(255)
     if values.dtype.kind not in "uif":
         raise ImageError(f"an array of an image has numbers, not {values.dtype}")
-    least, most = values.min(), values.max()
+    least = values.min()
+    most = values.max()
     if not (least >= 0 and most < np.inf):  # also for NaN
         raise ImageError(f"values of an image are finite and not negative, but they are {least:g} to {most:g}")
     if values.dtype.kind == "f":
@@ -167,14 +172,14 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         raise ImageError(f"an image has pixels, but this one is {image.size[0]} x {image.size[1]}")
     try:
         image = ImageOps.exif_transpose(image)
-        return _flattened(image)
+        return _over_white(image)
     except ImageError:
         raise
     except Exception as error:  # of a file that PIL reads only now
         raise ImageError(f"a PIL image of mode {image.mode} can't be read ({error})") from None
 
 
-def _flattened(image: Image.Image) -> Image.Image:
+def _over_white(image: Image.Image) -> Image.Image:
     convert: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {"I": _as_bytes, "F": _as_bytes}
     convert |= dict.fromkeys(SIXTEEN_BIT, _of_16_bit)
     if image.mode in convert:

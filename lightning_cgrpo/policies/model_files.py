@@ -14,7 +14,7 @@ PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
 
 
-def directory(name: str, revision: str | None = None) -> Path | None:
+def find_directory(name: str, revision: str | None = None) -> Path | None:
     """Local directory of a model (the cache if the hub does not answer); None for a model of the hub.
 
     Raises:
@@ -24,9 +24,9 @@ def directory(name: str, revision: str | None = None) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     if name.startswith(PREFIX):
-        models = sorted(folder.name for folder in PACKAGED.iterdir())
-        if name.removeprefix(PREFIX) not in models:
-            raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
+        models = sorted(PREFIX + folder.name for folder in PACKAGED.iterdir())
+        if name not in models:
+            raise FileNotFoundError(f"the package has the models {', '.join(models)}")
         return PACKAGED / name.removeprefix(PREFIX)
     path = expand_path(name)
     if path.is_dir():
@@ -46,24 +46,31 @@ def directory(name: str, revision: str | None = None) -> Path | None:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
 
 
-def located(name: str, revision: str | None = None) -> Path | None:
-    """Local directory of a model or of adapters, as `directory`."""
+def find_model_folder(name: str, revision: str | None = None) -> Path | None:
+    """Local directory of a model or of adapters, as `find_directory`."""
     folder = expand_path(name)
-    return folder if (folder / ADAPTERS).is_file() else directory(name, revision)
+    if (folder / ADAPTERS).is_file():
+        return folder
+    return find_directory(name, revision)
 
 
 def origin(name: str, revision: str | None = None) -> Origin:
     """Origin of a model or of adapters; models of the hub must be in the cache."""
     from huggingface_hub import snapshot_download
 
-    folder = located(name, revision) or Path(snapshot_download(name, revision=revision, local_files_only=True))
+    folder = find_model_folder(name, revision)
+    if folder is None:
+        folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
     return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 
 def fingerprint(folder: Path) -> str:
     """12 hexadecimal digits from names and content of a directory's .safetensors files, or of one file."""
+    files = [folder]
+    if folder.is_dir():
+        files = sorted(folder.glob("*.safetensors"))
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]:
+    for file in files:
         digest.update(file.name.encode())
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())

@@ -19,7 +19,9 @@ Actor = Callable[..., Any]
 
 def floating(observations: Tensor) -> Tensor:
     """Observations as a network takes them; images are stored as bytes, a quarter of their size."""
-    return observations.to(torch.get_default_dtype()) if observations.dtype == torch.uint8 else observations
+    if observations.dtype == torch.uint8:
+        return observations.to(torch.get_default_dtype())
+    return observations
 
 
 class NetworkPolicy(Policy):
@@ -62,11 +64,13 @@ class NetworkPolicy(Policy):
         )
 
     def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
-        return self._evaluated(self.actor()(floating(examples.inputs["observations"])), examples, reference)
+        outputs = self.actor()(floating(examples.inputs["observations"]))
+        return self._evaluate_outputs(outputs, examples, reference)
 
-    def _evaluated(self, outputs: Tensor, examples: Examples, reference: PolicyOutput | None) -> PolicyOutput:
+    def _evaluate_outputs(self, outputs: Tensor, examples: Examples, reference: PolicyOutput | None) -> PolicyOutput:
         kl = None if reference is None else self.distribution.kl(outputs, *reference.parameters)
-        return replace(self.distribution.evaluate(outputs, examples.actions), parameters=(outputs,), kl=kl)
+        output = self.distribution.evaluate(outputs, examples.actions)
+        return replace(output, parameters=(outputs,), kl=kl)
 
 
 class RecurrentPolicy(NetworkPolicy):
@@ -105,4 +109,4 @@ class RecurrentPolicy(NetworkPolicy):
     def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
         observations = examples.inputs["observations"][:, : examples.mask.shape[1]]  # steps without padding
         outputs, _ = self.net(floating(observations), self.memory(len(examples)))
-        return self._evaluated(outputs, examples, reference)
+        return self._evaluate_outputs(outputs, examples, reference)

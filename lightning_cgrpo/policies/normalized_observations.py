@@ -45,9 +45,11 @@ class NormalizedObservations(nn.Module):
 
     def learn(self, observations: Tensor, mask: Tensor) -> None:
         """Add the observations ``[B, G, T, size]`` of the steps in `mask` ``[B, G, T]``. Collective."""
-        deviation = torch.where(mask[..., None], observations.double() - self.mean, 0).flatten(0, -2)
-        sums = torch.cat([mask.sum().double()[None], deviation.sum(0), deviation.square().sum(0)])
+        # Deviations from the present mean are summed, because their squares keep more digits than the observations'.
+        deviation = torch.where(mask[..., None], observations.double() - self.mean, 0).flatten(0, -2)  # [B G T, size]
+        sums = torch.cat([mask.sum().double()[None], deviation.sum(0), deviation.square().sum(0)])  # [1 + 2 size]
         number, total, squares = all_sum(sums).split([1, len(self.mean), len(self.mean)])
+        # The mean moves by the mean deviation of all steps, earlier ones included, whose deviations sum to 0.
         count = self.count + number.squeeze(0)
         shift = total / count.clamp(min=1)
         self.squares.add_(squares - shift * total).clamp_(min=0)

@@ -33,7 +33,7 @@ def arranged_weights(policy: nn.Module) -> Iterator[None]:
     The arranged copies take the weights' memory again, so the context holds them for a rollout only. Weights must not
     change inside. Passes with gradients and weights that FSDP shards stay with PyTorch's products.
     """
-    with _forwards(policy, _Arranged, tuple(CLOSE)):
+    with _replaced_forwards(policy, _Arranged, tuple(CLOSE)):
         yield
 
 
@@ -46,14 +46,14 @@ def faster_products(*networks: object) -> Iterator[None]:
     with ExitStack() as stack:
         for network in networks:
             if isinstance(network, nn.Module):
-                stack.enter_context(_forwards(network, _Trained, (torch.float32,)))
+                stack.enter_context(_replaced_forwards(network, _Trained, (torch.float32,)))
         yield
 
 
-def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def faster_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The linear layer of states ``[..., I]`` by a weight ``[O, I]``, without gradients: by oneDNN where it gains."""
-    if states.device.type == "cpu" and states.dtype == torch.float32 and states.numel() and _gains(weight):
-        return _multiplied(states, weight, bias)
+    if states.device.type == "cpu" and states.dtype == torch.float32 and states.numel() and _is_faster(weight):
+        return _onednn_linear(states, weight, bias)
     return linear(states, weight, bias)
 
 
@@ -68,7 +68,7 @@ class _Arranged:
         layer = self.layer
         if torch.is_grad_enabled() or states.dtype != layer.weight.dtype or not states.numel():
             return linear(states, layer.weight, layer.bias)
-        return _multiplied(states, self._arranged, layer.bias)
+        return _onednn_linear(states, self._arranged, layer.bias)
 
 
 @dataclass(eq=False)
@@ -81,42 +81,52 @@ class _Trained:
         layer = self.layer
         if torch.is_autocast_enabled("cpu") or states.dtype != layer.weight.dtype or not states.numel():
             return linear(states, layer.weight, layer.bias)
-        made: Tensor = _Product.apply(states, layer.weight, layer.bias)
-        return made
+        output: Tensor = _Product.apply(states, layer.weight, layer.bias)
+        return output
 
 
 class _Product(torch.autograd.Function):
-    """`_multiplied` with derivatives."""
+    """`_onednn_linear` with derivatives."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(states, weight)
-        return _multiplied(states, weight, bias)
+        return _onednn_linear(states, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         states, weight = ctx.saved_tensors
-        rows = grad.flatten(0, -2)
-        of_states = _multiplied(grad, weight.T, None) if ctx.needs_input_grad[0] else None
-        of_weight = _multiplied(rows.T, states.flatten(0, -2).T, None) if ctx.needs_input_grad[1] else None
-        of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+        states_need_grad, weight_needs_grad, bias_needs_grad = ctx.needs_input_grad
+        of_states = of_weight = of_bias = None
+        rows = grad.flatten(0, -2)  # [N, O]
+        if states_need_grad:
+            of_states = _onednn_linear(grad, weight.T, None)
+        if weight_needs_grad:
+            of_weight = _onednn_linear(rows.T, states.flatten(0, -2).T, None)
+        if bias_needs_grad:
+            of_bias = rows.sum(0)
         return of_states, of_weight, of_bias
 
 
 @contextmanager
-def _forwards(
+def _replaced_forwards(
     network: nn.Module, forward: Callable[[nn.Linear], Any], dtypes: tuple[torch.dtype, ...]
 ) -> Iterator[None]:
     """Context: large linear layers on the CPU whose weights have one of the dtypes have another forward."""
     modules = list(network.modules())
-    if sum(weight.numel() for weight in network.parameters()) < SMALL or any(map(is_sharded, modules)):
+    size = sum(weight.numel() for weight in network.parameters())
+    if size < SMALL or any(is_sharded(module) for module in modules):
         yield
         return
-    layers = [module for module in modules if type(module) is nn.Linear and module.weight.dtype in dtypes]
-    # A layer with a forward of its own, such as a hook's, stays.
-    layers = [layer for layer in layers if "forward" not in layer.__dict__]
-    layers = [layer for layer in layers if layer.weight.device.type == "cpu" and _gains(layer.weight)]
+    layers = []
+    for module in modules:
+        # A layer with a forward of its own, such as a hook's, stays.
+        if type(module) is not nn.Linear or "forward" in module.__dict__:
+            continue
+        weight = module.weight
+        if weight.dtype in dtypes and weight.device.type == "cpu" and _is_faster(weight):
+            layers.append(module)
     for layer in layers:
         layer.__dict__["forward"] = forward(layer)
     try:
@@ -126,28 +136,29 @@ def _forwards(
             del layer.__dict__["forward"]
 
 
-def _multiplied(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return made
+def _onednn_linear(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return output
 
 
-def _gains(weight: Tensor) -> bool:
-    return weight.numel() >= FEWEST and _works(weight.dtype)
+def _is_faster(weight: Tensor) -> bool:
+    return weight.numel() >= FEWEST and _agrees_here(weight.dtype)
 
 
 @cache
-def _works(dtype: torch.dtype) -> bool:
+def _agrees_here(dtype: torch.dtype) -> bool:
     """Whether this machine's oneDNN gives PyTorch's products, tried on small ones."""
     if dtype not in CLOSE:
         return False
     draw = torch.Generator("cpu").manual_seed(0)
-    shapes = (3, 32), (32, 64), (64,)
-    states, turned, bias = (torch.randn(shape, generator=draw, device="cpu").to(dtype) for shape in shapes)
-    weight = turned.T
+    states = torch.randn((3, 32), generator=draw, device="cpu").to(dtype)
+    weight = torch.randn((32, 64), generator=draw, device="cpu").to(dtype).T
+    bias = torch.randn((64,), generator=draw, device="cpu").to(dtype)
     expected = linear(states, weight, bias)
     try:
         arranged = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
-        found = [_multiplied(states, arranged, bias), _multiplied(states, weight, bias)]
+        outputs = [_onednn_linear(states, arranged, bias), _onednn_linear(states, weight, bias)]
     except Exception:  # of PyTorch: oneDNN is not part of it, or lacks this dtype on this processor
         return False
-    return all(torch.allclose(made, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype]) for made in found)
+    tolerance = CLOSE[dtype]
+    return all(torch.allclose(output, expected, rtol=tolerance, atol=tolerance) for output in outputs)

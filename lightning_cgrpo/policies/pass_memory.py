@@ -47,7 +47,7 @@ def fitting_tokens(policy: object, trained: Iterable[Tensor], recomputes: bool |
         return None
     if any(weight.ndim > 2 for weight in policy.parameters()):  # experts, of which a token meets some
         return None
-    for_training = TRAINED * sum(_bytes(weight) for weight in trained)
+    for_training = TRAINED * sum(_local_bytes(weight) for weight in trained)
     room = SHARE * (free - for_training - LOGITS)
     tokens = max(int(room / bytes_per_token(policy, recomputes)), 1)
     fewest = min(gather_counts(tokens, device))
@@ -62,7 +62,7 @@ def fitting_rollout(policy: CausalLMPolicy) -> int | None:
     free = free_bytes(policy.device)
     if free is None:
         return None
-    for_training = TRAINED * sum(_bytes(weight) for weight in policy.parameters() if weight.requires_grad)
+    for_training = TRAINED * sum(_local_bytes(weight) for weight in policy.parameters() if weight.requires_grad)
     room = max(int(ROLLOUT * (free - for_training)), LEAST_ROLLOUT)
     fewest = min(gather_counts(room, policy.device))
     return 1 << fewest.bit_length() - 1
@@ -70,7 +70,9 @@ def fitting_rollout(policy: CausalLMPolicy) -> int | None:
 
 def bytes_per_token(policy: CausalLMPolicy, recomputes: bool | None = None) -> float:
     """Bytes of activations that a training pass keeps for a token, under bf16-mixed; `recomputes` as above."""
-    recomputes = policy.gradient_checkpointing if recomputes is None else recomputes
+    if recomputes is None:
+        recomputes = policy.gradient_checkpointing
+    # Inputs and outputs of all linear layers but the output layer.
     output = policy.network.get_output_embeddings()
     features = 0
     for name, module in policy.network.named_modules():
@@ -79,12 +81,15 @@ def bytes_per_token(policy: CausalLMPolicy, recomputes: bool | None = None) -> f
         if is_linear and module is not output and "lora_" not in name:
             features += sum(weight.shape)
     kept: float = FEATURE * features
+    # Layers that recompute their activations keep only their inputs, and one of them at a time has the rest.
     layers = len(policy.layers())
     if recomputes and layers:
         states = 4 * policy.output_weight.shape[1] * (layers + EXTRA_INPUTS)  # float32
         kept = states + kept / layers  # the layer that is computed again
     # Packed rows compute logits in chunks; some models of padded rows compute all at once.
-    return kept if policy.shares_prompts else kept + 12 * policy.vocabulary_size
+    if not policy.shares_prompts:
+        kept += 12 * policy.vocabulary_size
+    return kept
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -95,7 +100,7 @@ def free_bytes(device: torch.device) -> int | None:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _bytes(weight: Tensor) -> int:
+def _local_bytes(weight: Tensor) -> int:
     """Bytes of a weight, or of this process's share of a sharded one."""
     local = weight.to_local() if isinstance(weight, DTensor) else weight
     return local.numel() * local.element_size()

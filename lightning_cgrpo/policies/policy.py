@@ -44,8 +44,8 @@ class Origin:
     fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
 
     def __str__(self) -> str:
-        told = self.name.startswith("packaged:") or str(expand_path(self.name).resolve()) == self.path
-        where = "" if told else f" at {self.path}"
+        names_its_path = self.name.startswith("packaged:") or str(expand_path(self.name).resolve()) == self.path
+        where = "" if names_its_path else f" at {self.path}"
         return f"{self.name}{where}, fingerprint {self.fingerprint}"
 
 

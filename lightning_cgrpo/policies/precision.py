@@ -10,7 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.text_policy import TextPolicy
@@ -31,14 +31,19 @@ def automatic_precision(policy: object, accelerator: object) -> str:
         accelerator: the trainer's option.
     """
     on_gpu = accelerator in ("auto", "cuda", "gpu") and CUDAAccelerator.is_available()
-    half = on_gpu and isinstance(policy, TextPolicy) and getattr(policy, "dtype", None) != "float64"
-    return "bf16-mixed" if half and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    is_language_model = isinstance(policy, TextPolicy) and getattr(policy, "dtype", None) != "float64"
+    if on_gpu and is_language_model and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16-mixed"
+    return "32-true"
 
 
 def advise_bfloat16(policy: nn.Module, trainer: Trainer) -> None:
     """Tell a large language model in float32 that this CPU multiplies bfloat16 faster."""
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator) and trainer.precision == "32-true"
-    if not (on_cpu and isinstance(policy, TextPolicy) and sum(map(Tensor.numel, policy.parameters())) >= LARGE):
+    if not on_cpu or not isinstance(policy, TextPolicy):
+        return
+    size = sum(weight.numel() for weight in policy.parameters())
+    if size < LARGE:
         return
     if any(getattr(torch.cpu, name, bool)() for name in BFLOAT16):
         rank_zero_info(
@@ -92,10 +97,10 @@ def without_autocast(policy: TextPolicy, copies: Copies | None = None) -> Iterat
         yield
         return
     dtype = torch.get_autocast_dtype(kind)
-    kept = {} if copies is None else copies  # tied weights have one copy
-    old = list(kept)
-    if old:
-        torch._foreach_copy_([kept[weight].data for weight in old], [weight.data for weight in old])
+    kept = {} if copies is None else copies  # by the weight, so that tied weights have one copy
+    # Copies of the last context get the present weights.
+    if kept:
+        torch._foreach_copy_([copy.data for copy in kept.values()], [weight.data for weight in kept])
     replaced: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
     try:
         for module in policy.modules():

@@ -11,7 +11,7 @@ import torch
 from lightning_cgrpo.core.errors import UserError, first_line
 from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.policies.adapters import ADAPTERS, NO_PEFT
-from lightning_cgrpo.policies.model_files import directory
+from lightning_cgrpo.policies.model_files import find_directory
 
 SET_BY_POLICY = frozenset({"dtype", "torch_dtype", "attn_implementation", "use_safetensors", "trust_remote_code"})
 """Arguments of `from_pretrained` that `load_pretrained` sets."""
@@ -35,9 +35,9 @@ def load_pretrained(
     folder = expand_path(name)
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
-    revision = {"revision": further["revision"]} if "revision" in further else {}
+    revision = {name: value for name, value in further.items() if name == "revision"}
     try:
-        path = directory(name, **revision)
+        path = find_directory(name, **revision)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         config = AutoConfig.from_pretrained(source, **options, **revision)
@@ -64,8 +64,11 @@ def load_pretrained(
             f"or beside a model, try a directory with {ADAPTERS} and adapter_model.safetensors alone."
         )
     # The name that saved adapters give their model, never a folder of the hub's cache.
-    local = path is not None and path.parent.name != "snapshots"
-    model.name_or_path = model.config.name_or_path = str(path.resolve()) if path is not None and local else name
+    source_name = name
+    if path is not None and path.parent.name != "snapshots":
+        source_name = str(path.resolve())
+    model.name_or_path = source_name
+    model.config.name_or_path = source_name
     return model, tokenizer
 
 
@@ -103,7 +106,8 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
 
 def check_whole(report: Mapping[str, Any], model: Any, name: str) -> None:
     """Refuse files that lack some of a model's weights by transformers' `report`, which draws these at random."""
-    if missing := sorted(report["missing_keys"]):
+    missing = sorted(report["missing_keys"])
+    if missing:
         raise UserError(
             f"Expected '{name}' to hold all weights of a {type(model).__name__}, but it lacks {len(missing)}, such as "
             f"{missing[0]}, which would be random, try the directory of a model of this kind."
@@ -123,8 +127,9 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Ids of the model's tokens that end an answer, from tokenizer and generation config."""
     size = len(model.get_input_embeddings().weight)
     configured = model.generation_config.eos_token_id
-    several = configured if isinstance(configured, (list, tuple)) else [configured]
-    named = {tokenizer.eos_token_id, *several} - {None}
+    if not isinstance(configured, (list, tuple)):
+        configured = [configured]
+    named = {tokenizer.eos_token_id, *configured} - {None}
     known = {token for token in named if 0 <= token < size}
     if not known:
         raise UserError(

@@ -24,10 +24,10 @@ def recompute_activations(model: Any) -> None:
     Transformers would do it for layers in training mode, whose dropout would then act.
     """
     for layer in recomputable_layers(model):
-        layer.forward = MethodType(_recomputed, layer)  # a copy of the layer has a method of its own
+        layer.forward = MethodType(_recomputed_forward, layer)  # a copy of the layer has a method of its own
 
 
-def _recomputed(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _recomputed_forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     forward = partial(type(layer).forward, layer)
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)

@@ -1,16 +1,16 @@
-"""What a policy reads and is shown: rendered prompts and demonstrations, looked at before training.
+"""Prompts and demonstrations as a policy reads them, and checks of their rendered text before training.
 
-A data set's columns become parts of a prompt (`with_images`, `template_variables`), messages get one form (`complete`),
-and a look at the rendered text (`look`, `end_of_turn`) finds what a chat template drops, or never ends.
+- `with_images`, `template_variables`: a data set's columns become parts of a prompt.
+- `complete_message`: messages get one form.
+- `check_rendered`, `end_of_turn`: find parts that a chat template drops, and the end of a turn.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import takewhile
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
@@ -42,10 +42,12 @@ def without_nulls(value: Any) -> Any:
     """The value without the None that Arrow fills in for the fields which one object has and another lacks."""
     if isinstance(value, dict):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
-    return [without_nulls(part) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [without_nulls(part) for part in value]
+    return value
 
 
-def complete(message: dict[str, Any]) -> dict[str, Any]:
+def complete_message(message: dict[str, Any]) -> dict[str, Any]:
     """A message without None, with which Parquet fills absent fields, and with the arguments of calls as objects.
 
     Calls of tools may lack a content.
@@ -53,23 +55,31 @@ def complete(message: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the arguments of a call are no JSON object.
     """
-    kept = {key: value for key, value in message.items() if value is not None}
-    if isinstance(content := kept.get("content"), list):
-        kept["content"] = [{key: value for key, value in part.items() if value is not None} for part in content]
-    if "tool_calls" not in kept:
-        return kept
-    if isinstance(kept["tool_calls"], list):
-        kept["tool_calls"] = [_call(call) for call in kept["tool_calls"]]
-    return {"content": "", **kept}
+    completed = _without_none(message)
+    content = completed.get("content")
+    if isinstance(content, list):
+        completed["content"] = [_without_none(part) for part in content]
+    if "tool_calls" not in completed:
+        return completed
+    calls = completed["tool_calls"]
+    if isinstance(calls, list):
+        completed["tool_calls"] = [_complete_call(call) for call in calls]
+    return {"content": "", **completed}
 
 
-def _call(call: Any) -> Any:
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _complete_call(call: Any) -> Any:
     """A call whose arguments are an object; OpenAI's form has them as JSON text."""
     if not isinstance(call, dict):
         return call
-    if isinstance(function := call.get("function"), dict):
-        return {**call, "function": _call(function)}
-    if not isinstance(text := call.get("arguments"), str):
+    function = call.get("function")
+    if isinstance(function, dict):
+        return {**call, "function": _complete_call(function)}
+    text = call.get("arguments")
+    if not isinstance(text, str):
         return call
     try:
         arguments = json.loads(text)
@@ -87,31 +97,49 @@ def with_images(messages: Messages, images: Sequence[Any]) -> Messages:
         ValueError: there is no user's message, or another number of empty parts than of images.
     """
     messages = [dict(message) for message in messages]
-    parts = [part for message in messages if isinstance(message.get("content"), list) for part in message["content"]]
-    pictures = [part for part in parts if part["type"] == "image"]
-    empty = sum(part.get("image") is None for part in pictures)
-    if not pictures:
-        user = next((message for message in messages if message["role"] == "user"), None)
-        if user is None:
-            raise ValueError("a user's message, to show the images in, but there is none")
-        content = user["content"]
-        texts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        user["content"] = [*({"type": "image", "image": image} for image in images), *texts]
+    image_parts = [part for part in _content_parts(messages) if part["type"] == "image"]
+    if not image_parts:
+        _put_before_user_text(messages, images)
         return messages
+    empty = sum(part.get("image") is None for part in image_parts)
     if empty != len(images):
         raise ValueError(
             f"as many empty parts of type 'image' in the messages as images, {len(images)}, but got {empty}"
         )
-    rest = iter(images)
+    remaining = iter(images)
     for message in messages:
         if isinstance(message.get("content"), list):
-            message["content"] = [_filled(part, rest) for part in message["content"]]
+            message["content"] = [_filled_part(part, remaining) for part in message["content"]]
     return messages
 
 
-def _filled(part: dict[str, Any], images: Any) -> dict[str, Any]:
-    is_empty = part["type"] == "image" and part.get("image") is None
-    return {**part, "image": next(images)} if is_empty else part
+def _content_parts(messages: Messages) -> list[dict[str, Any]]:
+    """The parts of all messages whose content is a list."""
+    parts = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            parts += content
+    return parts
+
+
+def _put_before_user_text(messages: Messages, images: Sequence[Any]) -> None:
+    """Put images before the text of the first message of a user, in place; raises as `with_images`."""
+    user = next((message for message in messages if message["role"] == "user"), None)
+    if user is None:
+        raise ValueError("a user's message, to show the images in, but there is none")
+    texts = user["content"]
+    if not isinstance(texts, list):
+        texts = [{"type": "text", "text": texts}]
+    shown = [{"type": "image", "image": image} for image in images]
+    user["content"] = [*shown, *texts]
+
+
+def _filled_part(part: dict[str, Any], images: Iterator[Any]) -> dict[str, Any]:
+    """The part, with the next of the images if it is an empty part of type 'image'."""
+    if part["type"] == "image" and part.get("image") is None:
+        return {**part, "image": next(images)}
+    return part
 
 
 def check_variables(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,27 +148,30 @@ def check_variables(columns: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a column holds something else.
     """
-    found: dict[str, Any] = {}
-    if (tools := columns.get("tools")) is not None:
-        if isinstance(tools, str):
-            tools = _loaded(tools)
-        if not isinstance(tools, list) or not all(isinstance(tool, dict) and _tool_name(tool) for tool in tools):
+    checked: dict[str, Any] = {}
+    if columns.get("tools") is not None:
+        tools = _parsed_json(columns["tools"])
+        are_schemas = isinstance(tools, list) and all(isinstance(tool, dict) and _tool_name(tool) for tool in tools)
+        if not are_schemas:
             raise ValueError(
                 f"field 'tools' to be a list of JSON schemas of functions, but got {columns['tools']!r:.80}"
             )
-        found["tools"] = tools
-    if (options := columns.get("chat_template_kwargs")) is not None:
-        options = _loaded(options) if isinstance(options, str) else options
+        checked["tools"] = tools
+    if columns.get("chat_template_kwargs") is not None:
+        options = _parsed_json(columns["chat_template_kwargs"])
         if not isinstance(options, dict):
             got = f"{columns['chat_template_kwargs']!r:.80}"
             raise ValueError(f"field 'chat_template_kwargs' to be an object, but got {got}")
-        found["chat_template_kwargs"] = options
-    return found
+        checked["chat_template_kwargs"] = options
+    return checked
 
 
-def _loaded(text: str) -> Any:
+def _parsed_json(value: Any) -> Any:
+    """The value, read if it is a JSON text; None for another text."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(text)
+        return json.loads(value)
     except (ValueError, RecursionError):
         return None
 
@@ -153,12 +184,15 @@ def _tool_name(tool: Mapping[str, Any]) -> str | None:
 
 def template_variables(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
     """The variables of the chat template for one row of columns."""
+    of_row = {name: columns[name][row] for name in VARIABLES if name in columns}
     try:
-        found = check_variables({name: columns[name][row] for name in VARIABLES if name in columns})
+        checked = check_variables(of_row)
     except ValueError as error:  # of a data source of one's own
         raise UserError(f"Expected {error}.") from None
-    variables = dict(found.get("chat_template_kwargs", {}))
-    return {**variables, "tools": found["tools"]} if found.get("tools") else variables
+    variables = dict(checked.get("chat_template_kwargs", {}))
+    if checked.get("tools"):
+        variables["tools"] = checked["tools"]
+    return variables
 
 
 def variables_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -169,8 +203,10 @@ def variables_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]
     """
     for name in IMAGES:
         for prompt, images in zip(columns["prompt"], columns.get(name, ()), strict=False):
-            given = len(images) > 0 if isinstance(images, (list, tuple)) else images is not None
-            if given and not _shows_image(prompt):
+            has_images = images is not None
+            if isinstance(images, (list, tuple)):
+                has_images = len(images) > 0
+            if has_images and not _shows_image(prompt):
                 raise UserError(
                     f"Expected prompts that show their images, but got a column '{name}' beside a prompt of text "
                     "alone, because a data source of one's own gives finished prompts, try PromptDataModule, or parts "
@@ -180,15 +216,16 @@ def variables_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]
 
 
 def _shows_image(prompt: str | Messages) -> bool:
-    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
+    if isinstance(prompt, str):
+        return False
+    parts = _content_parts(prompt)
     return any(part.get("type") == "image" and part.get("image") is not None for part in parts)
 
 
-# --- a look at what was rendered
+# --- checks of the rendered text
 
 
-def look(tokenizer: Any, model: str, messages: Messages, text: str, variables: Variables) -> None:
+def check_rendered(tokenizer: Any, model: str, messages: Messages, text: str, variables: Variables) -> None:
     """Look for the parts of a prompt in its rendered text; warn if the template writes today's date.
 
     Args:
@@ -198,19 +235,23 @@ def look(tokenizer: Any, model: str, messages: Messages, text: str, variables: V
         UserError: the template drops a message of the system or the user, or a tool, or knows no such variable.
     """
     for message in messages:
-        if message["role"] in WRITTEN and (lost := lost_text(message, text)) is not None:
-            setting = " (data.system_prompt, or of the data)" if message["role"] == "system" else ""
+        role = message["role"]
+        lost = lost_text(message, text) if role in WRITTEN else None
+        if lost is not None:
+            setting = " (data.system_prompt, or of the data)" if role == "system" else ""
             raise UserError(
-                f"Expected the chat template of '{model}' to write the message of the {message['role']}{setting}, but "
+                f"Expected the chat template of '{model}' to write the message of the {role}{setting}, but "
                 f"it drops {lost!r:.60}, try a part of the user's message instead, or another template."
             )
     for tool in variables.get("tools") or ():
-        if (name := _tool_name(tool)) is not None and name not in text:
+        name = _tool_name(tool)
+        if name is not None and name not in text:
             raise UserError(
                 f"Expected the chat template of '{model}' to write the tools, but it drops '{name}', try a model whose "
                 "template presents tools."
             )
-    if unknown := _unknown(tokenizer, variables):
+    unknown = _unknown_variables(tokenizer, variables)
+    if unknown:
         raise UserError(
             f"Expected variables of the chat template of '{model}' in chat_template_kwargs, but it knows no "
             f"'{unknown[0]}', try without."
@@ -225,16 +266,21 @@ def look(tokenizer: Any, model: str, messages: Messages, text: str, variables: V
 def lost_text(message: Mapping[str, Any], text: str) -> str | None:
     """A text of the message that is not in the rendered text, spaces aside; None if all are."""
     content = message.get("content") or ""
-    parts = [content] if isinstance(content, str) else [part.get("text") or "" for part in content]
-    rendered = _letters(text)
-    return next((part for part in parts if _letters(part) not in rendered), None)
+    parts = [content]
+    if not isinstance(content, str):
+        parts = [part.get("text") or "" for part in content]
+    rendered = _without_spaces(text)
+    for part in parts:
+        if _without_spaces(part) not in rendered:
+            return part
+    return None
 
 
-def _letters(text: str) -> str:
+def _without_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def _unknown(tokenizer: Any, variables: Variables) -> list[str]:
+def _unknown_variables(tokenizer: Any, variables: Variables) -> list[str]:
     """Variables that the template never names."""
     known = inspect.signature(tokenizer.apply_chat_template).parameters
     template = str(tokenizer.chat_template)
@@ -261,22 +307,31 @@ def end_of_turn(tokenizer: Any, options: Variables, stops: Sequence[int]) -> int
     """
     if tokenizer.chat_template is None:
         return None
-    for content in (ANSWER["content"], [{"type": "text", "text": ANSWER["content"]}]):
-        question = QUESTION["content"] if isinstance(content, str) else [{"type": "text", "text": QUESTION["content"]}]
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": content}]
+    # Templates take the content of a message as a text, or as a list of parts.
+    as_texts = [QUESTION, ANSWER]
+    as_parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in as_texts]
+    for messages in (as_texts, as_parts):
         after = _after_answer(tokenizer, options, messages)
         if after is None:
             continue
+        # Text that is written whether or not the user replies comes first.
         replied = _after_answer(tokenizer, options, [*messages, messages[0]])
         always = after if replied is None else _common_start(after, replied)
-        ends = _controls(tokenizer, always) or _controls(tokenizer, after)
-        return next((token for token in ends if token in stops), next(reversed(ends), None))
+        ends = _control_tokens(tokenizer, always) or _control_tokens(tokenizer, after)
+        for token in ends:
+            if token in stops:
+                return token
+        return ends[-1] if ends else None
     return None
 
 
 def _common_start(first: str, second: str) -> str:
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-    return "".join(letter for letter, _ in pairs)
+    length = 0
+    for letter, other_letter in zip(first, second, strict=False):
+        if letter != other_letter:
+            break
+        length += 1
+    return first[:length]
 
 
 def _after_answer(tokenizer: Any, options: Variables, messages: Messages) -> str | None:
@@ -289,7 +344,7 @@ def _after_answer(tokenizer: Any, options: Variables, messages: Messages) -> str
     return after if answer else None
 
 
-def _controls(tokenizer: Any, text: str) -> list[int]:
+def _control_tokens(tokenizer: Any, text: str) -> list[int]:
     """The control tokens in a text."""
     controls = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return [token for token in tokenizer(text, add_special_tokens=False).input_ids if token in controls]

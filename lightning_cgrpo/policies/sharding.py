@@ -66,7 +66,7 @@ def shard(module: LightningModule) -> None:
     """
     if module._trainer is None:
         return
-    strategy, mixed = module.trainer.strategy, module.trainer.precision == "bf16-mixed"
+    strategy = module.trainer.strategy
     if not isinstance(strategy, ModelParallelStrategy):
         return
     mesh = strategy.device_mesh
@@ -74,13 +74,18 @@ def shard(module: LightningModule) -> None:
         raise UserError(
             f"Expected ModelParallelStrategy to have tensor_parallel_size 1, but got {size}, try strategy: fsdp2."
         )
+    mixed = module.trainer.precision == "bf16-mixed"
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if mixed else None,
         reduce_dtype=torch.float32 if mixed else None,
         cast_forward_inputs=False,  # the inputs include old log-probabilities
     )
-    critic = getattr(getattr(module, "estimator", None), "critic", None)
-    networks: list[Any] = [getattr(module, "policy", None), getattr(module, "reference", None), critic]
+    estimator = getattr(module, "estimator", None)
+    networks: list[Any] = [
+        getattr(module, "policy", None),
+        getattr(module, "reference", None),
+        getattr(estimator, "critic", None),
+    ]
     for network in networks:
         if hasattr(network, "layers") and not is_sharded(network):
             for part in (*reversed(network.layers()), network):  # inner layers first
@@ -106,25 +111,28 @@ def in_turn(module: LightningModule) -> Iterator[None]:
     if trainer is None or not isinstance(trainer.strategy, ModelParallelStrategy):
         yield
         return
-    others, device = trainer.strategy.num_processes - 1, trainer.strategy.root_device
-    # The `finally`: after an error too, which would otherwise leave others waiting.
+    others = trainer.strategy.num_processes - 1
+    device = trainer.strategy.root_device
+    # `finally`, because an error must not leave the other processes waiting.
     if trainer.local_rank == 0:
+        # The first process loads alone, and then waits for the turns of all others.
         try:
             yield
         finally:
             at_once = min(gather_counts(fitting_processes(others), device))
-            _wait(turns(others, at_once))
+            _wait_turns(count_turns(others, at_once))
         return
+    # Another process waits for the turns before its own, loads, and waits for the turns that are left.
     at_once = min(gather_counts(others, device))
-    before = turns(trainer.local_rank, at_once) - 1
-    _wait(before)
+    before = count_turns(trainer.local_rank, at_once) - 1
+    _wait_turns(before)
     try:
         yield
     finally:
-        _wait(turns(others, at_once) - before)
+        _wait_turns(count_turns(others, at_once) - before)
 
 
-def turns(processes: int, at_once: int) -> int:
+def count_turns(processes: int, at_once: int) -> int:
     """Turns in which so many processes have loaded."""
     return -(-processes // at_once)
 
@@ -132,8 +140,8 @@ def turns(processes: int, at_once: int) -> int:
 def fitting_processes(most: int) -> int:
     """Further processes, from 1 to `most`, that have room for as much memory as this process had at its peak."""
     try:
-        peak = _kilobytes("/proc/self/status", "VmHWM")
-        free = _kilobytes("/proc/meminfo", "MemAvailable")
+        peak = _read_kilobytes("/proc/self/status", "VmHWM")
+        free = _read_kilobytes("/proc/meminfo", "MemAvailable")
         groups = Path("/proc/self/cgroup").read_text()
     except OSError:  # another system than Linux
         return 1
@@ -151,13 +159,15 @@ def free_in_groups(groups: str, root: Path) -> Iterator[int]:
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
-            folder, names = root, ("memory.max", "memory.current")
+            folder = root
+            names = ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
-            folder, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            folder = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
-        own = folder / path.lstrip("/")  # a container may not see its own folder, but a parent
-        for group in (own, *own.parents):
+        own_group = folder / path.lstrip("/")  # a container may not see its own folder, but a parent
+        for group in (own_group, *own_group.parents):
             try:
                 limit, used = ((group / name).read_text().strip() for name in names)
             except OSError:
@@ -166,12 +176,13 @@ def free_in_groups(groups: str, root: Path) -> Iterator[int]:
                 yield max(int(limit) - int(used), 0)
 
 
-def _kilobytes(file: str, name: str) -> int:
+def _read_kilobytes(file: str, name: str) -> int:
     lines = Path(file).read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    line = next(line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1])
 
 
-def _wait(times: int) -> None:
+def _wait_turns(times: int) -> None:
     for _ in range(times):
         dist.barrier()
 
@@ -191,16 +202,20 @@ def unsharded(policy: Policy) -> Iterator[None]:
     """Make a sharded network whole on every process, for inference. Entering is collective, the body is not."""
     # The hooks are removed, because they cost time per token, and a layer that runs before the root takes itself for a
     # root.
-    parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
+    parts = []
+    if is_sharded(policy):
+        parts = [module for module in policy.modules() if isinstance(module, FSDPModule)]
     hooks = [(part, part._forward_pre_hooks, part._forward_hooks) for part in parts]
     for part in parts:
         part.unshard()
-        part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
+        part._forward_pre_hooks = OrderedDict()
+        part._forward_hooks = OrderedDict()
     try:
         yield
     finally:
         for part, before, after in hooks:
-            part._forward_pre_hooks, part._forward_hooks = before, after
+            part._forward_pre_hooks = before
+            part._forward_hooks = after
             part.reshard()
 
 
@@ -212,15 +227,17 @@ def equal_passes(network: nn.Module, pieces: Sequence[Tensor], device: torch.dev
     if not is_sharded(network):
         return pieces
     most = max(gather_counts(len(pieces), device))
-    return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
+    missing = most - len(pieces)
+    return [*pieces, *(pieces[0][:0] for _ in range(missing))]
 
 
 def total_norm(network: nn.Module) -> Tensor:
     """Norm of a network's gradients; collective if the network is sharded."""
-    return whole(nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None]))
+    gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
+    return whole_tensor(nn.utils.get_total_norm(gradients))
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole_tensor(tensor: Tensor) -> Tensor:
     """The full tensor on each process; collective if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -231,6 +248,7 @@ def full_weights(policy: Policy) -> dict[str, Tensor] | None:
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     # A parameter with two names has been gathered twice.
-    once = {name for name, _ in policy.named_parameters()}
-    again = {name for name, _ in policy.named_parameters(remove_duplicate=False)} - once
-    return {name: weight for name, weight in weights.items() if isinstance(weight, Tensor) and name not in again}
+    first_names = {name for name, _ in policy.named_parameters()}
+    all_names = {name for name, _ in policy.named_parameters(remove_duplicate=False)}
+    repeated = all_names - first_names
+    return {name: weight for name, weight in weights.items() if isinstance(weight, Tensor) and name not in repeated}

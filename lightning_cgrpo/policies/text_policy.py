@@ -13,7 +13,7 @@ from torch import Tensor
 from lightning_cgrpo.core.distributed import on_host
 from lightning_cgrpo.core.errors import UserError, expect, first_line
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.rendering import Messages, Tools, Variables, complete, look
+from lightning_cgrpo.policies.rendering import Messages, Tools, Variables, check_rendered, complete_message
 
 NO_VARIABLES: Variables = MappingProxyType({})
 
@@ -38,15 +38,16 @@ class TextPolicy(Policy):
         super().__init__()
         positive = max_prompt_tokens is None or max_prompt_tokens >= 1
         expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
-        self.name, self.max_prompt_tokens = model, max_prompt_tokens
+        self.name = model
+        self.max_prompt_tokens = max_prompt_tokens
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
         # Set by `load`. Any, because importing transformers takes seconds.
         self.model: Any = None
         self.tokenizer: Any = None
         self.pad_token = -1
         self.vocabulary_size = 0  # tokens that the model reads
+        self._checked_kinds: set[Any] = set()  # kinds of prompts whose rendered text was checked
         # Packaged models were trained on texts, although their tokenizers have a chat template.
-        self._looked: set[Any] = set()  # kinds of prompts
         self._warns_of = {"two begin tokens": True, "end token": True, "no template": not model.startswith("packaged:")}
 
     @property
@@ -78,13 +79,16 @@ class TextPolicy(Policy):
             prompts by row.
 
         Raises:
-            UserError: a prompt is empty, the tokenizer has no chat template, or the template drops a part, see `look`.
+            UserError: a prompt is empty, the tokenizer has no chat template, or the template drops a part, see
+                `check_rendered`.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
-        rows = zip(prompts, numbers, variables or [{}] * len(prompts), strict=True)
-        texts = (self._text(prompt, number, tools, own) for prompt, number, own in rows)
-        return self.padded([self._tokens(*row) for row in zip(prompts, texts, numbers, strict=True)])
+        tokens = []
+        for prompt, number, own in zip(prompts, numbers, variables or [{}] * len(prompts), strict=True):
+            text = self._render_prompt(prompt, number, tools, own)
+            tokens.append(self._prompt_tokens(prompt, text, number))
+        return self.padded(tokens)
 
     def padded(self, tokens: Sequence[list[int]]) -> dict[str, Tensor]:
         """``prompt_ids`` and ``prompt_mask`` of B prompts."""
@@ -92,16 +96,29 @@ class TextPolicy(Policy):
         ids = torch.full((len(tokens), width), self.pad_token, device="cpu")
         mask = torch.zeros((len(tokens), width), dtype=torch.bool, device="cpu")
         for number, row in enumerate(tokens):
-            ids[number, width - len(row) :] = torch.tensor(row, device="cpu")
-            mask[number, width - len(row) :] = True
+            start = width - len(row)
+            ids[number, start:] = torch.tensor(row, device="cpu")
+            mask[number, start:] = True
         return {"prompt_ids": ids, "prompt_mask": mask}
 
-    def _text(self, prompt: str | Messages, number: int, tools: Tools = (), own: Variables = NO_VARIABLES) -> str:
-        variables = {**self.chat_template_kwargs, **own, **({"tools": list(tools)} if tools else {})}
+    def _render_prompt(
+        self, prompt: str | Messages, number: int, tools: Tools = (), own: Variables = NO_VARIABLES
+    ) -> str:
+        """The text of a prompt, for messages by the chat template.
+
+        Args:
+            number: names the prompt in errors.
+            own: the prompt's own variables of the chat template.
+        """
         if isinstance(prompt, str) and not tools and not own:
             return prompt
+        variables = {**self.chat_template_kwargs, **own}
+        if tools:
+            variables["tools"] = list(tools)
         if isinstance(prompt, str):
-            what = "presents the tools" if "tools" in variables else f"reads {', '.join(own)} of chat_template_kwargs"
+            what = f"reads {', '.join(own)} of chat_template_kwargs"
+            if "tools" in variables:
+                what = "presents the tools"
             raise UserError(
                 f"Expected prompt {number} to be messages, because a chat template {what}, but got a text, "
                 "try [{'role': 'user', 'content': TEXT}]."
@@ -122,7 +139,7 @@ class TextPolicy(Policy):
                 "(in its content, or from the column 'image' or 'images'), try a text as content, data without such a "
                 "column, or VisionLanguagePolicy."
             )
-        messages = [complete(message) for message in prompt]
+        messages = [complete_message(message) for message in prompt]
         try:
             text: str = self.tokenizer.apply_chat_template(
                 messages, **{"add_generation_prompt": True, **variables, "tokenize": False}
@@ -132,13 +149,15 @@ class TextPolicy(Policy):
                 f"Expected the chat template of '{self.name}' to write prompt {number}, but it raises: "
                 f"{first_line(error)}, try messages or chat_template_kwargs that the template knows."
             ) from error
-        kind = (frozenset(message["role"] for message in messages), frozenset(variables))
-        if kind not in self._looked:
-            look(self.tokenizer, self.name, messages, text, variables)
-            self._looked.add(kind)
+        # The template may write other parts for other roles or variables, so each combination is checked once.
+        roles = frozenset(message["role"] for message in messages)
+        kind = (roles, frozenset(variables))
+        if kind not in self._checked_kinds:
+            check_rendered(self.tokenizer, self.name, messages, text, variables)
+            self._checked_kinds.add(kind)
         return text
 
-    def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
+    def _prompt_tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
         # A chat template writes the special tokens itself.
         tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
         if not tokens:
@@ -150,7 +169,8 @@ class TextPolicy(Policy):
 
     def check_tokens(self, tokens: Sequence[int], what: str) -> None:
         """Refuse tokens of the tokenizer that the model can't read."""
-        if (largest := max(tokens)) >= self.vocabulary_size:
+        largest = max(tokens)
+        if largest >= self.vocabulary_size:
             token = self.tokenizer.convert_ids_to_tokens(largest)
             raise UserError(
                 f"Expected {what} to be of the {self.vocabulary_size} tokens of '{self.name}', but its tokenizer gives "
@@ -159,7 +179,8 @@ class TextPolicy(Policy):
 
     def _compare_with_template(self, tokens: list[int], number: int) -> None:
         """Warn, each once, of a text with two begin tokens or an end token, or without its model's chat template."""
-        begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        begin = self.tokenizer.bos_token_id
+        end = self.tokenizer.eos_token_id
         if len(tokens) > 1 and tokens[-1] == end and self._warns_of["end token"]:
             self._warns_of["end token"] = False
             rank_zero_warn(
@@ -183,7 +204,9 @@ class TextPolicy(Policy):
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
         """Texts of N answers without special tokens."""
-        return [
-            self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            for row, kept in zip(*on_host(actions, mask), strict=True)
-        ]
+        texts = []
+        for row, is_token in zip(*on_host(actions, mask), strict=True):
+            tokens = row[is_token].tolist()
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            texts.append(text)
+        return texts

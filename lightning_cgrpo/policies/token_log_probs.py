@@ -34,16 +34,21 @@ def kl_divergence(logits: Tensor, reference: Tensor, temperature: float = 1.0, r
         logits: ``[..., V]``, as `reference`.
         rows: distributions in a chunk; `chunk_rows` by default.
     """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
 
-    def divergence(*pair: Tensor) -> Tensor:
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        log_p, log_q = ((part.to(dtype) / temperature).log_softmax(-1) for part in pair)
+    def divergence(chunk: Tensor, reference_chunk: Tensor) -> Tensor:
+        log_p = (chunk.to(dtype) / temperature).log_softmax(-1)
+        log_q = (reference_chunk.to(dtype) / temperature).log_softmax(-1)
         # Logits of -inf mask actions in both distributions; elsewhere the difference would be NaN.
         return (log_p.exp() * torch.where(log_p > -torch.inf, log_p - log_q, 0)).sum(-1)
 
     size = rows or chunk_rows(logits.shape[-1], logits.device.type)
-    pairs = zip(*(part.flatten(0, -2).split(size) for part in (logits, reference)), strict=True)
-    return torch.cat([checkpoint(divergence, *pair, use_reentrant=False) for pair in pairs]).view(logits.shape[:-1])
+    chunks = logits.flatten(0, -2).split(size)
+    reference_chunks = reference.flatten(0, -2).split(size)
+    divergences = []
+    for pair in zip(chunks, reference_chunks, strict=True):
+        divergences.append(checkpoint(divergence, *pair, use_reentrant=False))
+    return torch.cat(divergences).view(logits.shape[:-1])
 
 
 class _TokenLogProbs(torch.autograd.Function):

@@ -25,7 +25,7 @@ class QwenVL:
     network: Any
     placeholder: ClassVar[str] = "<|image_pad|>"
     """Token of an image in the chat template, repeated for every token of the image."""
-    around: ClassVar[tuple[str, str]] = ("", "")
+    texts_around: ClassVar[tuple[str, str]] = ("", "")
     """Texts before and after an image's tokens that the chat template leaves out."""
     axes: ClassVar[int] = 3
     """Numbers that give a token's position."""
@@ -41,7 +41,7 @@ class QwenVL:
         return self.network.model.visual.blocks
 
     @property
-    def numbers(self) -> int:
+    def numbers_per_row(self) -> int:
         """Numbers in a row of `read`."""
         vision = self.network.config.vision_config
         return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
@@ -56,12 +56,12 @@ class QwenVL:
         return int(self.network.config.vision_config.patch_size)
 
     @property
-    def row(self) -> int:
+    def patches_per_row(self) -> int:
         """Patches in a row of `read`."""
         return 1
 
     @property
-    def smallest(self) -> tuple[int, int, int]:
+    def smallest_grid(self) -> tuple[int, int, int]:
         """Grid of the smallest image."""
         return (1, self.merge, self.merge)
 
@@ -71,12 +71,12 @@ class QwenVL:
         prepared = processor(images=images, return_tensors="pt")
         return prepared["pixel_values"], prepared["image_grid_thw"]
 
-    def prepare(self) -> None:
+    def prepare_network(self) -> None:
         """Change the network, after loading; by default nothing."""
 
     def tokens(self, grids: Tensor) -> Tensor:
         """Number of tokens ``[...]`` of images with grids ``[..., 3]``."""
-        return grids.prod(-1) * self.row // self.merge**2
+        return grids.prod(-1) * self.patches_per_row // self.merge**2
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer.
@@ -84,17 +84,20 @@ class QwenVL:
         Args:
             grids: on the CPU.
         """
-        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._indices_on_device(grids, patches.device))
         return [torch.cat(list(output.pooler_output))]
 
-    def _placed(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
+    def _indices_on_device(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
         """Arguments that the tower would compute from grids, made on the host, which would wait at each image."""
-        indices, ends = self._indices(grids)
-        # Only flash attention reads an image's ends on the device.
-        placed = indices | ends if is_flash_attention_requested(self.network.model.visual.config) else indices
-        return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
+        indices, ends = self._patch_indices(grids)
+        arguments = dict(ends)
+        if is_flash_attention_requested(self.network.model.visual.config):
+            indices = indices | ends  # only flash attention reads an image's ends on the device
+        for name, tensor in indices.items():
+            arguments[name] = tensor.to(device, non_blocking=True)
+        return arguments
 
-    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _patch_indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Indices of patches, and the ends of images and windows, by transformers' names."""
         tower = self.network.model.visual
         windows, bounds = get_vision_window_index(grids, self.merge, tower.window_size, self.patch_size)
@@ -102,7 +105,7 @@ class QwenVL:
         return indices, {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
 
     @staticmethod
-    def bound(processor: Any, least: int | None, most: int | None) -> None:
+    def set_bounds(processor: Any, least: int | None, most: int | None) -> None:
         """Set bounds of an image's area in pixels; None keeps a bound."""
         for name, pixels in (("shortest_edge", least), ("longest_edge", most)):
             if pixels is not None:
@@ -113,15 +116,15 @@ class QwenVL:
 class Qwen3VL(QwenVL):
     """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
 
-    def prepare(self) -> None:
+    def prepare_network(self) -> None:
         self.network.model.language_model._deepstack_process = add_features
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         # Deepstack features enter the first layers of the decoder.
-        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._indices_on_device(grids, patches.device))
         return [torch.cat(list(part)) for part in (output.pooler_output, *output.deepstack_features)]
 
-    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _patch_indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         tower = self.network.model.visual
         corners, weights = get_vision_interpolation_indices_and_weights(
             grids, tower.num_grid_per_side, tower.interpolation_mode, tower.interpolation_align_corners, self.merge
@@ -149,7 +152,7 @@ class InternVL(QwenVL):
     """
 
     placeholder = "<IMG_CONTEXT>"
-    around = ("<img>", "</img>")
+    texts_around = ("<img>", "</img>")
     axes = 1
 
     @property
@@ -161,7 +164,7 @@ class InternVL(QwenVL):
         return self.network.model.vision_tower.encoder.layer
 
     @property
-    def numbers(self) -> int:
+    def numbers_per_row(self) -> int:
         return int(self.network.config.vision_config.num_channels * self.tile**2)
 
     @property
@@ -178,19 +181,20 @@ class InternVL(QwenVL):
         return int(self.network.config.vision_config.image_size[0])
 
     @property
-    def row(self) -> int:
+    def patches_per_row(self) -> int:
         return (self.tile // self.patch_size) ** 2
 
     @property
-    def smallest(self) -> tuple[int, int, int]:
+    def smallest_grid(self) -> tuple[int, int, int]:
         return (1, 1, 1)
 
     @staticmethod
     def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
         # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
         prepared = processor(images=images, return_tensors="pt", crop_to_patches=True)
-        tiles = torch.as_tensor(prepared["num_patches"])
-        return prepared["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
+        tiles = torch.as_tensor(prepared["num_patches"])  # [I]
+        grids = tiles[:, None] ** tiles.new_tensor([1, 0, 0])  # [I, 3], tiles x 1 x 1
+        return prepared["pixel_values"].flatten(1), grids
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         tiles = patches.unflatten(1, (-1, self.tile, self.tile))
@@ -198,10 +202,10 @@ class InternVL(QwenVL):
         return [features.flatten(0, 1)]
 
     @staticmethod
-    def bound(processor: Any, least: int | None, most: int | None) -> None:
+    def set_bounds(processor: Any, least: int | None, most: int | None) -> None:
         tile = processor.size["height"] * processor.size["width"]
         if least is not None:
-            processor.min_patches = -(-least // tile)
+            processor.min_patches = -(-least // tile)  # rounded up
         if most is not None:
             processor.max_patches = most // tile
         processor.max_patches = max(processor.max_patches, processor.min_patches)

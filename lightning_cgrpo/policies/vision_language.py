@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +78,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
         cls, model: nn.Module, tokenizer: Any, image_processor: Any, **options: Any
     ) -> VisionLanguagePolicy:
         policy = cls(type(model).__name__, dtype=None, **options)
-        policy.model, policy.tokenizer, policy.image_processor = model, tokenizer, image_processor
+        policy.model = model
+        policy.tokenizer = tokenizer
+        policy.image_processor = image_processor
         policy.load()
         return policy
 
@@ -87,9 +88,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
         self._read_once()
         if self.image_processor is None:
             self.image_processor = self._read_processor()
-            self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
+            self.family.set_bounds(self.image_processor, self.min_pixels, self.max_pixels)
         self.image_token = self.family.network.config.image_token_id
-        self.family.prepare()
+        self.family.prepare_network()
         super().load()
 
     def _read_processor(self) -> Any:
@@ -130,31 +131,31 @@ class VisionLanguagePolicy(CausalLMPolicy):
         grids = []
         tokens = []
         for prompt, number, own in zip(prompts, numbers, variables or [{}] * len(prompts), strict=True):
-            of_prompt, grid = self._patches(prompt, number)
+            of_prompt, grid = self._image_patches(prompt, number)
             patches.append(of_prompt)
             grids.append(grid)
-            text = self._expanded(self._text(prompt, number, tools, own), grid, number)
-            tokens.append(self._tokens(prompt, text, number))
+            text = self._expand_placeholders(self._render_prompt(prompt, number, tools, own), grid, number)
+            tokens.append(self._prompt_tokens(prompt, text, number))
         inputs = self.padded(tokens)
         if any(len(grid) for grid in grids):
             inputs["patches"] = pad_sequence(patches, batch_first=True)
             inputs["grids"] = pad_sequence(grids, batch_first=True)
         return inputs
 
-    def _patches(self, prompt: str | Messages, number: int) -> tuple[Tensor, Tensor]:
+    def _image_patches(self, prompt: str | Messages, number: int) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""
         try:
             images = images_of(prompt)
             if not images:
-                return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
+                return torch.zeros(0, self.family.numbers_per_row), torch.zeros(0, 3, dtype=torch.int64)
             pictures = [read_image(image, self.image_folder) for image in images]
             return self.family.read(self.image_processor, pictures)
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"Expected readable images in prompt {number}, but got: {first_line(error)}.") from None
 
-    def _expanded(self, text: str, grid: Tensor, number: int) -> str:
+    def _expand_placeholders(self, text: str, grid: Tensor, number: int) -> str:
         token = self.family.placeholder
-        before, after = self.family.around
+        before, after = self.family.texts_around
         first, *pieces = text.split(token)
         if len(pieces) != len(grid):
             raise UserError(
@@ -167,11 +168,14 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return expanded
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        grids = torch.tensor(self.family.smallest, device="cpu").expand(len(ids), 1, 3)
+        # Each prompt gets the smallest image.
+        family = self.family
+        grids = torch.tensor(family.smallest_grid, device="cpu").expand(len(ids), 1, 3)
         patches = torch.rand(
-            len(ids), math.prod(self.family.smallest), self.family.numbers, generator=draw, device="cpu"
+            len(ids), math.prod(family.smallest_grid), family.numbers_per_row, generator=draw, device="cpu"
         )
-        image = ids.new_full((len(ids), int(self.family.tokens(grids)[0])), self.image_token)
+        image = ids.new_full((len(ids), int(family.tokens(grids)[0])), self.image_token)
+        # Tokens drawn for text must not mark an image.
         text = ids.masked_fill(ids == self.image_token, int(self.image_token == 0))
         ids = torch.cat([text[:, :2], image, text[:, 2:]], 1)
         return ids, {"patches": patches.to(self.device), "grids": grids.to(self.device)}
@@ -186,15 +190,16 @@ class VisionLanguagePolicy(CausalLMPolicy):
         host, grids = on_host(ids, inputs["grids"])
         for row, grid in zip(host.split(lengths.tolist()), grids, strict=True):
             kinds = (row == self.image_token).int()
-            axes, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=grid[grid.prod(-1) > 0])
+            images = grid[grid.prod(-1) > 0]  # without padding
+            axes, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=images)
             positions.append(axes[:, 0])
         return torch.cat(positions, 1).to(ids.device, non_blocking=True)
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        embedded, deep = self._embedded(ids[None], ids[None] == self.image_token, inputs)
-        states = self._states(
+        embedded, deep = self._embed_tokens(ids[None], ids[None] == self.image_token, inputs)
+        states = self._decoder_states(
             embedded, no_mask(ids.device), positions[:, None], use_cache=False, **deep, **{PACKED: attend}
         )
         return states[0]
@@ -223,29 +228,35 @@ class VisionLanguagePolicy(CausalLMPolicy):
     ) -> Tensor:
         if positions is None:
             positions = super().row_positions(ids, mask, prompts)[:, -ids.shape[1] :]
-        inputs, places = NO_INPUTS, ids == self.image_token
+        if positions.dim() == 2:
+            positions = positions[None]
+        inputs: Mapping[str, Tensor] = NO_INPUTS
         group = None
+        places = ids == self.image_token
         if prompts is not None:
-            inputs, group = prompts.inputs, prompts.group
-            places[:, prompts.width :] = False
-        embedded, deep = self._embedded(ids, places, inputs, group)
-        positions = positions if positions.dim() == 3 else positions[None]
-        caches = {} if self._cache_argument is None else {self._cache_argument: cache}
-        rows = self._states(embedded, mask.long(), positions, use_cache=cache is not None, **caches, **deep)[:, -keep:]
+            inputs = prompts.inputs
+            group = prompts.group
+            places[:, prompts.width :] = False  # a placeholder in an answer is an ordinary token
+        embedded, options = self._embed_tokens(ids, places, inputs, group)
+        if self._cache_argument is not None:
+            options[self._cache_argument] = cache
+        hidden = self._decoder_states(embedded, mask.long(), positions, use_cache=cache is not None, **options)
+        rows = hidden[:, -keep:]
+        if states:
+            return rows
         # The layer itself, because a critic replaces it.
-        return rows if states else self.network.get_output_embeddings()(rows)
+        return self.network.get_output_embeddings()(rows)
 
-    def _states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
+    def _decoder_states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """Last hidden states ``[N, S, D]`` of rows of embeddings at positions ``[1 or A, N, S]``."""
         axes = self.family.axes
-        return self.network.model.language_model(
-            inputs_embeds=embedded,
-            attention_mask=mask,
-            position_ids=positions[0] if axes == 1 else positions.expand(axes, -1, -1),
-            **options,
-        ).last_hidden_state
+        position_ids = positions[0] if axes == 1 else positions.expand(axes, -1, -1)
+        output = self.network.model.language_model(
+            inputs_embeds=embedded, attention_mask=mask, position_ids=position_ids, **options
+        )
+        return output.last_hidden_state
 
-    def _embedded(
+    def _embed_tokens(
         self, ids: Tensor, places: Tensor, inputs: Mapping[str, Tensor], group: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """Embeddings ``[N, S, D]`` of tokens and images, and the decoder's arguments for deepstack.
@@ -258,16 +269,20 @@ class VisionLanguagePolicy(CausalLMPolicy):
         grids = on_host(inputs["grids"])[0] if inputs else None
         if grids is None or not bool(grids.any()):
             nothing = self._no_images()
-            return embedded if nothing is None else embedded + nothing, {}
-        first, *deep = self._features(inputs["patches"], grids, group)
+            if nothing is not None:
+                embedded = embedded + nothing
+            return embedded, {}
+        first, *deep = self._image_features(inputs["patches"], grids, group)
         # Prompts come first; a placeholder in an answer is an ordinary token. A sort needs no wait, unlike `nonzero`.
         index = places.flatten().int().argsort(descending=True, stable=True)[: len(first), None]
-        flat = embedded.flatten(0, 1)
+        flat = embedded.flatten(0, 1)  # [N S, D]
         embedded = flat.scatter(0, index.expand(-1, flat.shape[1]), first.to(flat.dtype)).view_as(embedded)
+        if not deep:
+            return embedded, {}
         # `vision_families.add_features` takes places instead of a mask.
-        return embedded, {"visual_pos_masks": index[:, 0], "deepstack_visual_embeds": deep} if deep else {}
+        return embedded, {"visual_pos_masks": index[:, 0], "deepstack_visual_embeds": deep}
 
-    def _features(self, patches: Tensor, grids: Tensor, group: Tensor | None = None) -> list[Tensor]:
+    def _image_features(self, patches: Tensor, grids: Tensor, group: Tensor | None = None) -> list[Tensor]:
         """Features of all images' tokens, ``[tokens, hidden size]`` each, see `QwenVL.features`.
 
         Args:
@@ -275,9 +290,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
             grids: ``[B, I, 3]``, on the CPU.
             group: ``[N]``, prompts in the order of the rows; by default each prompt once.
         """
-        sizes = grids.prod(-1)
-        taken = torch.arange(patches.shape[1], device="cpu") < sizes.sum(-1, keepdim=True)
-        index = taken.flatten().nonzero()[:, 0].to(patches.device, non_blocking=True)
+        # Padding is left out of the patches, and of the grids.
+        sizes = grids.prod(-1)  # [B, I]
+        is_patch = torch.arange(patches.shape[1], device="cpu") < sizes.sum(-1, keepdim=True)  # [B, L]
+        index = is_patch.flatten().nonzero()[:, 0].to(patches.device, non_blocking=True)
         features = self.family.features(patches.flatten(0, 1)[index], grids[sizes > 0])
         if group is None:
             return features
@@ -295,13 +311,16 @@ class VisionLanguagePolicy(CausalLMPolicy):
         family = self.family
         if in_shards(family.layers[0]):
             # The smallest image, because all processes gather the tower's layers together.
-            grids = torch.tensor([[family.smallest]], device="cpu")
-            patches = torch.zeros(1, math.prod(family.smallest), family.numbers, device=self.device)
-            parts = self._features(patches, grids)
+            grids = torch.tensor([[family.smallest_grid]], device="cpu")
+            patches = torch.zeros(1, math.prod(family.smallest_grid), family.numbers_per_row, device=self.device)
+            parts = self._image_features(patches, grids)
             return torch.stack([part.sum() for part in parts]).sum() * 0
-        towers = family.towers if torch.is_grad_enabled() else ()
-        trained = [p for tower in towers for p in tower.parameters() if p.requires_grad]
-        return torch.stack([p.sum() for p in trained]).sum() * 0 if trained else None
+        if not torch.is_grad_enabled():
+            return None
+        sums = []
+        for tower in family.towers:
+            sums += [weight.sum() for weight in tower.parameters() if weight.requires_grad]
+        return torch.stack(sums).sum() * 0 if sums else None
 
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
@@ -318,9 +337,12 @@ def images_of(prompt: str | Messages) -> list[Any]:
     """
     if isinstance(prompt, str):
         return []
-    contents = [message["content"] for message in prompt if isinstance(message["content"], list)]
+    parts = []
+    for message in prompt:
+        if isinstance(message["content"], list):
+            parts += message["content"]
     images = []
-    for part in chain.from_iterable(contents):
+    for part in parts:
         if part["type"] == "image":
             if part.get("image") is None:
                 raise ImageError(f"a part of type 'image' has no 'image', but {', '.join(part)}")

@@ -30,7 +30,7 @@ def write(
         model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
         _move_up(Path(folder), model.active_adapters)
     else:
-        merged(model, weights).save_pretrained(folder, state_dict=weights)
+        merged_model(model, weights).save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
 
 
@@ -52,7 +52,7 @@ def _move_up(folder: Path, adapters: Sequence[str]) -> None:
     (folder / name).rmdir()
 
 
-def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
+def merged_model(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
     """The model, or a copy with its adapters added to the weights; raises as `_check_mergeable`."""
     if not hasattr(model, "merge_and_unload"):
         return model
@@ -103,7 +103,8 @@ def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> 
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-    network, tensors = model, weights
+    network = model
+    tensors = weights
     if hasattr(model, "merge_and_unload"):
         _check_mergeable(model, weights)
         network = model.get_base_model()

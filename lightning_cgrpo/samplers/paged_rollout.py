@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.continuation import PromptBatch, PromptRow
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
-from lightning_cgrpo.policies.shared_prefix.layout import numbers
+from lightning_cgrpo.policies.shared_prefix.layout import range_on_cpu
 from lightning_cgrpo.policies.shared_prefix.pages import PromptsIntoPages, cells_of
 from lightning_cgrpo.samplers.answers import Answers
 from lightning_cgrpo.samplers.paged_step import PagedStep
@@ -121,9 +121,9 @@ class PagedRollout:
         into_pages = PromptsIntoPages(attend, self.step.pages, to_device(source), to_device(cells))
         logits = prompt_row.read(policy, into_pages)  # [portions, V]
         # 4. Begin the answers, each from its prompt's logits.
-        answers = torch.cat([portion.first + numbers(portion.count) for portion in portions])
+        answers = torch.cat([portion.first + range_on_cpu(portion.count) for portion in portions])
         counts = torch.tensor([portion.count for portion in portions], device="cpu")
-        portion_of = to_device(numbers(len(portions)).repeat_interleave(counts))  # [r]
+        portion_of = to_device(range_on_cpu(len(portions)).repeat_interleave(counts))  # [r]
         seen = None
         if self.step.seen is not None:
             seen = prompt_tokens_seen(policy, prompts.inputs).index_select(0, portion_of)
@@ -158,8 +158,8 @@ class PagedRollout:
             # The prompt's full pages are written once. Each answer gets a copy of the rest.
             whole = len(shared) * pages.size
             rest = length - whole
-            source.append(start + numbers(whole))
-            source.append((start + whole + numbers(rest)).repeat(portion.count))
+            source.append(start + range_on_cpu(whole))
+            source.append((start + whole + range_on_cpu(rest)).repeat(portion.count))
             cells.append(cells_of(shared, pages.size, whole))
             for own_pages in own:
                 cells.append(cells_of(own_pages, pages.size, rest))

@@ -55,7 +55,8 @@ def interpolate_agents(agents: Agents, length: int = STEPS) -> tuple[Tensor, Ten
     """
     steps = torch.arange(length, dtype=torch.float64) * DT
     columns = (agents.times >= 0) & (agents.times <= steps[-1])
-    times, seen = agents.times[columns], agents.seen[:, columns]
+    times = agents.times[columns]
+    seen = agents.seen[:, columns]
     states = agents.states[:, columns].clone()
     if not seen.any():
         absent = states.new_zeros(len(agents.tokens), length, 5)
@@ -66,14 +67,22 @@ def interpolate_agents(agents: Agents, length: int = STEPS) -> tuple[Tensor, Ten
     # The next and the previous column of each column in which the agent is seen; wrong past the ends.
     following = torch.where(seen, order, last).flip(1).cummin(1).values.flip(1)
     preceding = torch.where(seen, order, -1).cummax(1).values
-    first, final = following[:, 0], preceding[:, -1].clamp(0)
+    first = following[:, 0]
+    final = preceding[:, -1].clamp(0)
+    # The columns between which each step is interpolated.
     high = following[:, torch.searchsorted(times, steps).clamp(max=last)]
     low = preceding.gather(1, (high - 1).clamp(0))
     low = torch.where((low < 0) | (high == 0), first[:, None], low)
     count = seen.sum(1)[:, None]
-    present = (count == 1) | (count > 0) & (steps > times[first, None] - EARLY) & (steps < times[final, None] + EARLY)
-    low, high = (torch.where(count == 1, first[:, None], column) for column in (low, high))
-    start, end = (states.gather(1, column[..., None].expand(-1, -1, 5)) for column in (low, high))
+    low = torch.where(count == 1, first[:, None], low)
+    high = torch.where(count == 1, first[:, None], high)
+    # Agents are present from their first to their last sighting.
+    arrived = steps > times[first, None] - EARLY
+    not_left = steps < times[final, None] + EARLY
+    present = (count == 1) | (count > 0) & arrived & not_left
+    # Linear interpolation; headings turn by the shorter way.
+    start = states.gather(1, low[..., None].expand(-1, -1, 5))
+    end = states.gather(1, high[..., None].expand(-1, -1, 5))
     change = end - start
     change[..., 2] = wrap_angle(change[..., 2])
     span = torch.where(high > low, times[high] - times[low], 1)

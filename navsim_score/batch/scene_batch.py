@@ -25,14 +25,14 @@ class ExpertPlan:
 
 def overridden(plans: Sequence[ExpertPlan], scenes: Sequence[Scene]) -> list[ExpertPlan]:
     """Plans with the trajectory and the centerline that a scene has itself."""
-    return [
-        replace(
-            plan,
-            trajectory=plan.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,
-            centerline=plan.centerline if scene.centerline is None else scene.centerline,
-        )
-        for plan, scene in zip(plans, scenes, strict=True)
-    ]
+    own_plans = []
+    for plan, scene in zip(plans, scenes, strict=True):
+        if scene.pdm_trajectory is not None:
+            plan = replace(plan, trajectory=scene.pdm_trajectory)
+        if scene.centerline is not None:
+            plan = replace(plan, centerline=scene.centerline)
+        own_plans.append(plan)
+    return own_plans
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,14 @@ class SceneBatch:
 
     @classmethod
     def of(cls, scenes: Sequence[Scene], plans: Sequence[ExpertPlan], device: torch.device | str = "cpu") -> SceneBatch:
-        egos = [scene.ego for scene in scenes]
-        starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
+        starts = []
+        for scene in scenes:
+            ego = scene.ego
+            starts.append(torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]))
         centerlines = padded_lines([plan.centerline for plan in plans])
         return cls(
             tuple(scenes),
-            starts.to(device),
+            torch.stack(starts).to(device),
             AgentTracks.logged(scenes, device),
             Surfaces.of(scenes, [plan.route_lanes for plan in plans], device),
             Polylines.of(centerlines.to(device)),
@@ -67,4 +69,8 @@ class SceneBatch:
 def padded_lines(lines: Sequence[Tensor]) -> Tensor:
     """``[S, C, 2]`` of lines ``[c, 2]``, padded with their last points."""
     width = max(len(line) for line in lines)
-    return torch.stack([torch.cat([line, line[-1].expand(width - len(line), 2)]) for line in lines])
+    padded = []
+    for line in lines:
+        padding = line[-1].expand(width - len(line), 2)
+        padded.append(torch.cat([line, padding]))
+    return torch.stack(padded)

@@ -43,8 +43,8 @@ class Surfaces:
         reds = []
         begin = 0
         for scene, lanes in zip(scenes, route_lanes, strict=True):
-            near, flag = _near(scene, lanes)
-            red, closed = _red(scene)
+            near, flag = _near_polygons(scene, lanes)
+            red, closed = _red_connectors(scene)
             for points in (*near, red):
                 layers.append(points.xy.to(device))
                 rings += [(begin + row, ring.to(device)) for row, ring in points.rings]
@@ -84,7 +84,7 @@ class Surfaces:
         )
 
 
-def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tensor]:
+def _near_polygons(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tensor]:
     """Polygons by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
     lanes = scene.map.lanes
     blocks = scene.map.roadblocks
@@ -93,15 +93,15 @@ def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tenso
     drivable = scene.map.drivable_areas.polygons
     x, y = centers(scene.ego.poses[-1]).tolist()
     patch = shapely.box(x - MAP_RADIUS, y - MAP_RADIUS, x + MAP_RADIUS, y + MAP_RADIUS)
-    block = _touching(blocks.polygons, patch)
+    block = _touch_patch(blocks.polygons, patch)
     on_route = torch.zeros(len(lanes.ids), dtype=torch.bool)
     on_route[list(route_lanes)] = True
     layers = [  # polygons, which of them, flags: lane, on the route, drivable, intersection
         (lanes.polygons, block[lanes.roadblock], (True, on_route, False, False)),
         (blocks.polygons, block & ~blocks.connector, (False, False, True, False)),
-        (crossings, _touching(crossings, patch), (False, False, True, True)),
-        (carparks, _touching(carparks, patch), (False, False, True, False)),
-        (drivable, _touching(drivable, patch), (False, False, True, False)),
+        (crossings, _touch_patch(crossings, patch), (False, False, True, True)),
+        (carparks, _touch_patch(carparks, patch), (False, False, True, False)),
+        (drivable, _touch_patch(drivable, patch), (False, False, True, False)),
     ]
     kept = []
     columns = []
@@ -112,7 +112,7 @@ def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tenso
     return kept, torch.cat(columns)
 
 
-def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
+def _touch_patch(polygons: Points, patch: shapely.Polygon) -> Tensor:
     xy = polygons.xy
     if not len(xy):
         return torch.zeros(0, dtype=torch.bool)
@@ -125,7 +125,7 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
     return touching
 
 
-def _red(scene: Scene) -> tuple[Points, Tensor]:
+def _red_connectors(scene: Scene) -> tuple[Points, Tensor]:
     """Connectors of the mission's route that are red at some step: C polygons, red ``[C, 41]``."""
     lanes = scene.map.lanes
     mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driving_scenes.errors import InputError
-from navsim_score.command.pairs import Pair, match
+from navsim_score.command.pairs import Pair, match_files
 
 FILTERED = ("epdms_no_ec", "epdms_before_fix", "epdms_before_fix_no_ec", "epdms_valid")
 DIALECT_KEYS = (*FILTERED, "epdms_no_filter", "epdms_no_filter_no_ec", "pdms")
@@ -27,24 +27,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         InputError: nothing to score, no writable file, or (after writing) failed scenes.
     """
-    options = _parser().parse_args(argv)
+    options = _make_parser().parse_args(argv)
     if options.out.is_dir():
         raise InputError(
             f"Expected --out to be a file, but '{options.out}' is a folder, try {options.out / 'scores.json'}."
         )
     if options.render is not None and options.render.exists() and not options.render.is_dir():
         raise InputError(f"Expected --render to be a folder, but '{options.render}' is a file.")
-    pairs, notes = match(options.scenes, options.trajectories)
+    pairs, notes = match_files(options.scenes, options.trajectories)
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        errors = _run(options, pairs, notes)
+        errors = _score_and_write(options, pairs, notes)
     except OSError as error:
         raise InputError(f"The scores can't be written: {error.filename}: {error.strerror or error}.") from error
     if errors:
         raise InputError(f"{len(errors)} of {len(pairs)} scenes could not be scored:\n" + "\n".join(errors))
 
 
-def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
+def _score_and_write(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
     # Imported here, because --help and wrong paths must not wait for torch and scipy.
     from navsim_score.command.score_files import score_files, without_previous
     from navsim_score.command.two_stages import two_stages
@@ -53,14 +53,15 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
     from navsim_score.traffic.log_replay import LogReplay
     from navsim_score.traffic.reactive import Reactive
 
-    keys = ["epdms_no_filter"] if options.no_human_filter else ["epdms"]
-    dialects = [DIALECTS[key] for key in dict.fromkeys([*keys, *options.dialect])]
+    # The first dialect is the form of the column `epdms`; each dialect counts once.
+    first_key = "epdms_no_filter" if options.no_human_filter else "epdms"
+    dialects = [DIALECTS[key] for key in dict.fromkeys([first_key, *options.dialect])]
     filtered = [DIALECTS[key] for key in FILTERED]
     if options.no_human_filter and any(dialect in filtered for dialect in dialects):
         raise InputError("Expected --dialect without a human filter beside --no-human-filter, try without the latter.")
     pictures = options.render is not None or options.explain is not None
     traffic = Reactive() if options.traffic == "reactive" else LogReplay()
-    with _progress("Scoring", len(pairs)) as done:
+    with _progress_bar("Scoring", len(pairs)) as done:
         results, errors = score_files(pairs, traffic, dialects, pictures, done, options.explain)
     rows = {result.stem: result.rows() for result in results}
     # Written even without rows, because an older file must not be taken for these scores.
@@ -77,13 +78,13 @@ def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str
     if options.explain is not None and not explained:
         errors.append(f"Expected --explain to be one of the scored scenes, but got '{options.explain}'.")
     for result in explained:
-        _explain(result, options.out.parent)
+        _write_explanation(result, options.out.parent)
     if options.render is not None and results:
-        _draw(results, options.render)
+        _draw_pictures(results, options.render)
     return errors
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m navsim_score score",
         usage="%(prog)s --scenes PATH --trajectories PATH [option ...] (--help lists the options)",
@@ -132,34 +133,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _explain(result: ScoredScene, folder: Path) -> None:
+def _write_explanation(result: ScoredScene, folder: Path) -> None:
     from navsim_score.tables import label
 
     lines = [f"{result.stem}: {next(iter(result.totals))}"]
     for row, words in enumerate(result.words):
         total = float(result.scores.epdms[row].nan_to_num(0))
-        lines += [f"candidate {label(result.tags, row)}: {total:.4f}", *(f"  {sentence}" for sentence in words)]
-    (folder / f"{result.stem}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
-    _draw([result], folder)
+        lines.append(f"candidate {label(result.tags, row)}: {total:.4f}")
+        lines += [f"  {sentence}" for sentence in words]
+    text = "\n".join(lines)
+    (folder / f"{result.stem}.txt").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    _draw_pictures([result], folder)
 
 
-def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
+def _draw_pictures(results: Sequence[ScoredScene], folder: Path) -> None:
     from navsim_score.render.draw import draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    with _progress("Drawing", len(results)) as done:
+    with _progress_bar("Drawing", len(results)) as done:
         for result in results:
             assert result.picture is not None
             scene, centerline, hits = result.picture
             figure = draw(scene, result.poses, result.scores, tags=result.tags, centerline=centerline, hits=hits)
             figure.savefig(folder / f"{result.stem}.png", dpi=120)
             done(1)
-    print(f"Drew {len(results)} {'picture' if len(results) == 1 else 'pictures'} in {folder.resolve()}.")
+    pictures = "picture" if len(results) == 1 else "pictures"
+    print(f"Drew {len(results)} {pictures} in {folder.resolve()}.")
 
 
 @contextmanager
-def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
+def _progress_bar(words: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 

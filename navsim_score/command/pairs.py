@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     trajectories: Path | Sequence[Candidate]
 
 
-def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
+def match_files(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
     """Pairs of files in the order of their stems, and notes on unpaired files.
 
     Args:
@@ -34,11 +34,13 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
     Raises:
         InputError: if a path does not exist, or no two files match.
     """
-    of_scenes = _files(scenes, SCENE_SUFFIX, "--scenes")
+    of_scenes = _files_by_stem(scenes, SCENE_SUFFIX, "--scenes")
     by_token = trajectories.suffix in (".pkl", ".csv")
-    of_trajectories: Mapping[str, Path | Sequence[Candidate]] = (
-        _by_token(trajectories) if by_token else _files(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
-    )
+    of_trajectories: Mapping[str, Path | Sequence[Candidate]]
+    if by_token:
+        of_trajectories = _candidates_by_token(trajectories)
+    else:
+        of_trajectories = _files_by_stem(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
     if scenes.is_file() and trajectories.is_file() and not by_token:
         [(_, file)] = of_trajectories.items()
         [(stem, scene)] = of_scenes.items()
@@ -47,20 +49,21 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
     if not pairs:
         raise InputError(
             f"Expected a scene NAME{SCENE_SUFFIX} and its trajectories NAME{TRAJECTORIES_SUFFIX}, but got the scenes "
-            f"{names(of_scenes)} and the trajectories of {names(of_trajectories)}, try files of the same NAME."
+            f"{list_names(of_scenes)} and the trajectories of {list_names(of_trajectories)}, try files of the same "
+            "NAME."
         )
     notes = []
-    alone = [stem for stem in of_scenes if stem not in of_trajectories]
+    unpaired = [stem for stem in of_scenes if stem not in of_trajectories]
     # A single file of trajectories is not meant for the other scenes of the folder.
-    if alone and (by_token or trajectories.is_dir()):
-        notes.append(f"No trajectories for the scenes {names(alone)}.")
-    alone = [stem for stem in of_trajectories if stem not in of_scenes]
-    if alone and scenes.is_dir():
-        notes.append(f"No scene for the trajectories of {names(alone)}.")
+    if unpaired and (by_token or trajectories.is_dir()):
+        notes.append(f"No trajectories for the scenes {list_names(unpaired)}.")
+    unpaired = [stem for stem in of_trajectories if stem not in of_scenes]
+    if unpaired and scenes.is_dir():
+        notes.append(f"No scene for the trajectories of {list_names(unpaired)}.")
     return pairs, notes
 
 
-def _by_token(path: Path) -> dict[str, list[Candidate]]:
+def _candidates_by_token(path: Path) -> dict[str, list[Candidate]]:
     # Imported here, because --help must not wait for torch.
     if path.suffix == ".csv":
         from navsim_score.command.trajectory_file import read_table
@@ -71,13 +74,16 @@ def _by_token(path: Path) -> dict[str, list[Candidate]]:
     return read_submission(path)
 
 
-def names(stems: Iterable[str], most: int = 10) -> str:
+def list_names(stems: Iterable[str], most: int = 10) -> str:
     """List the first `most` stems; count the rest."""
-    every = [f"'{stem}'" for stem in stems]
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+    quoted = [f"'{stem}'" for stem in stems]
+    text = ", ".join(quoted[:most])
+    if len(quoted) > most:
+        text += f" and {len(quoted) - most} more"
+    return text
 
 
-def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
+def _files_by_stem(path: Path, suffix: str, option: str) -> dict[str, Path]:
     if path.is_dir():
         files = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
         if not files:
@@ -85,4 +91,6 @@ def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
         return files
     if not path.is_file():
         raise InputError(f"Expected {option} to be a file or a folder of *{suffix}, but there is no '{path}'.")
-    return {path.name.removesuffix(suffix if path.name.endswith(suffix) else ".json"): path}
+    if path.name.endswith(suffix):
+        return {path.name.removesuffix(suffix): path}
+    return {path.name.removesuffix(".json"): path}

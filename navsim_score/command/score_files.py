@@ -14,8 +14,8 @@ from driving_scenes.scene import Scene
 from driving_scenes.scene_file import read_scene
 from driving_scenes.vehicle import corners
 from navsim_score.columns import EXTENDED_COMFORT, SHORT
-from navsim_score.command.pairs import Pair, names
-from navsim_score.command.scored_scene import Picture, ScoredScene, finder, partners
+from navsim_score.command.pairs import Pair, list_names
+from navsim_score.command.scored_scene import Picture, ScoredScene, partner_rows, scene_finder
 from navsim_score.command.trajectory_file import Candidate, read_candidates
 from navsim_score.dialects import OFF, PDMS, Dialect, Epdms
 from navsim_score.explanation import explain
@@ -51,32 +51,32 @@ def score_files(
     results = []
     errors = []
     for first in range(0, len(pairs), SCENES_AT_ONCE):
-        some = pairs[first : first + SCENES_AT_ONCE]
+        some_pairs = pairs[first : first + SCENES_AT_ONCE]
         loaded: list[Loaded] = []
-        for pair in some:
+        for pair in some_pairs:
             try:
-                given = pair.trajectories
-                candidates = read_candidates(given) if isinstance(given, Path) else list(given)
+                trajectories = pair.trajectories
+                candidates = read_candidates(trajectories) if isinstance(trajectories, Path) else list(trajectories)
                 loaded.append((pair, read_scene(pair.scene), candidates))
             except InputError as error:
                 errors.append(str(error))
         for together in _by_sampling(loaded):
             try:
-                results += _score(together, traffic, dialects, pictures, explained)
+                results += _score_together(together, traffic, dialects, pictures, explained)
             except Exception:
                 # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
-                for one in together:
+                for single in together:
                     try:
-                        results += _score([one], traffic, dialects, pictures, explained)
+                        results += _score_together([single], traffic, dialects, pictures, explained)
                     except Exception as error:
                         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-                        errors.append(f"{one[0].stem}: {kind}{error}")
-        done(len(some))
+                        errors.append(f"{single[0].stem}: {kind}{error}")
+        done(len(some_pairs))
     places = {pair.stem: place for place, pair in enumerate(pairs)}
-    return _compared(sorted(results, key=lambda result: places[result.stem])), errors
+    return _with_extended_comfort(sorted(results, key=lambda result: places[result.stem])), errors
 
 
-def _sampling(candidates: Sequence[Candidate]) -> tuple[int, float]:
+def _sampling_of(candidates: Sequence[Candidate]) -> tuple[int, float]:
     """Number of poses and interval of a scene's candidates; those of the first that isn't malformed."""
     for candidate in candidates:
         if candidate.poses is not None:
@@ -88,7 +88,7 @@ def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
     """Scenes with plans of the same times; other plans of a scene become malformed."""
     parts: dict[tuple[int, float], list[Loaded]] = {}
     for pair, scene, candidates in loaded:
-        count, interval = _sampling(candidates)
+        count, interval = _sampling_of(candidates)
         same = []
         for candidate in candidates:
             poses = candidate.poses
@@ -100,7 +100,7 @@ def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
     return list(parts.values())
 
 
-def _score(
+def _score_together(
     loaded: Sequence[Loaded],
     traffic: TrafficPolicy,
     dialects: Sequence[Dialect],
@@ -108,9 +108,11 @@ def _score(
     explained: str | None,
 ) -> list[ScoredScene]:
     filtered = dialects[0] != Epdms(OFF)
-    scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=filtered, pdms=PDMS in dialects)
+    scenes = [scene for _, scene, _ in loaded]
+    scorer = Scorer(scenes, traffic, human_filter=filtered, pdms=PDMS in dialects)
     totals = {dialect.full_name(traffic): dialect for dialect in dialects}
-    poses_of_plan, interval = _sampling(loaded[0][2])
+    # The plans of all scenes, one after the other.
+    poses_of_plan, interval = _sampling_of(loaded[0][2])
     malformed = torch.full((poses_of_plan, 3), torch.nan, dtype=torch.float64)
     plans = []
     scene_of_row = []
@@ -121,7 +123,8 @@ def _score(
     poses = torch.stack(plans)
     rows_scene = torch.tensor(scene_of_row)
     scores = scorer(poses, rows_scene, interval)
-    hits = _hits(scorer, scores, rows_scene) if pictures else []
+    hits = _boxes_hit(scorer, scores, rows_scene) if pictures else []
+    # The scores of each scene.
     results = []
     begin = 0
     for number, ((pair, scene, candidates), plan) in enumerate(zip(loaded, scorer.plans, strict=True)):
@@ -130,6 +133,8 @@ def _score(
         words = []
         if explained in (pair.stem, scene.name):
             words = [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
+        provenance = Provenance(pair.scene.name, None, scorer_version(), digest(pair.scene.read_bytes()))
+        picture = Picture(scene, plan.centerline, hits[rows]) if pictures else None
         results.append(
             ScoredScene(
                 stem=pair.stem,
@@ -141,15 +146,15 @@ def _score(
                 poses=poses[rows],
                 scores=take(scores, rows),
                 totals=totals,
-                provenance=str(Provenance(pair.scene.name, None, scorer_version(), digest(pair.scene.read_bytes()))),
-                picture=Picture(scene, plan.centerline, hits[rows]) if pictures else None,
+                provenance=str(provenance),
+                picture=picture,
                 words=words,
             )
         )
     return results
 
 
-def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
+def _boxes_hit(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
     """Per row, corners ``[n, 4, 2]`` of the agents that the ego touches at its first at-fault collision."""
     hits = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
     steps = scores.steps[SHORT["NC"]]
@@ -165,13 +170,13 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
     return hits
 
 
-def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
-    find = finder(results)
+def _with_extended_comfort(results: Sequence[ScoredScene]) -> list[ScoredScene]:
+    find = scene_finder(results)
     compared = []
     for result in results:
         before = find(result.previous)
         if before is not None:
-            partner = partners(result, before)
+            partner = partner_rows(result, before)
             states = before.scores.states[partner.clamp(min=0)]
             comfort = torch.where(partner >= 0, paired_comfort(result.scores.states, states), torch.nan)
             result = replace(result, scores=result.scores.with_extended_comfort(comfort))
@@ -181,9 +186,10 @@ def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
 
 def without_previous(results: Sequence[ScoredScene]) -> list[str]:
     """Note scenes whose previous scene is not scored."""
-    stems = [
-        result.stem
-        for result in results
-        if result.previous is not None and EXTENDED_COMFORT not in result.scores.columns
-    ]
-    return [f"No extended comfort for {names(stems)}: the previous scene is not among those scored."] if stems else []
+    stems = []
+    for result in results:
+        if result.previous is not None and EXTENDED_COMFORT not in result.scores.columns:
+            stems.append(result.stem)
+    if not stems:
+        return []
+    return [f"No extended comfort for {list_names(stems)}: the previous scene is not among those scored."]

@@ -46,13 +46,12 @@ class ScoredScene:
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per candidate, with scores of 0 if invalid; navsim_score/README.md lists the keys."""
         scores = self.scores
-        columns = {name: scores.columns[name] for name in COLUMNS} | {
-            "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
-            "pdm_score": scores.pdm_score,
-            "epdms": scores.epdms,
-            "progress_raw_m": scores.progress,
-            "pdm_progress_raw_m": scores.pdm_progress,
-        }
+        columns = {name: scores.columns[name] for name in COLUMNS}
+        columns["multiplicative_metrics_prod"] = scores.multiplicative_metrics_prod
+        columns["pdm_score"] = scores.pdm_score
+        columns["epdms"] = scores.epdms
+        columns["progress_raw_m"] = scores.progress
+        columns["pdm_progress_raw_m"] = scores.pdm_progress
         totals = {name: dialect(scores) for name, dialect in self.totals.items()}
         unknown = torch.full_like(scores.progress, torch.nan)
         extended_comfort = scores.columns.get(EXTENDED_COMFORT, unknown)
@@ -60,11 +59,10 @@ class ScoredScene:
         rows = []
         for row, candidate in enumerate(self.candidates):
             valid = bool(finite[row])
-            content: dict[str, Any] = {
-                "tag": candidate.tag,
-                "valid": valid,
-                "error": candidate.error or (None if valid else NOT_FINITE),
-            }
+            error = candidate.error
+            if not error:
+                error = None if valid else NOT_FINITE
+            content: dict[str, Any] = {"tag": candidate.tag, "valid": valid, "error": error}
             for name, column in columns.items():
                 content[name] = float(column[row]) if valid else 0.0
             content["dialect"] = next(iter(self.totals))
@@ -84,17 +82,27 @@ class ScoredScene:
         return [candidate.tag for candidate in self.candidates]
 
 
-def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
+def scene_finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
     """Return a function that looks up a scene by file stem or name; None if unknown."""
-    by_name = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
-    return lambda name: by_name.get(name) if isinstance(name, str) else None
+    by_name = {scene.name: scene for scene in scenes}
+    by_name |= {scene.stem: scene for scene in scenes}
+
+    def find(name: Any) -> ScoredScene | None:
+        return by_name.get(name) if isinstance(name, str) else None
+
+    return find
 
 
-def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
+def partner_rows(scene: ScoredScene, other: ScoredScene) -> Tensor:
     """``[R]`` int64: rows in another scene by tag, or by number unless all tags are unique; -1 without a partner."""
     tags = scene.tags
-    theirs = other.tags
-    if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
-        rows = {tag: row for row, tag in enumerate(theirs)}
-        return torch.tensor([rows.get(tag, -1) for tag in tags])
-    return torch.tensor([row if row < len(theirs) else -1 for row in range(len(tags))])
+    other_tags = other.tags
+    if _are_unique(tags) and _are_unique(other_tags):
+        row_of = {tag: row for row, tag in enumerate(other_tags)}
+        return torch.tensor([row_of.get(tag, -1) for tag in tags])
+    rows = torch.arange(len(tags))
+    return torch.where(rows < len(other_tags), rows, -1)
+
+
+def _are_unique(tags: Sequence[str | None]) -> bool:
+    return None not in tags and len(set(tags)) == len(tags)

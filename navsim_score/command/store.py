@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if options.out.exists() and not options.out.is_dir():
         raise InputError(f"Expected --out to be a folder, but '{options.out}' is a file.")
-    paths = _files(options.scenes, f"*{SCENE_SUFFIX}") if options.caches is None else _files(options.caches, CACHE)
+    if options.caches is None:
+        paths = _matching_files(options.scenes, f"*{SCENE_SUFFIX}")
+    else:
+        paths = _matching_files(options.caches, CACHE)
     # Imported here, because --help and wrong paths must not wait for torch.
     import torch
 
@@ -55,10 +58,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     torch.set_num_threads(1)  # processes share the work
     if options.caches is None:
-        read, source_name, devkit = of_scene_file, f"scene files in {options.scenes}", None
+        read = of_scene_file
+        source_name = f"scene files in {options.scenes}"
+        devkit = None
     else:
         load_classes()  # the caches' classes are the devkit's
-        read, source_name, devkit = of_metric_cache, f"metric caches in {options.caches}", devkit_version()
+        read = of_metric_cache
+        source_name = f"metric caches in {options.caches}"
+        devkit = devkit_version()
     wrong: list[str] = []
     provenance = Provenance(source_name, devkit, scorer_version(), "")
     try:
@@ -72,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"{len(wrong)} of {len(paths)} files could not be stored:\n" + "\n".join(wrong))
 
 
-def _files(path: Path, pattern: str) -> list[Path]:
-    files = [path] if path.is_file() else sorted(path.rglob(pattern))
+def _matching_files(path: Path, pattern: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    files = sorted(path.rglob(pattern))
     if not files:
         raise InputError(f"Expected a folder with files {pattern}, but '{path}' has none.")
     return files

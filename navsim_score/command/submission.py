@@ -69,18 +69,19 @@ class _Array(Record):
     numbers = np.zeros(0)
 
     def __setstate__(self, state: Any) -> None:
-        _, shape, of, columns_first, content = state
-        self.numbers = _from_buffer(content, of, shape, "F" if columns_first else "C")
+        _, shape, number_type, columns_first, content = state
+        order = "F" if columns_first else "C"
+        self.numbers = _from_buffer(content, number_type, shape, order)
 
 
-def _from_buffer(content: Any, of: _Type, shape: Any, order: Any) -> np.ndarray:
-    return np.frombuffer(content, of.numbers).reshape(shape, order=order)
+def _from_buffer(content: Any, number_type: _Type, shape: Any, order: Any) -> np.ndarray:
+    return np.frombuffer(content, number_type.numbers).reshape(shape, order=order)
 
 
 ARRAYS: dict[str, Callable[..., Any]] = {
     "_reconstruct": lambda *_: _Array(),
     "_frombuffer": _from_buffer,
-    "scalar": lambda of, content: np.frombuffer(content, of.numbers)[0],
+    "scalar": lambda number_type, content: np.frombuffer(content, number_type.numbers)[0],
     "array": lambda values, code: np.array(values, _Type(code).numbers),
     "ndarray": _Array,
     "dtype": _Type,
@@ -125,13 +126,16 @@ def read_submission(path: str | Path) -> dict[str, list[Candidate]]:
     try:
         with Path(path).open("rb") as file:
             content = _Reader(file).load()
-        seeds = [content[key] or [] for key in (*STAGES, ONE_STAGE) if key in content] or [[content]]
+        # A stage has predictions of one or several seeds; a file without stages is the predictions themselves.
+        stages = [content[key] or [] for key in (*STAGES, ONE_STAGE) if key in content]
+        if not stages:
+            stages = [[content]]
         candidates: dict[str, list[Candidate]] = {}
-        for stage in seeds:
-            for number, predictions in enumerate(stage):
-                tag = str(number) if len(stage) > 1 else None
+        for stage in stages:
+            for seed, predictions in enumerate(stage):
+                tag = str(seed) if len(stage) > 1 else None
                 for token, trajectory in predictions.items():
-                    candidates.setdefault(str(token), []).append(_candidate(trajectory, tag))
+                    candidates.setdefault(str(token), []).append(_candidate_of(trajectory, tag))
     except Exception as error:  # damaged pickles raise errors of all kinds
         raise InputError(
             f"Expected '{path}' to be a submission of the devkit, but got {type(error).__name__}: {first_line(error)}."
@@ -139,12 +143,14 @@ def read_submission(path: str | Path) -> dict[str, list[Candidate]]:
     return candidates
 
 
-def _candidate(trajectory: Any, tag: str | None) -> Candidate:
+def _candidate_of(trajectory: Any, tag: str | None) -> Candidate:
     """A prediction, which is malformed unless its poses are finite ``[P, 3]``."""
     poses = getattr(trajectory, "poses", np.zeros(0))
     poses = np.array(getattr(poses, "numbers", poses), dtype=np.float64)
-    interval = float(getattr(getattr(trajectory, "trajectory_sampling", None), "interval_length", 0) or 0)
-    if poses.ndim != 2 or poses.shape[1] != 3 or not len(poses) or not np.isfinite(poses).all() or not interval > 0:
+    sampling = getattr(trajectory, "trajectory_sampling", None)
+    interval = float(getattr(sampling, "interval_length", 0) or 0)
+    are_poses = poses.ndim == 2 and poses.shape[1] == 3 and len(poses) > 0 and np.isfinite(poses).all()
+    if not are_poses or not interval > 0:
         return Candidate(tag, None, f"Expected finite poses [P, 3] with an interval, but got shape {poses.shape}.")
     tensor = torch.from_numpy(poses)
     return Candidate(tag, tensor, fault_of(tensor, interval), interval)
@@ -184,7 +190,8 @@ def write_submission(
     for token, plan in poses.items():
         if plan.dim() != 2 or plan.shape[1] != 3 or len(plan) not in SAMPLINGS or not plan.isfinite().all():
             raise InputError(f"{wanted} {token}: Expected finite poses, but got {list(plan.shape)}.")
-        if (fault := fault_of(plan, SAMPLINGS[len(plan)])) is not None:
+        fault = fault_of(plan, SAMPLINGS[len(plan)])
+        if fault is not None:
             faults[token] = fault
     if 2 * len(faults) > len(poses):
         token, fault = next(iter(faults.items()))
@@ -193,8 +200,8 @@ def write_submission(
     content = {key: about[key] for key in ("team_name", "authors", "email", "institution")}
     content["country / region"] = about["country"]
     for stage, plans in zip(STAGES, (first, second), strict=True):
-        content[stage] = [{token: _trajectory(plan) for token, plan in plans.items()}]
-    with unfinished(Path(path)) as beside, beside.open("wb") as file, _named():
+        content[stage] = [{token: _trajectory_of(plan) for token, plan in plans.items()}]
+    with unfinished(Path(path)) as beside, beside.open("wb") as file, _devkit_names():
         writer = pickle.Pickler(file, PROTOCOL)
         # Arrays of numpy 2 name modules that the devkit's numpy 1 doesn't have.
         writer.dispatch_table = {np.ndarray: lambda array: (np.array, (array.tolist(), array.dtype.str))}
@@ -202,7 +209,7 @@ def write_submission(
     return faults
 
 
-def _trajectory(plan: Tensor) -> Trajectory:
+def _trajectory_of(plan: Tensor) -> Trajectory:
     interval = SAMPLINGS[len(plan)]
     sampling = TrajectorySampling()
     vars(sampling).update(num_poses=len(plan), time_horizon=len(plan) * interval, interval_length=interval)
@@ -212,13 +219,15 @@ def _trajectory(plan: Tensor) -> Trajectory:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _devkit_names() -> Iterator[None]:
     """Let pickle find the records under the devkit's names, whether or not the devkit is installed."""
+    # Modules of the devkit and their parents, which hold nothing but the records.
     stubs: dict[str, ModuleType] = {}
     for (module, name), record in RECORDS.items():
         parts = module.split(".")
         for end in range(1, len(parts) + 1):
-            stubs.setdefault(".".join(parts[:end]), ModuleType(".".join(parts[:end])))
+            parent = ".".join(parts[:end])
+            stubs.setdefault(parent, ModuleType(parent))
         setattr(stubs[module], name, record)
         record.__module__ = module
     before = {name: sys.modules.get(name) for name in stubs}

@@ -37,7 +37,7 @@ def read_candidates(path: str | Path) -> list[Candidate]:
         SceneError: not JSON, or the list `trajectories` is missing or empty.
     """
     top = Field(load_json(path), str(path))
-    candidates = [_candidate(item) for item in top["trajectories"]]
+    candidates = [_read_candidate(item) for item in top["trajectories"]]
     if not candidates:
         raise top["trajectories"].wrong("at least one trajectory")
     return candidates
@@ -61,15 +61,16 @@ def read_table(path: str | Path) -> dict[str, list[Candidate]]:
     candidates: dict[str, list[Candidate]] = {}
     for (token, tag), rows in poses.items():
         item = Field({"tag": tag, "poses": rows}, f"{path}: {token}")
-        candidates.setdefault(token, []).append(_candidate(item))
+        candidates.setdefault(token, []).append(_read_candidate(item))
     return candidates
 
 
-def _candidate(item: Field) -> Candidate:
+def _read_candidate(item: Field) -> Candidate:
     tag = item.value.get("tag") if isinstance(item.value, dict) else None
-    tag = tag if tag is None else str(tag)
+    if tag is not None:
+        tag = str(tag)
     try:
-        poses = _poses(item["poses"])
+        poses = _read_poses(item["poses"])
     except SceneError as error:
         return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
     interval = SAMPLINGS[len(poses)]
@@ -87,10 +88,12 @@ def fault_of(poses: Tensor, interval: float) -> str | None:
             f"{float(speeds[fastest]):.4g} m/s: it teleports."
         )
     largest = float(poses[:, 2].abs().max())
-    return None if largest <= 2 * math.pi else f"It has a heading of {largest:.4g}: headings are in radians."
+    if not largest <= 2 * math.pi:
+        return f"It has a heading of {largest:.4g}: headings are in radians."
+    return None
 
 
-def _poses(value: Field) -> Tensor:
+def _read_poses(value: Field) -> Tensor:
     poses: Sequence[Any] = list(value)
     if len(poses) not in SAMPLINGS:
         samplings = " or ".join(f"{count} poses every {seconds:g} s" for count, seconds in SAMPLINGS.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from navsim_score.command.scored_scene import ScoredScene, finder, partners
+from navsim_score.command.scored_scene import ScoredScene, partner_rows, scene_finder
 from navsim_score.dialects import Dialect
 from navsim_score.scoring.motion import take
 from navsim_score.tables import label
@@ -22,7 +22,7 @@ def two_stages(
 
     A scene with `follow_ups` gives two groups: the scene and its follow-ups, and the scenes 0.5 s before each of these.
     """
-    find = finder(scenes)
+    find = scene_finder(scenes)
     notes = []
     drives: dict[str, list[Drive]] = {}
     before = [find(scene.previous) for scene in scenes]
@@ -30,22 +30,22 @@ def two_stages(
         # The previous scene may name its follow-ups too, which are those of the second group.
         if not now.follow_ups or (now.previous is None and any(now is other for other in before)):
             continue
-        frames = _frames(now, find)
+        frames = _find_frames(now, find)
         if isinstance(frames, str):
             notes.append(f"The two stages of '{now.stem}' are left out: there are no scores of {frames}.")
             continue
-        rows = torch.stack([partners(now, frame) for frame in frames])
+        rows = torch.stack([partner_rows(now, frame) for frame in frames])
         for row in range(len(now.candidates)):
             name = label(now.tags, row)
             if (rows[:, row] < 0).any():
                 notes.append(f"The two stages of '{now.stem}' are left out for {name}: a scene has no such candidate.")
             else:
                 driven = drives.setdefault(name, [])
-                driven += _drives(frames, rows[:, row].tolist(), len(driven), dialect)
+                driven += _alternating_drives(frames, rows[:, row].tolist(), len(driven), dialect)
     return summaries(drives, dialect, traffic), notes
 
 
-def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
+def _find_frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
     """The scene and its previous scene, then the same per follow-up; or words that name a missing scene."""
     frames = []
     for name in (now.stem, *now.follow_ups):
@@ -60,7 +60,9 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
     return frames
 
 
-def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect) -> list[Drive]:
+def _alternating_drives(
+    frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect
+) -> list[Drive]:
     """Drives of a candidate in frames that alternate: a scene, then the scene 0.5 s before it."""
     drives = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):

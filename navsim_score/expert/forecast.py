@@ -49,8 +49,10 @@ class Forecast:
         agents = road.scene.agents
         now = (agents.times.abs() < EARLY).nonzero()[:, 0]
         seen = agents.seen[:, now].any(1)
-        states = agents.states[:, now][:, 0] if len(now) else agents.states.new_zeros(len(seen), 5)
-        rows = _nearest(road, states[:, :2], agents.types, seen)
+        states = agents.states.new_zeros(len(seen), 5)
+        if len(now):
+            states = agents.states[:, now[0]]
+        rows = _nearest_agents(road, states[:, :2], agents.types, seen)
         pose = states[rows, :3]
         velocity = states[rows, 3:]
         types = agents.types[rows]
@@ -84,13 +86,16 @@ class Forecast:
     def shapes(self, steps: Sequence[int]) -> Shapes:
         """Polygons ``[T, N + C]`` at steps: agents, then red connectors."""
         corners = box_corners(self.poses_at().transpose(0, 1), self.sizes)[list(steps)]
-        return np.concatenate([shapely.polygons(corners.numpy()), np.tile(self.red_polygons, (len(steps), 1))], axis=1)
+        agents = shapely.polygons(corners.numpy())
+        connectors = np.tile(self.red_polygons, (len(steps), 1))
+        return np.concatenate([agents, connectors], axis=1)
 
     def touching(self, areas: Shapes, shapes: Shapes) -> np.ndarray:
         """``[M, 3]`` row and column of `shapes` and area, where a shape ``[T, N + C]`` touches an area, unless ignored.
 
         Sorted by row and area; shapes that touch one area are in the order of the official tree.
         """
+        # Shapes and areas whose bounds touch, and then exactly.
         low_x, low_y, high_x, high_y = np.moveaxis(shapely.bounds(shapes), -1, 0)
         box = shapely.bounds(areas)[:, None, None]
         near = (low_x <= box[..., 2]) & (box[..., 0] <= high_x) & (low_y <= box[..., 3]) & (box[..., 1] <= high_y)
@@ -99,6 +104,7 @@ class Forecast:
         hit = shapely.intersects(areas[area], shapes[row, column])
         touching: np.ndarray = np.column_stack([row, area, column])[hit]
         touching = touching[np.lexsort(touching.T[::-1])]
+        # Several shapes that touch one area are put in the order in which the official tree finds them.
         several = touching[1:][(touching[1:, :2] == touching[:-1, :2]).all(1)]
         for number in np.unique(several[:, 0]):
             tree = shapely.STRtree(shapes[number], NODE_CAPACITY)
@@ -117,21 +123,23 @@ class Forecast:
 
 def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor, steps: int = STEPS) -> TrafficRollouts:
     """Turn forecasts of K scenes into traffic of some steps for R candidates in scenes ``of_row [R]``."""
-    poses = pad_sequence([each.poses_at(steps) for each in forecasts], batch_first=True)
-    sizes = pad_sequence([each.sizes for each in forecasts], batch_first=True)
-    speeds = pad_sequence([each.speeds for each in forecasts], batch_first=True)
-    minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
-    present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, steps)
-    types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
+    poses = pad_sequence([forecast.poses_at(steps) for forecast in forecasts], batch_first=True)
+    sizes = pad_sequence([forecast.sizes for forecast in forecasts], batch_first=True)
+    speeds = pad_sequence([forecast.speeds for forecast in forecasts], batch_first=True)
+    counted = [torch.from_numpy(~forecast.ignored[: len(forecast.poses)]) for forecast in forecasts]
+    present = pad_sequence(counted, batch_first=True)[..., None].expand(-1, -1, steps)
+    types = pad_sequence([forecast.types for forecast in forecasts], batch_first=True, padding_value=-1)
     tracks = AgentTracks(poses, speeds[..., None].expand(-1, -1, steps), sizes, present, types, first_speed=speeds)
     return TrafficRollouts.of(tracks, of_row)
 
 
-def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:
+def _nearest_agents(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:
     """Rows of the agents to forecast: static agents first, then by type, each from near to far."""
     distances = (positions - torch.from_numpy(road.center)).norm(dim=1)
     near = seen & (distances <= FORECAST_RADIUS)
     order = torch.where(near, distances, torch.inf).argsort(stable=True)[: int(near.sum())]
-    kinds = [order[types[order] >= MOVING_TYPES][:MOST_STATIC]]
-    kinds += [order[types[order] == AGENT_TYPES.index(name)][:most] for name, most in MOST.items()]
-    return torch.cat(kinds)
+    rows = [order[types[order] >= MOVING_TYPES][:MOST_STATIC]]
+    for name, most in MOST.items():
+        of_type = order[types[order] == AGENT_TYPES.index(name)]
+        rows.append(of_type[:most])
+    return torch.cat(rows)

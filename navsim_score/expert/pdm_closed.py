@@ -56,22 +56,26 @@ def plan(scenes: Sequence[Scene], choice: Choice = by_epdms) -> list[ExpertPlan]
     plans: list[ExpertPlan] = []
     for first in range(0, len(scenes), SCENES_AT_ONCE):
         ahead = [lane_ahead(scene) for scene in scenes[first : first + SCENES_AT_ONCE]]
-        plans += _best(ahead, [Forecast.of(each.road, each.route_lanes) for each in ahead], choice)
+        forecasts = [Forecast.of(lanes.road, lanes.route_lanes) for lanes in ahead]
+        plans += _best_plans(ahead, forecasts, choice)
     return plans
 
 
-def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast], choice: Choice) -> list[ExpertPlan]:
-    pairs = list(zip(ahead, forecasts, strict=True))
-    proposals = torch.from_numpy(propose(ahead, forecasts))
-    plans = [
-        ExpertPlan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes)
-        for row, lanes in enumerate(ahead)
-    ]
-    batch = SceneBatch.of([_as_expected(lanes, forecast) for lanes, forecast in pairs], plans)
-    scene = torch.arange(len(pairs)).repeat_interleave(PROPOSALS)
+def _best_plans(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast], choice: Choice) -> list[ExpertPlan]:
+    proposals = torch.from_numpy(propose(ahead, forecasts))  # [S, PROPOSALS, 41, 3]
+    # A batch needs plans; the first proposals stand in for the best.
+    plans = []
+    expected_scenes = []
+    for row, (lanes, forecast) in enumerate(zip(ahead, forecasts, strict=True)):
+        plans.append(ExpertPlan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes))
+        expected_scenes.append(_as_expected(lanes, forecast))
+    batch = SceneBatch.of(expected_scenes, plans)
+    # All proposals are simulated and scored together.
+    scene = torch.arange(len(plans)).repeat_interleave(PROPOSALS)
     states = track(batch.start[scene], proposals.flatten(0, 1))
-    best = choice(batch, states, scene, forecasts).view(-1, PROPOSALS).argmax(1).tolist()
-    return [replace(each, trajectory=proposals[row, best[row]]) for row, each in enumerate(plans)]
+    scores = choice(batch, states, scene, forecasts)
+    best = scores.view(-1, PROPOSALS).argmax(1).tolist()
+    return [replace(plan, trajectory=proposals[row, best[row]]) for row, plan in enumerate(plans)]
 
 
 def _as_expected(lanes: LaneAhead, forecast: Forecast) -> Scene:

@@ -39,21 +39,25 @@ def propose(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> Array:
 
     All S scenes are searched together, with the results of each alone.
     """
+    # A path for each offset of each scene.
     places = []
     single = []
     for lanes in ahead:
         for offset in OFFSETS:
+            path = lanes.path.shifted(offset) if offset else lanes.path
             places.append(lanes.road.position)
-            single.append(lanes.path.shifted(offset) if offset else lanes.path)
-    limits = np.repeat([_limit(lanes) for lanes in ahead], len(OFFSETS))
+            single.append(path)
+    limits = np.repeat([_speed_limit(lanes) for lanes in ahead], len(OFFSETS))
     paths = LanePaths(single)
+    # The corridors in which leaders are searched.
     begins = shapely.line_locate_point(paths.lines, shapely.points(places))
     ends = begins + CORRIDOR_SECONDS * np.abs(limits * max(SPEED_LIMIT_FRACTIONS))
-    corridors = np.array(
-        [path.corridor(begin, end, WIDTH / 2) for path, begin, end in zip(single, begins, ends, strict=True)]
-    )
-    contacts = _contacts(paths, corridors, forecasts)
-    targets = np.array(SPEED_LIMIT_FRACTIONS) * limits[:, None]
+    corridors = []
+    for path, begin, end in zip(single, begins, ends, strict=True):
+        corridors.append(path.corridor(begin, end, WIDTH / 2))
+    contacts = _find_contacts(paths, np.array(corridors), forecasts)
+    # Each path is driven at several target speeds.
+    targets = np.array(SPEED_LIMIT_FRACTIONS) * limits[:, None]  # [paths, SPEEDS]
     distances = np.repeat(begins[:, None], SPEEDS, 1)
     speeds = np.repeat([float(lanes.road.scene.ego.velocities[-1, 0]) for lanes in ahead], len(OFFSETS))[:, None]
     driven = [distances]
@@ -61,16 +65,17 @@ def propose(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> Array:
     leaders: Array = np.zeros((3, *distances.shape))
     for step in range(1, STEPS):
         if step % LEADER_STEPS == 0:
-            leaders = _search(paths, distances, contacts[step // LEADER_STEPS - 1])
+            leaders = _find_leaders(paths, distances, contacts[step // LEADER_STEPS - 1])
         ahead_at, leader_speeds, rears = leaders
-        change = _acceleration(speeds, targets, ahead_at - distances - rears, leader_speeds)
-        distances, speeds = distances + DT * speeds, speeds + DT * change
+        change = _idm_acceleration(speeds, targets, ahead_at - distances - rears, leader_speeds)
+        distances = distances + DT * speeds
+        speeds = speeds + DT * change
         driven.append(distances)
     poses = paths.at(np.stack(driven, 2).reshape(len(single), -1))
     return poses.reshape(len(ahead), PROPOSALS, STEPS, 3)
 
 
-def _limit(lanes: LaneAhead) -> float:
+def _speed_limit(lanes: LaneAhead) -> float:
     limit = float(lanes.road.lanes.speed_limit[lanes.lanes[0]])
     return FALLBACK_SPEED_LIMIT if np.isnan(limit) else limit
 
@@ -84,7 +89,7 @@ class _Contacts(NamedTuple):
     motion: Array  # [M, 2] speed, heading
 
 
-def _contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Forecast]) -> list[_Contacts]:
+def _find_contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Forecast]) -> list[_Contacts]:
     """The contacts of each search, because the forecast does not depend on the ego."""
     searched = range(LEADER_STEPS, STEPS, LEADER_STEPS)
     tables = []
@@ -100,11 +105,14 @@ def _contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Forecast]
     flat = np.concatenate(shapes)
     motion = np.concatenate(motions)
     along = shapely.line_locate_point(paths.lines[path], shapely.centroid(flat))
-    rows = [np.flatnonzero(step == number) for number in range(len(searched))]
-    return [_Contacts(path[some], flat[some], along[some], motion[some]) for some in rows]
+    contacts = []
+    for number in range(len(searched)):
+        rows = np.flatnonzero(step == number)
+        contacts.append(_Contacts(path[rows], flat[rows], along[rows], motion[rows]))
+    return contacts
 
 
-def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) -> Array:
+def _idm_acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) -> Array:
     """Accelerations ``[...]`` of the Intelligent Driver Model, in meters and seconds."""
     closing = speed * (speed - leader_speed) / (2 * np.sqrt(ACCELERATION * DECELERATION))
     wanted_gap = MIN_GAP + speed * HEADWAY + closing
@@ -115,7 +123,7 @@ def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) 
     return limited
 
 
-def _search(paths: LanePaths, distances: Array, contacts: _Contacts) -> Array:
+def _find_leaders(paths: LanePaths, distances: Array, contacts: _Contacts) -> Array:
     """Leaders ``[3, P, 5]`` of proposals at ``distances [P, 5]``: distance along the path, speed, length to subtract.
 
     The leader is the nearest shape in the corridor and further along the path, else the path's end. Official quirks on
@@ -129,7 +137,7 @@ def _search(paths: LanePaths, distances: Array, contacts: _Contacts) -> Array:
     nearest: Array = np.full(distances.shape, np.inf)
     if len(shape):
         poses = paths.at(distances)
-        egos = _footprints(poses)
+        egos = _ego_boxes(poses)
         gaps[shape, proposal] = shapely.distance(egos[path[shape], proposal], contacts.shapes[shape])
         hit, first = np.unique(path, return_index=True)
         nearest[hit] = np.minimum.reduceat(gaps, first)
@@ -138,22 +146,25 @@ def _search(paths: LanePaths, distances: Array, contacts: _Contacts) -> Array:
         leader = np.minimum.reduceat(place, first)
         speed, heading = np.moveaxis(contacts.motion[leader], -1, 0)
         speeds[hit] = speed * np.cos(heading - poses[hit, :, 2])
+    # Proposals without a leader follow the path's end.
     missing = np.isinf(nearest)
     speeds[missing] = np.nan
     ahead = np.where(missing, shapely.length(paths.lines)[:, None], distances + nearest)
     rears = np.where(np.logical_or.accumulate(missing, 1), LENGTH / 2, 0.0)
+    # Unknown speeds are those of the previous proposal's leader.
     kept = np.zeros(len(speeds))
     for column in range(SPEEDS):
-        kept = speeds[:, column] = np.where(np.isnan(speeds[:, column]), kept, speeds[:, column])
+        kept = np.where(np.isnan(speeds[:, column]), kept, speeds[:, column])
+        speeds[:, column] = kept
     return np.stack([ahead, speeds, rears])
 
 
-def _footprints(poses: Array) -> Shapes:
+def _ego_boxes(poses: Array) -> Shapes:
     """``[P, 5]`` boxes of egos at rear-axle poses ``[P, 5, 3]``."""
     forward = REAR_AXLE_TO_CENTER * np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], -1)
     centers = np.concatenate([poses[..., :2] + forward, poses[..., 2:]], -1)
     # A scene's proposals are a row of a wider tensor, because PyTorch rounds the ends of rows otherwise.
     padded = torch.zeros(len(poses) // len(OFFSETS), PROPOSALS + 1, 3, dtype=torch.float64)
     padded[:, :PROPOSALS] = torch.from_numpy(centers).view(-1, PROPOSALS, 3)
-    made = boxes(padded[:, :PROPOSALS], torch.tensor([LENGTH, WIDTH], dtype=torch.float64))
-    return made.reshape(len(poses), SPEEDS)
+    footprints = boxes(padded[:, :PROPOSALS], torch.tensor([LENGTH, WIDTH], dtype=torch.float64))
+    return footprints.reshape(len(poses), SPEEDS)

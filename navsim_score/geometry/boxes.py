@@ -20,7 +20,8 @@ def box_corners(pose: Tensor, size: Tensor) -> Tensor:
 
     Poses ``[..., 3]`` are x, y, yaw of the center; sizes ``[..., 2]`` are length, width.
     """
-    cos, sin = pose[..., 2].cos(), pose[..., 2].sin()
+    cos = pose[..., 2].cos()
+    sin = pose[..., 2].sin()
     ahead = torch.stack([cos, sin], -1) * (size[..., :1] / 2)
     left = torch.stack([-sin, cos], -1) * (size[..., 1:] / 2)
     center = pose[..., :2]
@@ -54,26 +55,26 @@ def cross(a: Tensor, b: Tensor) -> Tensor:
 
 def boxes_touch(a: Tensor, b: Tensor) -> Tensor:
     """Return ``[...]`` bool for rectangles ``[..., 4, 2]``, corners in order."""
-    return ~(_separated(a, a, b) | _separated(b, a, b))
+    return ~(_are_separated(a, a, b) | _are_separated(b, a, b))
 
 
 def segments_touch_boxes(start: Tensor, end: Tensor, box: Tensor) -> Tensor:
     """Return ``[...]`` bool for segments ``[..., 2]`` and rectangles ``[..., 4, 2]``."""
     along = end - start
-    low, high = _range([cross(along, box[..., corner, :] - start) for corner in range(4)])
-    return ~((low > 0) | (high < 0) | _separated(box, torch.stack([start, end], -2), box))
+    low, high = _least_and_greatest([cross(along, box[..., corner, :] - start) for corner in range(4)])
+    return ~((low > 0) | (high < 0) | _are_separated(box, torch.stack([start, end], -2), box))
 
 
-def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def _are_separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """``[...]`` bool: projected on some side of the rectangle ``axes``, ``a`` and ``b`` are disjoint."""
     apart = []
     for corner in (0, 1):
         axis = axes[..., corner, :] - axes[..., corner + 1, :]
-        low_a, high_a = _range([dot(a[..., i, :], axis) for i in range(a.shape[-2])])
-        low_b, high_b = _range([dot(b[..., i, :], axis) for i in range(b.shape[-2])])
+        low_a, high_a = _least_and_greatest([dot(a[..., i, :], axis) for i in range(a.shape[-2])])
+        low_b, high_b = _least_and_greatest([dot(b[..., i, :], axis) for i in range(b.shape[-2])])
         apart.append((low_a > high_b) | (low_b > high_a))
     return apart[0] | apart[1]
 
 
-def _range(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _least_and_greatest(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     return reduce(torch.minimum, values), reduce(torch.maximum, values)

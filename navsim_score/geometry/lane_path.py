@@ -74,7 +74,8 @@ class LanePath:
     def shifted(self, offset: float) -> LanePath:
         """Shift the path by ``offset`` meters to the left (negative: to the right)."""
         left = self.headings + np.pi / 2
-        return LanePath(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
+        shift = offset * np.column_stack([np.cos(left), np.sin(left)])
+        return LanePath(self.points + shift, self.headings)
 
     def corridor(self, start: float, end: float, half_width: float) -> shapely.Geometry:
         """The area within ``half_width`` meters of the path between two distances."""
@@ -95,7 +96,8 @@ class LanePaths:
         self.distances: Array = np.full((len(paths), self.last.max() + 1), np.inf)
         self.poses: Array = np.zeros((*self.distances.shape, 3))
         for row, path in enumerate(paths):
-            self.distances[row, : len(path.points)], self.poses[row, : len(path.points)] = path.distances, path.poses
+            self.distances[row, : len(path.points)] = path.distances
+            self.poses[row, : len(path.points)] = path.poses
         self.lengths = np.array([path.length for path in paths])
         self.lines = np.array([path.line for path in paths], dtype=object)
 
@@ -103,10 +105,13 @@ class LanePaths:
         """Poses ``[P, n, 3]`` at distances ``[P, n]``, clipped to the paths."""
         # A path that starts with the same point twice has no direction at 0.
         kept = np.clip(distances, 1e-5, self.lengths[:, None])
+        # The points before and after each distance.
         high = torch.searchsorted(torch.from_numpy(self.distances), torch.from_numpy(kept)).numpy()
         high = high.clip(1, self.last[:, None])
-        row, low = np.arange(len(kept))[:, None], high - 1
-        begin, start = self.distances[row, low], self.poses[row, low]
+        low = high - 1
+        row = np.arange(len(kept))[:, None]
+        begin = self.distances[row, low]
+        start = self.poses[row, low]
         with np.errstate(invalid="ignore", divide="ignore"):
             slope = (self.poses[row, high] - start) / (self.distances[row, high] - begin)[..., None]
             poses: Array = slope * (kept - begin)[..., None] + start

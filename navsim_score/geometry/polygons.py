@@ -87,7 +87,7 @@ class Polygons:
         # For each slab: where along w a point is outside, and where inside.
         first_edge = starts(torch.bincount(slab, minlength=int(first_slab[-1])))
         begin = low[of_edge[edge]] + step / scale[of_edge[edge]]
-        ranges = _ranges(edges, first_edge, slab, begin, begin + 1 / scale[of_edge[edge]])
+        ranges = _slab_ranges(edges, first_edge, slab, begin, begin + 1 / scale[of_edge[edge]])
         return cls(
             bounds=box,
             upright=upright,
@@ -123,7 +123,7 @@ class Polygons:
         low, core_low, core_high, high = self.ranges[slab].unbind(1)
         unclear = ((w > low) & (w < high) & ((w <= core_low) | (w >= core_high))).nonzero()[:, 0]
         odd = (w > core_low) & (w < core_high)
-        odd[unclear] = _odd(self.edges, self.first_edge, u[unclear], w[unclear], slab[unclear])
+        odd[unclear] = _inside_by_edges(self.edges, self.first_edge, u[unclear], w[unclear], slab[unclear])
         inside[pair, point] = odd
         return inside
 
@@ -141,7 +141,7 @@ class Polygons:
         return touching
 
 
-def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) -> Tensor:
+def _inside_by_edges(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) -> Tensor:
     """True where a line from the point crosses an odd number of its slab's edges, and no edge meets the point."""
     begin = first_edge[slab]
     point, edge = expand(first_edge[slab + 1] - begin, begin)
@@ -160,7 +160,7 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
     return odd
 
 
-def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+def _slab_ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     """`Polygons.ranges` from edges ``[E, 4]``, their slabs ``[E]``, and each slab's begin and end in u ``[E]``."""
     # The extent along w of each edge within its slab, sorted by slab and then by the lower end.
     start_u, start_w, end_u, end_w = edges.unbind(1)
@@ -183,7 +183,7 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
     chosen = chosen[chosen < len(gap)]
     core = torch.stack([covered[chosen], low[chosen + 1]], 1)
     of_slab = slab[chosen]
-    filled = _odd(edges, first_edge, (begin + end)[chosen] / 2, core.mean(1), of_slab)
+    filled = _inside_by_edges(edges, first_edge, (begin + end)[chosen] / 2, core.mean(1), of_slab)
 
     ranges = core.new_tensor([math.inf, math.inf, -math.inf, -math.inf]).repeat(slabs, 1)
     ranges[:, 0].scatter_reduce_(0, slab, low, "amin")

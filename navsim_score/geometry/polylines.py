@@ -28,30 +28,34 @@ class Polylines:
 
     def project(self, points: Tensor, row: Tensor) -> Tensor:
         """Distances ``[M]`` along polylines ``row [M]`` of the (first) nearest places to points ``[M, 2]``."""
-        start, along = self.points[:, :-1], self.points.diff(dim=1)
+        start = self.points[:, :-1]
+        along = self.points.diff(dim=1)
         lengths = along.norm(dim=-1)
-        passed = lengths.cumsum(1) - lengths
+        passed = lengths.cumsum(1) - lengths  # meters before each segment
         square, share = _to_segments(points[:, None], start[row], along[row])
         nearest = square.argmin(1, keepdim=True)
-        distances: Tensor = passed[row].gather(1, nearest) + lengths[row].gather(1, nearest) * share.gather(1, nearest)
+        within_segment = lengths[row].gather(1, nearest) * share.gather(1, nearest)
+        distances: Tensor = passed[row].gather(1, nearest) + within_segment
         return distances[:, 0]
 
     def within(self, points: Tensor, row: Tensor, distance: float) -> Tensor:
         """``[M, T]`` bool: points ``[M, T, 2]`` at most ``distance`` meters from polylines ``row [M]``."""
+        # Pairs of a row and a run of segments whose bounds touch.
         box = grown(self.bounds, distance + SLACK)
-        some, chunk = bounds_touch(bounds(points)[:, None], box[row]).nonzero().unbind(1)
-        x, y = points.unbind(-1)
-        low_x, low_y, high_x, high_y = box[row[some], chunk][:, None].unbind(-1)
-        x, y = x[some], y[some]
+        of_row, chunk = bounds_touch(bounds(points)[:, None], box[row]).nonzero().unbind(1)
+        # Of these, the points inside of the run's bounds.
+        x, y = points[of_row].unbind(-1)
+        low_x, low_y, high_x, high_y = box[row[of_row], chunk][:, None].unbind(-1)
         pair, step = ((x >= low_x) & (x <= high_x) & (y >= low_y) & (y <= high_y)).nonzero().unbind(1)
+        # The exact distance of these points to the run's segments.
         segment = chunk[pair, None] * CHUNK + torch.arange(CHUNK, device=points.device)
-        some = some[pair]
-        line = row[some, None]
+        of_row = of_row[pair]
+        line = row[of_row, None]
         start = self.points[line, segment]
-        square, _ = _to_segments(points[some, step, None], start, self.points[line, segment + 1] - start)
+        square, _ = _to_segments(points[of_row, step, None], start, self.points[line, segment + 1] - start)
         near = (square <= distance**2).any(1).nonzero()[:, 0]
         near_line = torch.zeros(points.shape[:2], dtype=torch.bool, device=points.device)
-        near_line[some[near], step[near]] = True
+        near_line[of_row[near], step[near]] = True
         return near_line
 
 

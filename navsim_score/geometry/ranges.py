@@ -14,5 +14,7 @@ def starts(counts: Tensor) -> Tensor:
 def expand(counts: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Each item's range and number; numbers within range i count from ``first[i]``, by default 0."""
     rows = torch.repeat_interleave(counts)
-    shift = counts - counts.cumsum(0) if first is None else first + counts - counts.cumsum(0)
+    shift = counts - counts.cumsum(0)  # minus the items before each range
+    if first is not None:
+        shift = first + shift
     return rows, torch.arange(len(rows), device=counts.device) + shift[rows]

@@ -18,10 +18,10 @@ def polygons(points: Points) -> Shapes:
     """``[N]`` polygons with their holes and further parts, without the padding."""
     closed = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # the first point again at the end
     rings = shapely.linearrings(points.xy[closed].numpy(), indices=closed.nonzero()[:, 0].numpy())
-    made: Shapes = shapely.polygons(rings)
+    shapes: Shapes = shapely.polygons(rings)
     for row, ring in points.rings:
-        made[row] = _with_ring(made[row], ring.numpy())
-    return made
+        shapes[row] = _with_ring(shapes[row], ring.numpy())
+    return shapes
 
 
 def _with_ring(
@@ -41,5 +41,5 @@ def _with_ring(
 
 def boxes(pose: Tensor, size: Tensor) -> Shapes:
     """``[...]`` rectangles from center poses ``[..., 3]`` and sizes ``[..., 2]`` length, width."""
-    made: Shapes = shapely.polygons(box_corners(pose, size).numpy())
-    return made
+    shapes: Shapes = shapely.polygons(box_corners(pose, size).numpy())
+    return shapes

@@ -29,28 +29,29 @@ def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
     """Draw agents where first seen from t = 0 on, and later poses of moving agents."""
     agents = scene.agents
     for row in range(len(agents.tokens)):
-        seen = agents.seen[row]
-        times, poses = agents.times[seen], agents.states[row, seen, :3]
-        size = agents.sizes[row, :2]
-        coming = times >= 0
-        if not coming.any():
+        shown = agents.seen[row] & (agents.times >= 0)
+        if not shown.any():
             continue
-        times, poses = times[coming], poses[coming]
+        times = agents.times[shown]
+        poses = agents.states[row, shown, :3]
+        size = agents.sizes[row, :2]
         path = view.points(poses[:, :2])
         if not view.sees(path):
             continue
         color = style.AGENTS[AGENT_TYPES[int(agents.types[row])]]
         moves = float((poses[:, :2] - poses[0, :2]).norm(dim=1).max()) > MOVED
-        later = torch.isin(times, torch.tensor(GHOSTS, dtype=times.dtype)) & (times > times[0])
         if moves:
+            later = torch.isin(times, torch.tensor(GHOSTS, dtype=times.dtype)) & (times > times[0])
             ghosts = [view.points(corners) for corners in box_corners(poses[later], size)]
             draw_polygons(axes, ghosts, edgecolor=color, alpha=0.45, linewidth=0.6, zorder=style.MOTION)
             axes.add_collection(LineCollection([path], color=color, alpha=0.55, linewidth=0.9, zorder=style.MOTION))
         # Agents that appear later are drawn unfilled where they appear.
-        here = float(times[0]) == 0
+        is_here = float(times[0]) == 0
         box = view.points(box_corners(poses[0], size))
-        fill, edge, line = (color, "white", "-") if here else ("none", color, ":")
+        fill, edge, line = ("none", color, ":")
+        if is_here:
+            fill, edge, line = (color, "white", "-")
         draw_polygons(axes, [box], fill, edgecolor=edge, linewidth=0.6, linestyle=line, zorder=style.BOXES)
-        if moves and here:
+        if moves and is_here:
             arrow = view.points(arrows(poses[0], size))
             draw_polygons(axes, [arrow], "white", alpha=0.8, linewidth=0, zorder=style.BOXES)

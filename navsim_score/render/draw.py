@@ -21,7 +21,9 @@ from navsim_score.render.rollouts import Rollout, draw_ego, draw_rollouts
 from navsim_score.render.view import View
 from navsim_score.scorer import Scores
 
-HEIGHT, LIST_WIDTH, IMAGES_WIDTH = 8.5, 4.9, 4.0  # inches
+HEIGHT = 8.5  # inches, as the widths
+LIST_WIDTH = 4.9
+IMAGES_WIDTH = 4.0
 NO_IMAGES: Mapping[str, NDArray[np.uint8]] = MappingProxyType({})
 
 
@@ -48,15 +50,21 @@ def draw(
         hits: for each plan, ``[n, 4, 2]`` boxes touched at its first at-fault collision.
         images: ``[h, w, 3]`` of cameras by title, drawn at the side.
     """
-    rollouts = _rollouts(poses, scores, tags or [None] * len(poses), hits)
+    rollouts = _make_rollouts(poses, scores, tags or [None] * len(poses), hits)
     driven = [rollout for rollout in rollouts if rollout.valid]
+    # The view has the ego and all drives; images, the view and the list are columns.
     start = scene.ego.poses[-1]
-    view = View.around(start, torch.cat([start[None, :2], *(centers(rollout.states) for rollout in driven)]))
+    places = [start[None, :2]]
+    places += [centers(rollout.states) for rollout in driven]
+    view = View.around(start, torch.cat(places))
     width = HEIGHT * (view.high[0] - view.low[0]) / (view.high[1] - view.low[1])
-    columns = [*([IMAGES_WIDTH] if images else []), width, LIST_WIDTH]
+    columns = [width, LIST_WIDTH]
+    if images:
+        columns.insert(0, IMAGES_WIDTH)
     figure = Figure(figsize=(sum(columns), HEIGHT), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(1, len(columns), width_ratios=columns)
-    axes, beside = (figure.add_subplot(grid[0, column]) for column in (-2, -1))
+    axes = figure.add_subplot(grid[0, -2])
+    beside = figure.add_subplot(grid[0, -1])
     if images:
         cells = grid[0, 0].subgridspec(max(len(images), 3), 1)
         for row, (title, image) in enumerate(images.items()):
@@ -77,26 +85,29 @@ def draw(
     return figure
 
 
-def _rollouts(
+def _make_rollouts(
     poses: Tensor, scores: Scores, tags: Sequence[str | None], hits: Sequence[Tensor] | None
 ) -> list[Rollout]:
     steps = {short: scores.steps[name].tolist() for short, name in style.MARKED.items()}
     # From the filtered columns, because violations that the human filter lifts have no mark.
     violated = {short: (scores.columns[name] < 1).tolist() for short, name in style.MARKED.items()}
     uncomfortable = (~scores.comfort.all(1)).tolist()
+    valid = scores.valid.tolist()
+    totals = scores.epdms.nan_to_num(0).tolist()
     rollouts = []
-    for row, (valid, score) in enumerate(zip(scores.valid.tolist(), scores.epdms.nan_to_num(0).tolist(), strict=True)):
+    for row in range(len(valid)):
         marks = {short: steps[short][row] for short in style.MARKED if violated[short][row]}
-        touched = [] if hits is None or not violated["NC"][row] else list(hits[row])
-        states = scores.states[row].cpu()
+        touched: list[Tensor] = []
+        if hits is not None and violated["NC"][row]:
+            touched = list(hits[row])
         rollouts.append(
             Rollout(
                 number=row,
                 tag=tags[row],
                 poses=poses[row].cpu(),
-                states=states,
-                score=score,
-                valid=valid,
+                states=scores.states[row].cpu(),
+                score=totals[row],
+                valid=valid[row],
                 marks=marks,
                 hits=touched,
                 uncomfortable=uncomfortable[row],

@@ -23,16 +23,20 @@ def draw_list(axes: Axes, title: str, rollouts: Sequence[Rollout]) -> None:
     """List candidates from best to worst, with violations and times."""
     axes.set_axis_off()
     axes.set(xlim=(0, 1), ylim=(LINES + KEY_LINES, -3.0))
-    _text(axes, BAR, -2.4, title, fontsize=10, fontweight="bold")
+    _write_text(axes, BAR, -2.4, title, fontsize=10, fontweight="bold")
     for x, head, align in ((NAME, "candidate", "left"), (SCORE, "EPDMS", "right"), (VIOLATED, "violated (s)", "left")):
-        _text(axes, x, -0.9, head, color=style.FAINT_INK, ha=align)
+        _write_text(axes, x, -0.9, head, color=style.FAINT_INK, ha=align)
     order = sorted(rollouts, key=lambda rollout: (-rollout.score, not rollout.valid))
-    left_out = max(len(order) - LINES + 1, 0) if len(order) > LINES else 0
-    best = len(order) if not left_out else (LINES - 1) // 2 + 1
+    # If there are too many, a line in the middle counts the candidates that are left out.
+    left_out = 0
+    best = len(order)
+    if len(order) > LINES:
+        left_out = len(order) - LINES + 1
+        best = (LINES - 1) // 2 + 1
     for line, rollout in enumerate(order[:best]):
         _draw_line(axes, line, rollout)
     if left_out:
-        _text(axes, NAME, best, f"… {left_out} more", color=style.FAINT_INK)
+        _write_text(axes, NAME, best, f"… {left_out} more", color=style.FAINT_INK)
         for line, rollout in enumerate(order[best + left_out :], best + 1):
             _draw_line(axes, line, rollout)
 
@@ -52,11 +56,11 @@ def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
         handles.append(
             Line2D([], [], marker="s", linestyle="", markerfacecolor="none", color=style.RED_LIGHT, label="hit")
         )
-    handles += [
-        Line2D([], [], marker="s", linestyle="", markersize=6, color=style.AGENTS[name], label=name.replace("_", " "))
-        for number, name in enumerate(AGENT_TYPES)
-        if (scene.agents.types == number).any()
-    ]
+    for number, name in enumerate(AGENT_TYPES):
+        if (scene.agents.types == number).any():
+            label = name.replace("_", " ")
+            color = style.AGENTS[name]
+            handles.append(Line2D([], [], marker="s", linestyle="", markersize=6, color=color, label=label))
     if len(scene.agents.tokens):
         handles.append(Line2D([], [], marker="^", linestyle="", label="(on an agent) moves within 4 s", **gray))
     axes.legend(
@@ -65,18 +69,23 @@ def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
 
 
 def _draw_line(axes: Axes, line: int, rollout: Rollout) -> None:
-    number, tag = str(rollout.number), rollout.tag or ""
-    name = f"{number}  {tag}" if tag and tag != number else number
-    _text(axes, NAME, line, name if len(name) <= 27 else f"{name[:26]}…")
+    name = str(rollout.number)
+    if rollout.tag and rollout.tag != name:
+        name = f"{name}  {rollout.tag}"
+    if len(name) > 27:
+        name = f"{name[:26]}…"
+    _write_text(axes, NAME, line, name)
     if not rollout.valid:
-        _text(axes, VIOLATED, line, "malformed", color=style.FAINT_INK)
+        _write_text(axes, VIOLATED, line, "malformed", color=style.FAINT_INK)
         return
     axes.plot([BAR, BAR + 0.05], [line, line], color=style.SCORES(rollout.score), linewidth=4, solid_capstyle="butt")
-    _text(axes, SCORE, line, f"{rollout.score:.3f}", ha="right")
-    notes = [f"{name} {step / 10:.1f}" for name, step in rollout.marks.items()] + ["HC"] * rollout.uncomfortable
-    _text(axes, VIOLATED, line, "  ".join(notes))
+    _write_text(axes, SCORE, line, f"{rollout.score:.3f}", ha="right")
+    notes = [f"{name} {step / 10:.1f}" for name, step in rollout.marks.items()]
+    if rollout.uncomfortable:
+        notes.append("HC")
+    _write_text(axes, VIOLATED, line, "  ".join(notes))
 
 
-def _text(axes: Axes, x: float, y: float, text: str, **look: Any) -> None:
+def _write_text(axes: Axes, x: float, y: float, text: str, **look: Any) -> None:
     usual: dict[str, Any] = {"fontsize": 7.5, "color": style.INK, "va": "center"}
     axes.text(x, y, text, **usual | look)

@@ -69,7 +69,7 @@ def _draw_drive(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
     color = style.SCORES(rollout.score)
     axes.plot(path[:, 0], path[:, 1], color=color, solid_capstyle="round", zorder=style.PLANS, **look)
     if few:
-        _outline(axes, view, corners(rollout.states[-1]), color, 0.9)
+        _draw_outline(axes, view, corners(rollout.states[-1]), color, 0.9)
 
 
 def draw_ego(axes: Axes, view: View) -> None:
@@ -93,7 +93,7 @@ def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
             continue
         taken.append((x, y))
         look: dict[str, Any] = {"fontweight": "bold", "color": style.SCORES(rollout.score), "ha": "center"}
-        _write(axes, str(rollout.number), (x, y), halo=2.2, **look)
+        _annotate_place(axes, str(rollout.number), (x, y), halo=2.2, **look)
 
 
 def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
@@ -102,30 +102,31 @@ def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
     for name, step in rollout.marks.items():
         together.setdefault(step, []).append(name)
     for hit in rollout.hits:
-        _outline(axes, view, hit, style.RED_LIGHT, 1.2)
+        _draw_outline(axes, view, hit, style.RED_LIGHT, 1.2)
     for step, names in together.items():
         state = rollout.states[step]
         if few:
-            _outline(axes, view, corners(state), color, 0.9)
+            _draw_outline(axes, view, corners(state), color, 0.9)
         center = view.points(centers(state))
         # Side by side, because one moment can violate several sub-scores.
         apart = 1.7 if few else 1.2
         for number, name in enumerate(names):
             x = center[0] + apart * (number - (len(names) - 1) / 2)
-            look: dict[str, Any] = {"color": color, "markersize": 8 if few else 6, "zorder": style.HITS}
+            size = 8 if few else 6
+            look: dict[str, Any] = {"color": color, "markersize": size, "zorder": style.HITS}
             axes.plot(x, center[1], style.MARKS[name], markeredgecolor="white", markeredgewidth=0.7, **look)
         if few:
             beside = {"xytext": (6 + 4 * len(names), 0), "textcoords": "offset points"}
             text = f"{' '.join(names)} {step / 10:.1f} s"
-            _write(axes, text, (float(center[0]), float(center[1])), halo=2.0, color=style.INK, **beside)
+            _annotate_place(axes, text, (float(center[0]), float(center[1])), halo=2.0, color=style.INK, **beside)
 
 
-def _write(axes: Axes, text: str, place: tuple[float, float], halo: float, **look: Any) -> None:
+def _annotate_place(axes: Axes, text: str, place: tuple[float, float], halo: float, **look: Any) -> None:
     """Write a text at a place, with a white halo of some points, unless the place is out of view."""
     stroke = [withStroke(linewidth=halo, foreground="white")]
     usual: dict[str, Any] = {"fontsize": 7, "va": "center", "zorder": style.SIGNS, "annotation_clip": True}
     axes.annotate(text, place, path_effects=stroke, **usual, **look)
 
 
-def _outline(axes: Axes, view: View, box: Tensor, color: str | tuple[float, ...], width: float) -> None:
+def _draw_outline(axes: Axes, view: View, box: Tensor, color: str | tuple[float, ...], width: float) -> None:
     draw_polygons(axes, [view.points(box)], edgecolor=color, linewidth=width, zorder=style.HITS)

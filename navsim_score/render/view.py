@@ -14,9 +14,13 @@ from torch import Tensor
 
 Array = NDArray[np.float64]
 
-AHEAD, BEHIND, ASIDE = 110.0, 35.0, 60.0
+AHEAD = 110.0
+BEHIND = 35.0
+ASIDE = 60.0
 """Largest view in meters, because a jumping candidate must not shrink the others."""
-MARGIN, LEAST = 12.0, 48.0
+MARGIN = 12.0
+LEAST = 48.0
+"""Meters around what is shown, and of the smallest view."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,20 @@ class View:
         everywhere = cls(origin, (-ASIDE, -BEHIND), (ASIDE, AHEAD))
         shown = np.concatenate([everywhere.points(points).reshape(-1, 2), [[0.0, 0.0]]])
         shown = np.clip(shown[np.isfinite(shown).all(1)], everywhere.low, everywhere.high)
-        low, high = shown.min(0) - MARGIN, shown.max(0) + MARGIN
+        low = shown.min(0) - MARGIN
+        high = shown.max(0) + MARGIN
+        # A small view is enlarged, more ahead than behind.
         missing = np.maximum(LEAST - (high - low), 0)
-        low, high = low - missing * (0.5, 0.3), high + missing * (0.5, 0.7)
+        low = low - missing * (0.5, 0.3)
+        high = high + missing * (0.5, 0.7)
         return cls(origin, (float(low[0]), float(low[1])), (float(high[0]), float(high[1])))
 
     def points(self, points: Tensor) -> Array:
         """Transform points ``[..., 2]`` from the scene's to the picture's frame."""
         yaw = self.origin[2].cpu().double()
         dx, dy = (points.detach().cpu().double() - self.origin[:2].cpu().double()).unbind(-1)
-        ahead, left = dx * yaw.cos() + dy * yaw.sin(), dy * yaw.cos() - dx * yaw.sin()
+        ahead = dx * yaw.cos() + dy * yaw.sin()
+        left = dy * yaw.cos() - dx * yaw.sin()
         return np.stack([-left.numpy(), ahead.numpy()], -1)
 
     def sees(self, points: Array) -> bool:

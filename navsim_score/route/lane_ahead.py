@@ -49,13 +49,17 @@ def _route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
 def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
     if not lanes:
         raise SceneError(f"{road.scene.name}: route: Expected a roadblock with lanes, but got none.")
+    # Of the lanes under the ego, the lane whose heading is nearest to the ego's.
     under = [lane for lane in road.lanes_under() if lane in lanes]
     if under:
-        return under[int(np.argmin([road.errors(lane)[1] for lane in under]))]
+        heading_errors = [road.errors_to_lane(lane)[1] for lane in under]
+        return under[int(np.argmin(heading_errors))]
+    # Else the first lane that contains the ego's center, else the nearest lane.
     polygons = road.lane_polygons[list(lanes)]
     containing = shapely.contains(polygons, shapely.Point(road.center))
-    row = containing.argmax() if containing.any() else shapely.distance(polygons, road.footprint).argmin()
-    return lanes[int(row)]
+    if containing.any():
+        return lanes[int(containing.argmax())]
+    return lanes[int(shapely.distance(polygons, road.footprint).argmin())]
 
 
 def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
@@ -67,7 +71,8 @@ def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
     first = route.index(block) if block in route else 0
     goal = route[first : first + DEPTH][-1]
     allowed = set(_route_lanes(road, route))
-    # Among equally near lanes, the lane that was reached first is next: a dict keeps the order of insertion.
+    # Dijkstra's algorithm. Among equally near lanes, the lane that was reached first is next: a dict keeps the order
+    # of insertion.
     waiting = {start: 1.0}
     depth = {start: 1}
     parent = {start: start}
@@ -88,8 +93,10 @@ def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
                 waiting[following] = further
                 depth[following] = depth[lane] + 1
                 parent[following] = lane
+    # If the goal was not reached, the way of most lanes, and of these the shortest.
     if end is None:
         end = min(done, key=lambda lane: (-depth[lane], done[lane]))
+    # From the end back to the start.
     way = [end]
     while way[-1] != start:
         way.append(parent[way[-1]])

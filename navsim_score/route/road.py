@@ -20,7 +20,8 @@ class Road:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.lanes, self.blocks = scene.map.lanes, scene.map.roadblocks
+        self.lanes = scene.map.lanes
+        self.blocks = scene.map.roadblocks
         pose = scene.ego.poses[-1]
         self.position: Array = pose[:2].numpy()
         self.yaw = float(pose[2])
@@ -45,16 +46,17 @@ class Road:
     def length(self, lane: int) -> float:
         return float(np.linalg.norm(np.diff(self.centerline(lane), axis=0), axis=1).sum())
 
-    def errors(self, lane: int) -> tuple[float, float]:
+    def errors_to_lane(self, lane: int) -> tuple[float, float]:
         """Meters from the ego to a centerline's nearest vertex, and the absolute heading error there in radians."""
         line = self.centerline(lane)
         distances = np.linalg.norm(line - self.position, axis=1)
         nearest = distances.argmin()
-        return float(distances[nearest]), float(abs(wrap(headings(line)[nearest] - self.yaw)))
+        heading_error = abs(wrap(headings(line)[nearest] - self.yaw))
+        return float(distances[nearest]), float(heading_error)
 
     def blocks_near(self, point: Array, radius: float) -> list[int]:
         """Rows of roadblocks, then of connectors, that touch the square of side 2 ``radius`` around a point."""
-        near = np.flatnonzero(shapely.intersects(self.block_polygons, _square(point, radius)))
+        near = np.flatnonzero(shapely.intersects(self.block_polygons, _square_around(point, radius)))
         connector = self.blocks.connector.numpy()[near]
         return [*near[~connector].tolist(), *near[connector].tolist()]
 
@@ -68,12 +70,15 @@ class Road:
         lanes: list[int] = []
         for block in blocks:
             lanes += self.blocks.lanes[block]
-        areas = [polygons(kind.polygons) for kind in (self.scene.map.intersections, self.scene.map.carparks)]
-        areas = [area[shapely.intersects(area, _square(self.center, MAP_RADIUS))] for area in areas]
+        areas = []
+        for layer in (self.scene.map.intersections, self.scene.map.carparks):
+            shapes = polygons(layer.polygons)
+            areas.append(shapes[shapely.intersects(shapes, _square_around(self.center, MAP_RADIUS))])
+        # The tree has streets, lanes and areas; the order of its answers depends on all of them.
         tree = shapely.STRtree(np.concatenate([self.block_polygons[streets], self.lane_polygons[lanes], *areas]))
         rows = tree.query(shapely.Point(self.position), predicate="intersects") - len(streets)
         return [lanes[row] for row in rows if 0 <= row < len(lanes)]
 
 
-def _square(center: Array, radius: float) -> shapely.Polygon:
+def _square_around(center: Array, radius: float) -> shapely.Polygon:
     return shapely.box(*(center - radius), *(center + radius))

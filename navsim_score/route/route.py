@@ -30,46 +30,49 @@ def correct_route(road: Road) -> tuple[int, ...]:
     if not road.blocks.ids:
         raise SceneError(f"{scene.name}: map.roadblocks: Expected at least one roadblock, but got none.")
     route = list(dict.fromkeys(scene.route))
-    start, candidates = _start(road, route)
+    start, candidates = _starting_block(road, route)
     if start not in route:
-        route = _from_start(road, route, start, candidates)
+        route = _led_to_start(road, route, start, candidates)
     route = _with_gaps_filled(road, route)
     return tuple(dict.fromkeys(_without_loop(road, route)))
 
 
-def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
+def _starting_block(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
     """The ego's likeliest roadblock, and the candidates from which it was chosen."""
-    candidates = road.blocks_near(road.position, NEAR) or _nearest(road)
+    candidates = road.blocks_near(road.position, NEAR) or _nearest_blocks(road)
     on_route: list[tuple[float, int]] = []
     off_route: list[tuple[float, int]] = []
     closest = []
     for block in candidates:
-        errors = [road.errors(lane) for lane in road.blocks.lanes[block]]
+        errors = [road.errors_to_lane(lane) for lane in road.blocks.lanes[block]]
         closest.append((min((distance for distance, _ in errors), default=np.inf), block))
         fitting = on_route if block in route else off_route
-        fitting += [
-            (distance, block)
-            for distance, heading in errors
-            if heading < MOST_HEADING_ERROR and distance < MOST_DISPLACEMENT
-        ]
+        for distance, heading in errors:
+            if heading < MOST_HEADING_ERROR and distance < MOST_DISPLACEMENT:
+                fitting.append((distance, block))
+    # Roadblocks of the route whose lanes fit come first, then other roadblocks whose lanes fit.
     best = on_route or off_route or closest
-    return min(best, key=lambda pair: pair[0])[1], [block for _, block in best]
+    _, likeliest = min(best, key=lambda pair: pair[0])
+    return likeliest, [block for _, block in best]
 
 
-def _nearest(road: Road) -> list[int]:
+def _nearest_blocks(road: Road) -> list[int]:
     """The nearest roadblock and roadblock connector, if any."""
     distances = shapely.distance(road.block_polygons, shapely.Point(road.position))
     connector = road.blocks.connector.numpy()
-    layers = (np.where(layer, distances, np.inf) for layer in (~connector, connector) if layer.any())
-    return [int(layer.argmin()) for layer in layers]
+    nearest = []
+    for layer in (~connector, connector):
+        if layer.any():
+            nearest.append(int(np.where(layer, distances, np.inf).argmin()))
+    return nearest
 
 
-def _from_start(road: Road, route: list[int], start: int, candidates: Sequence[int]) -> list[int]:
+def _led_to_start(road: Road, route: list[int], start: int, candidates: Sequence[int]) -> list[int]:
     """Lead from a candidate to the route's first roadblock, else from ``start`` to one of the first 3, if possible."""
-    before = search(road.blocks.incoming, route[0], candidates, DEPTH_BACKWARD)
+    before = shortest_way(road.blocks.incoming, route[0], candidates, DEPTH_BACKWARD)
     if before is not None:
         return before[:0:-1] + route
-    ahead = search(road.blocks.outgoing, start, route[:3], DEPTH_FORWARD)
+    ahead = shortest_way(road.blocks.outgoing, start, route[:3], DEPTH_FORWARD)
     if ahead is not None:
         return ahead + route[route.index(ahead[-1]) + 1 :]
     return route
@@ -79,7 +82,8 @@ def _with_gaps_filled(road: Road, route: list[int]) -> list[int]:
     filled = route[:1]
     for block, following in pairwise(route):
         if block not in road.blocks.incoming[following]:
-            filled += (search(road.blocks.outgoing, block, [following], DEPTH_FORWARD) or [])[1:-1]
+            way = shortest_way(road.blocks.outgoing, block, [following], DEPTH_FORWARD) or []
+            filled += way[1:-1]
         filled.append(following)
     return filled
 
@@ -97,7 +101,9 @@ def _without_loop(road: Road, route: list[int]) -> list[int]:
     return route
 
 
-def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[int], depth: int) -> list[int] | None:
+def shortest_way(
+    neighbors: Sequence[Sequence[int]], start: int, targets: Collection[int], depth: int
+) -> list[int] | None:
     """The way of fewest roadblocks, at most ``depth`` with both ends, from a roadblock to any target, or None.
 
     The official search takes exponential time. This search finds the same ways: the end is the first target reached on
@@ -107,6 +113,7 @@ def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[i
     latest = [start]  # in the order of the last reach
     parents: list[dict[int, int]] = []
     for _ in range(depth):
+        # If the level has a target, follow the parents back.
         for block in level:
             if block in targets:
                 way = [block]

@@ -29,14 +29,15 @@ class EgoAreas:
 def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
     """Look up the areas under the egos."""
     points = torch.cat([motion.corners, motion.centers[:, :, None], motion.states[:, :, None, :2]], 2)  # [R, 41, 6, 2]
-    scene, polygons = motion.scene, surfaces.polygons
+    scene = motion.scene
+    polygons = surfaces.polygons
+    # Pairs of a row and a polygon near it.
     box = polygons.bounds[surfaces.table]
     real = surfaces.lane | surfaces.drivable  # not padding
     row, column = (real[scene] & bounds_touch(motion.bounds[:, None], box[scene])).nonzero().unbind(1)
     of_scene = scene[row]
-    inside = polygons.contain(points.flatten(1, 2)[row], surfaces.table[of_scene, column]).view(
-        len(row), *points.shape[1:3]
-    )
+    inside = polygons.contain(points.flatten(1, 2)[row], surfaces.table[of_scene, column])
+    inside = inside.view(len(row), *points.shape[1:3])  # [pairs, 41, 6]
 
     def total(flag: Tensor, values: Tensor) -> Tensor:
         """``[R, 41, …]`` sums of ``[pairs, 41, …]`` over polygons with the flag."""
@@ -46,10 +47,11 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
 
     corners = inside[..., :CENTER]
     intersections = total(surfaces.intersection, inside[..., CENTER:]) > 0
-    some, all_four = total(surfaces.lane, corners.any(-1)), total(surfaces.lane, corners.all(-1))
+    lanes_of_corners = total(surfaces.lane, corners.any(-1))
+    lanes_of_all_corners = total(surfaces.lane, corners.all(-1))
     return EgoAreas(
         non_drivable=(total(surfaces.drivable, corners) == 0).any(-1),
-        multiple_lanes=(some > 1) & (all_four == 0),
+        multiple_lanes=(lanes_of_corners > 1) & (lanes_of_all_corners == 0),
         oncoming=total(surfaces.on_route, inside[..., CENTER]) == 0,
         center_in_intersection=intersections[..., 0],
         rear_in_intersection=intersections[..., 1],

@@ -55,7 +55,7 @@ class HistoryComfort:
     @classmethod
     def of(cls, histories: Sequence[EgoHistory], device: torch.device | str = "cpu") -> HistoryComfort:
         """The checks after S scenes' histories; with at most 0.1 s of history, all checks pass."""
-        return cls.of_pasts([_sampled(history) for history in histories], device)
+        return cls.of_pasts([_sampled_history(history) for history in histories], device)
 
     @classmethod
     def of_pasts(cls, sampled: Sequence[Tensor], device: torch.device | str = "cpu") -> HistoryComfort:
@@ -63,36 +63,42 @@ class HistoryComfort:
         lengths = torch.tensor([len(past) for past in sampled], dtype=torch.int64)
         pasts = {}
         for length in sorted(set(lengths.tolist()) - {0}):
-            rows = [past if len(past) == length else past.new_zeros(length, 3) for past in sampled]
-            pasts[length] = torch.stack(rows).to(device)
+            rows = sampled[0].new_zeros(len(sampled), length, 3)
+            for row, past in enumerate(sampled):
+                if len(past) == length:
+                    rows[row] = past
+            pasts[length] = rows.to(device)
         return cls(lengths.to(device), pasts)
 
     def past(self, scene: int) -> Tensor:
         """``[N, 3]`` yaw, ax, ay of a scene's history at 10 Hz; N is 0 without a history."""
         length = int(self.lengths[scene])
-        return self.pasts[length][scene] if length else torch.zeros(0, 3, dtype=torch.float64)
+        if not length:
+            return torch.zeros(0, 3, dtype=torch.float64)
+        return self.pasts[length][scene]
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
         """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
         passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
         for length, past in self.pasts.items():
             rows = (self.lengths[scene] == length).nonzero()[:, 0]
-            passed[rows] = checks(_after(past[scene[rows]], states[rows]))
+            passed[rows] = checks(_signals_after(past[scene[rows]], states[rows]))
         return passed
 
 
 def checks(signals: ComfortSignals, window: int = 8, jerk_window: int = 15) -> Tensor:
     """``[..., 6]`` bool: each of `CHECKS` passes; windows in steps of the filters of accelerations and of jerks."""
-    values = [
-        _filtered(signals.lon, window, 2),
-        _filtered(signals.lat, window, 2),
-        _filtered(_filtered(signals.magnitude, 8, 2), jerk_window, 2, 1),
-        _filtered(_filtered(signals.lon, 8, 2), jerk_window, 2, 1),
-        _filtered(signals.yaw, 5, 3, 2),
-        _filtered(signals.yaw, 5, 2, 1),
-    ]
-    bounds = zip(values, COMFORT_BOUNDS.values(), strict=True)
-    within = [(value > low) & (value < high) for value, (low, high) in bounds]
+    values = {
+        "lon_acceleration": _filter_signal(signals.lon, window, 2),
+        "lat_acceleration": _filter_signal(signals.lat, window, 2),
+        "jerk": _filter_signal(_filter_signal(signals.magnitude, 8, 2), jerk_window, 2, 1),
+        "lon_jerk": _filter_signal(_filter_signal(signals.lon, 8, 2), jerk_window, 2, 1),
+        "yaw_acceleration": _filter_signal(signals.yaw, 5, 3, 2),
+        "yaw_rate": _filter_signal(signals.yaw, 5, 2, 1),
+    }
+    within = []
+    for name, (low, high) in COMFORT_BOUNDS.items():
+        within.append((values[name] > low) & (values[name] < high))
     return torch.stack(within, -2).all(-1)
 
 
@@ -101,7 +107,7 @@ def plain_comfort(states: Tensor) -> Tensor:
 
     Accelerations are at the rear axle. The filters of accelerations and jerks span all T states.
     """
-    signals = _signals(states)._replace(lon=states[..., State.AX])
+    signals = _drive_signals(states)._replace(lon=states[..., State.AX])
     return checks(signals, states.shape[-2], states.shape[-2])
 
 
@@ -112,12 +118,13 @@ def extended_comfort(now: Tensor, previous: Tensor) -> Tensor:
         now: ``[..., T, 11]`` states.
         previous: ``[..., T, 11]`` states, planned half a second earlier.
     """
-    ours, theirs = _features(now[..., :-FRAME_STEPS, :]), _features(previous[..., FRAME_STEPS:, :])
-    differences = [
-        (one - other).square().mean(-1).sqrt() <= largest
-        for one, other, largest in zip(ours, theirs, EXTENDED_COMFORT_BOUNDS, strict=True)
-    ]
-    return torch.stack(differences, -1).all(-1)
+    features = _comfort_features(now[..., :-FRAME_STEPS, :])
+    previous_features = _comfort_features(previous[..., FRAME_STEPS:, :])
+    agrees = []
+    for feature, before, largest in zip(features, previous_features, EXTENDED_COMFORT_BOUNDS, strict=True):
+        root_mean_square = (feature - before).square().mean(-1).sqrt()
+        agrees.append(root_mean_square <= largest)
+    return torch.stack(agrees, -1).all(-1)
 
 
 def paired_comfort(now: Tensor, previous: Tensor) -> Tensor:
@@ -127,28 +134,31 @@ def paired_comfort(now: Tensor, previous: Tensor) -> Tensor:
         now: ``[..., T, 11]`` states, NaN where malformed.
         previous: ``[..., T, 11]`` states, planned half a second earlier, NaN where malformed.
     """
-    both = now.isfinite().all((-1, -2)) & previous.isfinite().all((-1, -2))
-    return torch.where(both, extended_comfort(now, previous).to(now), torch.nan)
+    finite = now.isfinite().all((-1, -2)) & previous.isfinite().all((-1, -2))
+    return torch.where(finite, extended_comfort(now, previous).to(now), torch.nan)
 
 
-def _features(states: Tensor) -> tuple[Tensor, ...]:
-    signals = _signals(states)
-    acceleration = _filtered(signals.magnitude, 8, 2)
-    jerk = _filtered(acceleration, 15, 2, 1)
-    return acceleration, jerk, _filtered(signals.yaw, 5, 2, 1), _filtered(signals.yaw, 5, 2, 2)
+def _comfort_features(states: Tensor) -> tuple[Tensor, ...]:
+    signals = _drive_signals(states)
+    acceleration = _filter_signal(signals.magnitude, 8, 2)
+    jerk = _filter_signal(acceleration, 15, 2, 1)
+    yaw_rate = _filter_signal(signals.yaw, 5, 2, 1)
+    yaw_acceleration = _filter_signal(signals.yaw, 5, 2, 2)
+    return acceleration, jerk, yaw_rate, yaw_acceleration
 
 
-def _signals(states: Tensor) -> ComfortSignals:
-    ax, ay = states[..., State.AX], states[..., State.AY]
+def _drive_signals(states: Tensor) -> ComfortSignals:
+    ax = states[..., State.AX]
+    ay = states[..., State.AY]
     turning = states[..., State.YAW_RATE].square() + states[..., State.YAW_ACC]
     yaw = _without_jumps(states[..., State.YAW])
     # With the official sign: turning adds to longitudinal acceleration.
     return ComfortSignals(yaw, ax + REAR_AXLE_TO_CENTER * turning, ay, torch.hypot(ax, ay))
 
 
-def _after(past: Tensor, states: Tensor) -> ComfortSignals:
+def _signals_after(past: Tensor, states: Tensor) -> ComfortSignals:
     """Signals of a history ``[R, N, 3]`` (yaw, ax, ay) followed by states."""
-    later = _signals(states)
+    later = _drive_signals(states)
     yaw, ax, ay = past.unbind(-1)
     return ComfortSignals(
         _without_jumps(torch.cat([yaw, states[..., State.YAW]], -1)),
@@ -158,13 +168,16 @@ def _after(past: Tensor, states: Tensor) -> ComfortSignals:
     )
 
 
-def _sampled(history: EgoHistory) -> Tensor:
+def _sampled_history(history: EgoHistory) -> Tensor:
     """``[N, 3]`` yaw, ax, ay of the history at 10 Hz; officially the sample before t = 0 is missing."""
     times = [round(time * MICROSECONDS) for time in history.times.tolist()]
-    begin, step = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS)), round(DT * MICROSECONDS)
+    begin = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS))
+    step = round(DT * MICROSECONDS)
     at = list(range(begin, times[-1], step))[:-1]
     poses = torch.cat([history.poses[:, :2], unwrapped(history.poses[:, 2])[:, None], history.accelerations], 1)
-    return interpolated(times, poses, at)[:, 2:] if at else poses[:0, 2:]
+    if not at:
+        return poses[:0, 2:]
+    return interpolated(times, poses, at)[:, 2:]
 
 
 def _without_jumps(yaw: Tensor) -> Tensor:
@@ -173,7 +186,7 @@ def _without_jumps(yaw: Tensor) -> Tensor:
     return torch.cat([yaw[..., :1], yaw[..., 1:] - 2 * math.pi * turns], -1)
 
 
-def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> Tensor:
+def _filter_signal(values: Tensor, window: int, order: int, derivative: int = 0) -> Tensor:
     matrix = _savitzky_golay(values.shape[-1], window, order, derivative, values.device)
     return (values @ matrix).round(decimals=FILTER_DECIMALS)
 

@@ -92,7 +92,8 @@ class Encounters:
 
     def outcome(self, pair: Tensor, step: Tensor, value: Tensor, rows: int) -> Outcome:
         """Each row's least value among its violating contacts, 1 without any, and the step of its first contact."""
-        row, never = self.row[pair], torch.iinfo(step.dtype).max
+        row = self.row[pair]
+        never = torch.iinfo(step.dtype).max
         values = value.new_ones(rows).scatter_reduce_(0, row, value, "amin")
         steps = step.new_full((rows,), never).scatter_reduce_(0, row, step, "amin")
         return Outcome(values, torch.where(steps == never, -1, steps))
@@ -104,14 +105,19 @@ def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounte
     A moving ego is at fault if the agent stands still. Unless the agent is behind, a moving ego is also at fault when
     its front bumper touches, or in several lanes, or off the road. After a contact without fault the agent is ignored.
     """
+    # Steps at which a pair is close enough to touch.
     steps = motion.states.shape[1]
     apart = motion.centers[encounters.row] - encounters.poses[:, :steps, :2]
     close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present[:, :steps]
     pair, step = close.nonzero().unbind(1)
+    # Of these, contacts.
     ego = motion.corners[encounters.row[pair], step]
     touching = boxes_touch(ego, encounters.boxes(pair, step))
-    pair, step, ego = pair[touching], step[touching], ego[touching]
+    pair = pair[touching]
+    step = step[touching]
+    ego = ego[touching]
 
+    # The fault of each contact.
     at = (encounters.row[pair], step)
     behind = encounters.angles(pair, step, motion.states[at], motion.directions[at]) > BEHIND
     front = segments_touch_boxes(ego[:, 0], ego[:, 3], encounters.boxes(pair, step))
@@ -130,20 +136,27 @@ def time_to_collision_within_bound(motion: Motion, areas: EgoAreas, encounters: 
     An agent beside the ego counts too, while the ego is in several lanes, off the road or in an intersection. After any
     other contact the agent is ignored. The last steps are left out if agents are not known 0.9 s later.
     """
+    # How far the ego moves from each step until each look, and the agents' step then.
     steps = min(motion.states.shape[1], encounters.poses.shape[1] - LOOK_AHEAD_STEPS[-1])
     look = motion.states.new_tensor(LOOK_AHEAD_STEPS) * DT
     travel = motion.directions[:, :steps] * motion.speeds[:, :steps, None]
     moved = travel[:, :, None] * look[:, None]  # [R, 32, 4, 2]
     then = torch.arange(steps, device=look.device)[:, None] + torch.tensor(LOOK_AHEAD_STEPS, device=look.device)
+    # Steps and looks at which a pair is close enough to touch.
     apart = (motion.centers[:, :steps, None] + moved)[encounters.row] - encounters.poses[:, then, :2]
     close = (dot(apart, apart) <= encounters.radius[:, None, None] ** 2) & encounters.present[:, then]
     close &= (motion.speeds[:, :steps] >= TTC_STOPPED_SPEED)[encounters.row][..., None]
     pair, step, ahead = close.nonzero().unbind(1)
+    # Of these, contacts.
     row = encounters.row[pair]
     ego = motion.corners[row, step] + moved[row, step, ahead][:, None]
     touching = boxes_touch(ego, encounters.boxes(pair, then[step, ahead]))
-    pair, step, ahead, row = pair[touching], step[touching], ahead[touching], row[touching]
+    pair = pair[touching]
+    step = step[touching]
+    ahead = ahead[touching]
+    row = row[touching]
 
+    # Contacts ahead violate, and beside the ego where it is unsafe.
     at = (row, step)
     angle = encounters.angles(pair, then[step, ahead], motion.states[at], motion.directions[at])
     unsafe = (areas.multiple_lanes | areas.non_drivable | areas.rear_in_intersection)[at]

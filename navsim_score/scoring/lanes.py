@@ -27,7 +27,8 @@ def driving_direction_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
     oncoming = torch.where(areas.oncoming & ~areas.center_in_intersection, moved, 0)
     recent = pad(oncoming, (ONCOMING_STEPS - 1, 0)).unfold(1, ONCOMING_STEPS, 1).sum(-1)
     most = recent.amax(1)
-    value = 1 - ((most >= SOME_ONCOMING).to(most) + (most >= MUCH_ONCOMING).to(most)) / 2
+    reached = (most >= SOME_ONCOMING).to(most) + (most >= MUCH_ONCOMING).to(most)  # thresholds, 0 to 2
+    value = 1 - reached / 2
     return Outcome(value, first(recent >= SOME_ONCOMING))
 
 
@@ -35,6 +36,7 @@ def lane_keeping(centerlines: Polylines, motion: Motion, areas: EgoAreas) -> Out
     """LK: 0 for 2 s in a row over 0.5 m off the centerline; time in intersections neither counts nor resets."""
     outside = ~areas.center_in_intersection
     off_center = ~centerlines.within(motion.centers, motion.scene, OFF_CENTER)
+    # Steps off the center so far, minus their number at the last step near the center.
     count = (off_center & outside).int().cumsum(1)
     at_reset = torch.where(~off_center & outside, count, 0).cummax(1).values
     violated = count - at_reset >= OFF_CENTER_STEPS
@@ -75,4 +77,5 @@ def ego_progress(raw: Tensor, product: Tensor, expert_raw: Tensor, expert_produc
     """
     most = torch.maximum(raw * product, expert_raw * expert_product)
     counts = most > LEAST_PROGRESS
-    return torch.where(counts, (raw / torch.where(counts, most, 1)).clamp(0, 1), 1)
+    share = raw / torch.where(counts, most, 1)
+    return torch.where(counts, share.clamp(0, 1), 1)

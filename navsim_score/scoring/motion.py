@@ -66,8 +66,11 @@ def first(violated: Tensor) -> Tensor:
 
 def take(record: Record, rows: slice | Tensor) -> Record:
     """Rows of a dataclass of tensors and dicts of tensors; rows may repeat."""
-
-    def taken(value: Any) -> Any:
-        return {name: column[rows] for name, column in value.items()} if isinstance(value, dict) else value[rows]
-
-    return replace(record, **{part.name: taken(getattr(record, part.name)) for part in fields(record)})
+    values: dict[str, Any] = {}
+    for part in fields(record):
+        value = getattr(record, part.name)
+        if isinstance(value, dict):
+            values[part.name] = {name: column[rows] for name, column in value.items()}
+        else:
+            values[part.name] = value[rows]
+    return replace(record, **values)

@@ -35,8 +35,10 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
     first = start[..., None, :3].expand(*later.shape[:-2], 1, 3)
     knots = torch.cat([first, later], -2)
     knots = torch.cat([knots[..., :2], unwrapped(knots[..., 2])[..., None]], -1)
-    times = [0] + [int((step * interval + interval) * MICROSECONDS) for step in range(poses.shape[-2])]
-    return interpolated(times, knots, [min(int(step * DT * MICROSECONDS), times[-1]) for step in range(STEPS)])
+    times = [0]
+    times += [int((step * interval + interval) * MICROSECONDS) for step in range(poses.shape[-2])]
+    at = [min(int(step * DT * MICROSECONDS), times[-1]) for step in range(STEPS)]
+    return interpolated(times, knots, at)
 
 
 def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
@@ -45,20 +47,21 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
     Returns:
         ``[..., N, 3 or more]``, yaw in [-pi, pi).
     """
-    grid = torch.tensor(times, device=knots.device)
-    asked = torch.tensor(at, device=knots.device)
-    after = torch.searchsorted(grid, asked).clamp(min=1)
+    known_times = torch.tensor(times, device=knots.device)
+    wanted_times = torch.tensor(at, device=knots.device)
+    after = torch.searchsorted(known_times, wanted_times).clamp(min=1)
     before = after - 1
     base = knots[..., before, :]
-    slope = (knots[..., after, :] - base) / (grid[after] - grid[before])[:, None]
-    poses = slope * (asked - grid[before])[:, None] + base
+    slope = (knots[..., after, :] - base) / (known_times[after] - known_times[before])[:, None]
+    poses = slope * (wanted_times - known_times[before])[:, None] + base
     return torch.cat([poses[..., :2], principal(poses[..., 2:3]), poses[..., 3:]], -1)
 
 
 def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
     """Transform poses ``[..., 3]`` from the frames of egos at ``origin [..., 3]`` to the scene's frame."""
     x, y, yaw = poses.unbind(-1)
-    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    cos = origin[..., 2].cos()
+    sin = origin[..., 2].sin()
     turned = torch.atan2(sin * yaw.cos() + cos * yaw.sin(), cos * yaw.cos() - sin * yaw.sin())
     return torch.stack([cos * x - sin * y + origin[..., 0], sin * x + cos * y + origin[..., 1], turned], -1)
 
@@ -66,7 +69,8 @@ def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
 def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
     """Invert `in_scene`: from the scene's frame to the egos' frames."""
     x, y, yaw = (poses - origin).unbind(-1)
-    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    cos = origin[..., 2].cos()
+    sin = origin[..., 2].sin()
     return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)
 
 

@@ -35,11 +35,14 @@ def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
     data = reach * torch.atan2(turn.sin(), turn.cos())
     weight = reach.square()
     stiffness = CURVATURE_RATE_PENALTY / DT**2
-    weights, sums = [weight[0] + INITIAL_CURVATURE_PENALTY], [data[0]]
+    # Forward: the equations up to each step, with the earlier curvatures eliminated.
+    weights = [weight[0] + INITIAL_CURVATURE_PENALTY]
+    sums = [data[0]]
     for step in range(1, len(speed)):
         passed = stiffness / (weights[-1] + stiffness)
         weights.append(weights[-1] * passed + weight[step])
         sums.append(sums[-1] * passed + data[step])
+    # Backward: the last curvature, and each earlier one from its successor.
     solved = [sums[-1] / weights[-1]]
     for step in reversed(range(len(speed) - 1)):
         solved.append((sums[step] + stiffness * solved[-1]) / (weights[step] + stiffness))

@@ -39,13 +39,14 @@ def track(start: Tensor, reference: Tensor) -> Tensor:
     first = start.expand(*shape, START).reshape(-1, START).T
     tracker = Tracker(reference.expand(*shape, steps, 3).reshape(-1, steps, 3))
     x, y, yaw, vx, vy, ax, ay = first.unbind()
-    none = torch.zeros_like(x)
-    driven = [BicycleState(x, y, yaw, vx, ax, steer=none, steer_rate=none, yaw_rate=none)]
+    zero = torch.zeros_like(x)
+    driven = [BicycleState(x, y, yaw, vx, ax, steer=zero, steer_rate=zero, yaw_rate=zero)]
     for step in range(steps - 1):
-        driven.append(advance(driven[-1], *tracker.command(step, driven[-1])))
+        acceleration, steer_rate = tracker.command(step, driven[-1])
+        driven.append(advance(driven[-1], acceleration, steer_rate))
     x, y, yaw, vx, ax, steer, steer_rate, yaw_rate = (torch.stack(column, -1) for column in zip(*driven, strict=True))
     sideways = vy.new_zeros(2, len(vy), steps)  # a bicycle doesn't slip: only the start moves sideways
     sideways[:, :, 0] = torch.stack([vy, ay])
-    yaw_acceleration = torch.cat([none[:, None], yaw_rate.diff(dim=-1) / DT], -1)
+    yaw_acceleration = torch.cat([zero[:, None], yaw_rate.diff(dim=-1) / DT], -1)
     columns = [x, y, yaw, vx, sideways[0], ax, sideways[1], steer, steer_rate, yaw_rate, yaw_acceleration]
     return torch.stack(columns, -1).reshape(*shape, steps, len(columns))

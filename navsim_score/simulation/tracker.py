@@ -74,51 +74,60 @@ class Tracker:
 
     def __init__(self, reference: Tensor) -> None:
         self.x, self.y, self.yaw = reference.permute(2, 1, 0).contiguous()
-        self.cos, self.sin = self.yaw.cos(), self.yaw.sin()
+        self.cos = self.yaw.cos()
+        self.sin = self.yaw.sin()
         speed = profiles.speeds(self.x, self.y, self.yaw)
         curvature = profiles.curvatures(self.yaw, speed)
         steps = torch.arange(len(speed), device=reference.device)
         last = len(speed) - 1
         self.speed = speed[(steps + TRACKING_STEPS).clamp(max=last)]
         self.stops = self.speed <= STOPPING_SPEED
-        seen = curvature[(steps[:, None] + torch.arange(TRACKING_STEPS, device=reference.device)).clamp(max=last)]
-        turns = _turns(reference.device)
-        self.curvature = torch.einsum("tjr,jn->tnr", seen, turns)  # [T - 1, 5, R]
+        # The curvatures within each step's horizon, past the end those of the last step.
+        horizon = (steps[:, None] + torch.arange(TRACKING_STEPS, device=reference.device)).clamp(max=last)
+        turns = _turn_factors(reference.device)
+        self.curvature = torch.einsum("tjr,jn->tnr", curvature[horizon], turns)  # [T - 1, 5, R]
         ahead = torch.arange(TRACKING_STEPS, dtype=reference.dtype, device=reference.device)
         self.by_steer = (turns.sum(0) / WHEEL_BASE)[:, None]
         self.by_rate = (ahead @ turns * (DT / WHEEL_BASE))[:, None]
 
     def command(self, step: int, state: BicycleState) -> tuple[Tensor, Tensor]:
         """Acceleration in m/s² and steering rate in rad/s, each ``[R]``, for this step."""
+        # The acceleration reaches the speed of the reference, or holds the vehicle.
         excess = state.speed - self.speed[step]
         stopping = self.stops[step] & (state.speed <= STOPPING_SPEED)
         acceleration = torch.where(stopping, -STOPPING_GAIN * excess, -SPEED_GAIN * excess)
+        # Errors of position and heading now.
         lateral = (state.y - self.y[step]) * self.cos[step] - (state.x - self.x[step]) * self.sin[step]
         heading = wrap_angle(state.yaw - self.yaw[step])
 
-        a, b = DT * state.speed, DT**2 * acceleration
-        terms = torch.stack([a, b, a * a, a * b, b * b])
-        turned, shifted = _sums(terms * (self.by_steer * state.steer - self.curvature[step]))
+        # Errors at the horizon without steering.
+        a = DT * state.speed
+        b = DT**2 * acceleration
+        terms = torch.stack([a, b, a * a, a * b, b * b])  # [5, R]
+        turned, shifted = _heading_and_lateral(terms * (self.by_steer * state.steer - self.curvature[step]))
         lateral = lateral + (TRACKING_STEPS * a + sum(range(TRACKING_STEPS)) * b) * heading + shifted
         heading = wrap_angle(heading + turned)
-        by_heading, by_lateral = _sums(terms * self.by_rate)
+        # The steering rate that reduces both best.
+        by_heading, by_lateral = _heading_and_lateral(terms * self.by_rate)
         pull = LATERAL_WEIGHT * by_lateral * lateral + HEADING_WEIGHT * by_heading * heading
         weight = LATERAL_WEIGHT * by_lateral.square() + HEADING_WEIGHT * by_heading.square() + INPUT_WEIGHT
         return acceleration, torch.where(stopping, 0.0, -pull / weight)
 
 
-def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
+def _heading_and_lateral(terms: Tensor) -> tuple[Tensor, Tensor]:
     """Changes of heading and lateral error, each ``[R]``, from terms ``[5, R]``."""
     return terms[:2].sum(0), terms[2:].sum(0)
 
 
 @lru_cache
 @torch.inference_mode(False)  # training uses it, too
-def _turns(device: torch.device) -> Tensor:
+def _turn_factors(device: torch.device) -> Tensor:
     """``[10, 5]``: for 1 radian a meter in step j, factors of a, b (heading) and aa, ab, bb (lateral error)."""
     by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)
     by_acceleration = torch.arange(TRACKING_STEPS, dtype=torch.float64)
-    after_speed, after_acceleration = (row.sum() - row.cumsum(0) for row in (by_speed, by_acceleration))
+    # Sums over the later steps.
+    after_speed = by_speed.sum() - by_speed.cumsum(0)
+    after_acceleration = by_acceleration.sum() - by_acceleration.cumsum(0)
     columns = [
         by_speed,
         by_acceleration,

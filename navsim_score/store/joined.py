@@ -54,7 +54,8 @@ def joined(records: Sequence[Record], device: torch.device | str, human_filter: 
         first_outline=chained("first_outline"),
     )
     flags = [record["flags"] for record in records]
-    surfaces = Surfaces.padded(polygons, flags, [record["red"] for record in records], device)
+    reds = [record["red"] for record in records]
+    surfaces = Surfaces.padded(polygons, flags, reds, device)
     agents = AgentTracks(
         poses=padded("agent_poses"),
         speeds=padded("agent_speeds"),
@@ -63,12 +64,15 @@ def joined(records: Sequence[Record], device: torch.device | str, human_filter: 
         types=padded("agent_types", -1),
         first_speed=padded("agent_first_speed"),
     )
-    states = cat("expert_states")
     lines = padded_lines([record["centerline"] for record in records])
     batch = SceneBatch((), cat("start"), agents, surfaces, Polylines.of(lines.to(device)), cat("plan"))
     comfort = HistoryComfort.of_pasts([record["past"] for record in records], device)
+    states = cat("expert_states")
+    motion = Motion.of(states, torch.arange(len(records), device=states.device))
     progress, product = cat("expert_progress").unbind(1)
     areas = EgoAreas(*cat("expert_areas").unbind(1))
-    expert = Expert(Motion.of(states, torch.arange(len(records), device=states.device)), areas, progress, product)
-    human = dict(zip(COLUMNS, cat("human").unbind(1), strict=True))
-    return Scorer.prepared(batch, comfort, expert, human if human_filter else None)
+    expert = Expert(motion, areas, progress, product)
+    human = None
+    if human_filter:
+        human = dict(zip(COLUMNS, cat("human").unbind(1), strict=True))
+    return Scorer.prepared(batch, comfort, expert, human)

@@ -38,7 +38,8 @@ def prepared(
         name: in the store; by default the scene's.
         seconds: of t = 0 in the log; None leaves the scene out of the pairs of its log.
     """
-    scorer = Scorer([scene], plans=None if plan is None else [plan])
+    plans = None if plan is None else [plan]
+    scorer = Scorer([scene], plans=plans)
     content = to_bytes(record_of(scorer))
     return Entry(name or scene.name, scene.previous, scene.log, seconds, len(content)), content
 
@@ -67,24 +68,24 @@ def prepare(read: Reader, paths: Sequence[Path], workers: int, wrong: list[str])
         workers: processes; 1 prepares in this process.
     """
     if workers == 1:
-        results = map(_tried, repeat(read), paths)
-        yield from _kept(results, wrong)
+        results = map(_read_or_fault, repeat(read), paths)
+        yield from _without_faults(results, wrong)
         return
     # A thread for each, because processes share the work.
     with ProcessPoolExecutor(min(workers, len(paths)), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from _kept(pool.map(_tried, repeat(read), paths, chunksize=8), wrong)
+        yield from _without_faults(pool.map(_read_or_fault, repeat(read), paths, chunksize=8), wrong)
 
 
-def _tried(read: Reader, path: Path) -> Prepared | str:
+def _read_or_fault(read: Reader, path: Path) -> Prepared | str:
     try:
         return read(path)
     except Exception as error:  # damaged pickles raise errors of all kinds
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        told = f"{kind}{first_line(error)}."
-        return told if told.startswith(f"{path}:") else f"{path}: {told}"
+        fault = f"{kind}{first_line(error)}."
+        return fault if fault.startswith(f"{path}:") else f"{path}: {fault}"
 
 
-def _kept(results: Iterator[Prepared | str], wrong: list[str]) -> Iterator[Prepared]:
+def _without_faults(results: Iterator[Prepared | str], wrong: list[str]) -> Iterator[Prepared]:
     for result in results:
         if isinstance(result, str):
             wrong.append(result)

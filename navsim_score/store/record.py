@@ -55,9 +55,13 @@ Record = Mapping[str, Tensor]
 
 def record_of(scorer: Scorer) -> dict[str, Tensor]:
     """The record of a scorer of one scene, whose human filter is on."""
-    batch, expert = scorer.batch, scorer.expert
-    agents, surfaces, polygons = batch.agents, batch.surfaces, batch.surfaces.polygons
-    areas, human = expert.areas, scorer.human
+    batch = scorer.batch
+    agents = batch.agents
+    surfaces = batch.surfaces
+    polygons = surfaces.polygons
+    expert = scorer.expert
+    areas = expert.areas
+    human = scorer.human
     assert len(batch) == 1 and human is not None
     flags = (surfaces.lane, surfaces.on_route, surfaces.drivable, surfaces.intersection)
     values = {

@@ -19,7 +19,8 @@ from driving_scenes.errors import InputError, did_you_mean
 from navsim_score.provenance import DIGITS, Provenance, scorer_version
 from navsim_score.store.record import FIELDS, Record, from_bytes
 
-RECORDS, INDEX = "scenes.bin", "index.json"
+RECORDS = "scenes.bin"
+INDEX = "index.json"
 FORMAT = [[name, str(kind), list(shape)] for name, (kind, shape) in FIELDS.items()]
 """Fields of a record, which a store must share with the package that reads it."""
 KEPT = 4096
@@ -59,9 +60,10 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         folder = Path(path).resolve()
         self.path = folder
-        written, entries = _index(folder)
+        written, entries = _read_index(folder)
         now = scorer_version()
-        self.provenance = replace(written, scorer=now, prepared_by=None if written.scorer == now else written.scorer)
+        prepared_by = None if written.scorer == now else written.scorer
+        self.provenance = replace(written, scorer=now, prepared_by=prepared_by)
         self.entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
         place = 0
@@ -77,7 +79,7 @@ class Store:
             )
         # Private, so that no reader can change the file; pages are read when they are needed.
         self._bytes = torch.from_file(str(records), shared=False, size=place, dtype=torch.uint8)
-        self.record = lru_cache(KEPT)(self._opened)
+        self.record = lru_cache(KEPT)(self._read_record)
 
     def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
         return type(self), (self.path,)
@@ -96,7 +98,7 @@ class Store:
             raise InputError(f"Expected scenes of the store, which has {len(self):,}, but got '{name}'.{hint}")
         return self.entries[name]
 
-    def _opened(self, name: str) -> Record:
+    def _read_record(self, name: str) -> Record:
         place = self._places[self.entry(name).name]
         return from_bytes(self._bytes[place : place + self.entries[name].size])
 
@@ -122,7 +124,8 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
     with unfinished(folder / RECORDS) as beside, beside.open("wb") as file:
         for entry, content in scenes:
             if entry.name in entries:
-                files = [one.file for one in (entries[entry.name], entry) if one.file is not None]
+                same_name = (entries[entry.name], entry)
+                files = [twin.file for twin in same_name if twin.file is not None]
                 places = f", in the files {' and '.join(files)}" if files else ""
                 raise InputError(
                     f"Expected scenes of different names, but got '{entry.name}' twice{places}; nothing was stored."
@@ -133,7 +136,7 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
         if not entries:
             raise InputError("Expected at least one scene to store, but got none.")
         (folder / INDEX).unlink(missing_ok=True)
-    scenes_of_index = [asdict(entry) for entry in _paired(entries)]
+    scenes_of_index = [asdict(entry) for entry in _with_previous(entries)]
     total.update(json.dumps(scenes_of_index, sort_keys=True).encode())
     known = replace(provenance, digest=total.hexdigest()[:DIGITS])
     index = {"format": FORMAT, "provenance": asdict(known), "scenes": scenes_of_index}
@@ -142,8 +145,9 @@ def write_store(path: str | Path, scenes: Iterable[tuple[Entry, bytes]], provena
     return known
 
 
-def _paired(entries: dict[str, Entry]) -> list[Entry]:
+def _with_previous(entries: dict[str, Entry]) -> list[Entry]:
     """Name the frame before of each scene whose log has one."""
+    # Scenes of a log that follow each other closely are pairs.
     logs: dict[str, list[Entry]] = {}
     for entry in entries.values():
         if entry.log is not None and entry.seconds is not None:
@@ -157,15 +161,17 @@ def _paired(entries: dict[str, Entry]) -> list[Entry]:
                 before[later.name] = earlier.name
     # A file's name goes before a scene's, as in `score`, unless files of several folders share it.
     files = Counter(entry.file for entry in entries.values())
-    names = {entry.file: entry.name for entry in entries.values() if files[entry.file] == 1}
+    name_of_file = {entry.file: entry.name for entry in entries.values() if files[entry.file] == 1}
     paired = []
     for entry in entries.values():
-        named = entry.previous and names.get(entry.previous, entry.previous)
-        paired.append(replace(entry, previous=named or before.get(entry.name)))
+        previous = before.get(entry.name)
+        if entry.previous:
+            previous = name_of_file.get(entry.previous, entry.previous)
+        paired.append(replace(entry, previous=previous))
     return paired
 
 
-def _index(folder: Path) -> tuple[Provenance, list[Entry]]:
+def _read_index(folder: Path) -> tuple[Provenance, list[Entry]]:
     try:
         index: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         known = index["format"]

@@ -21,4 +21,5 @@ class LogReplay(TrafficPolicy):
         boxes = box_corners(agents.poses[:, :, 0], agents.sizes)
         # Agents that appear later have no box at step 0.
         colliding = boxes_touch(boxes, corners(batch.start)[:, None]) & agents.present[..., 0]
-        return TrafficRollouts.of(replace(agents, present=agents.present & ~colliding[..., None]), scene)
+        replayed = replace(agents, present=agents.present & ~colliding[..., None])
+        return TrafficRollouts.of(replayed, scene)

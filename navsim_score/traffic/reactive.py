@@ -54,11 +54,12 @@ class Reactive(TrafficPolicy):
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         if batch not in self._surroundings:
-            self._surroundings[batch] = _surroundings(batch, [find_rails(scene) for scene in batch.scenes])
+            self._surroundings[batch] = _find_surroundings(batch, [find_rails(scene) for scene in batch.scenes])
         surroundings = self._surroundings[batch]
         agents = batch.agents
         vehicles = Following(Schedule(surroundings.network, states, scene)).run()
         agent = surroundings.network.agent[vehicles.rail]
+        # The log of each row; from step 1 on, vehicles are those on rails, and those that are parked.
         poses = agents.poses[scene]
         present = agents.present[scene]
         speeds = agents.speeds[scene]
@@ -69,14 +70,14 @@ class Reactive(TrafficPolicy):
         present[vehicles.row, agent, 1:] = vehicles.present[:, 1:]
         speeds[..., 1:].masked_fill_(is_vehicle, 0)
         speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
-        _park(batch, surroundings, vehicles, scene, poses, present)
+        _place_parked(batch, surroundings, vehicles, scene, poses, present)
         tracks = AgentTracks(
             poses, speeds, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene]
         )
         return TrafficRollouts.of(tracks, torch.arange(len(scene), device=scene.device))
 
 
-def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroundings:
+def _find_surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroundings:
     device = batch.start.device
     now = [scene.agents.seen[:, scene.agents.times.abs() < EARLY].any(1) for scene in batch.scenes]
     counts = torch.tensor([len(vehicles.parked) for vehicles in traveling])
@@ -91,12 +92,13 @@ def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroun
     )
 
 
-def _park(
+def _place_parked(
     batch: SceneBatch, surroundings: _Surroundings, vehicles: Vehicles, scene: Tensor, poses: Tensor, present: Tensor
 ) -> None:
     """Place parked vehicles from step 1 on, except on driving or earlier parked vehicles."""
     agents = batch.agents
-    of_scene, parked = surroundings.parked_scene, surroundings.parked
+    of_scene = surroundings.parked_scene
+    parked = surroundings.parked
     if not len(parked):
         return
     box = rectangles.from_boxes(agents.poses[of_scene, parked, 0], agents.sizes[of_scene, parked])
@@ -111,14 +113,17 @@ def _park(
     reach = box[:, 4:].norm(dim=1, keepdim=True)
     around = torch.cat([box[:, :2] - reach, box[:, :2] + reach], 1)
     near = bounds_touch(swept[vehicle], around[which[pair]]).nonzero()[:, 0]
-    pair, vehicle = pair[near], vehicle[near]
+    pair = pair[near]
+    vehicle = vehicle[near]
+    # Steps at which a driving vehicle is in the parked vehicle's place.
     moving = rectangles.from_boxes(vehicles.poses[vehicle], size[vehicle, None])
     hit = rectangles.touch(moving, box[which[pair], None]) & vehicles.present[vehicle]
     blocked = torch.zeros(len(row), present.shape[-1], dtype=torch.bool, device=scene.device)
     blocked.index_put_((pair,), hit, accumulate=True)
     placed = ~blocked
+    # Overlapping parked vehicles: the later one is placed only where the earlier one is not.
     first_of_row = starts(counts[scene])
-    for before, after in _overlapping(of_scene, box):
+    for before, after in _overlapping_pairs(of_scene, box):
         begin = first_of_row[:-1][scene == of_scene[after]] - first[of_scene[after]]
         placed[begin + after] &= ~placed[begin + before]
     agent = parked[which]
@@ -126,7 +131,7 @@ def _park(
     present[row, agent, 1:] = placed[:, 1:]
 
 
-def _overlapping(scene: Tensor, box: Tensor) -> list[list[int]]:
+def _overlapping_pairs(scene: Tensor, box: Tensor) -> list[list[int]]:
     """Pairs of overlapping parked vehicles of one scene, as indices ``[N]``, ordered by the second."""
     counts = torch.bincount(scene)
     second, first = expand(counts[scene], starts(counts)[scene])

@@ -23,7 +23,8 @@ class TrafficRollouts(AgentTracks):
 
     def by_row(self) -> AgentTracks:
         """Tracks ``[R, …]``."""
-        return AgentTracks(*(getattr(self, part.name)[self.of_row] for part in fields(AgentTracks)))
+        columns = {part.name: getattr(self, part.name)[self.of_row] for part in fields(AgentTracks)}
+        return AgentTracks(**columns)
 
 
 class TrafficPolicy(Protocol):

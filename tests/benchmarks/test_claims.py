@@ -22,7 +22,10 @@ def test_the_page_has_the_computed_tables(capsys):
 def test_a_changed_number_changes_the_verdict(monkeypatch):
     def verdict():
         (row,) = [
-            row for _, rows in claims.rows() for row in rows if row.claim == "Scalarized advantages reach more goals"
+            row
+            for _, rows in claims.claim_rows()
+            for row in rows
+            if row.claim == "Scalarized advantages reach more goals"
         ]
         return row.verdicts[0]
 
@@ -67,7 +70,7 @@ def test_holm():
 )
 def test_sides_of_a_difference(expected, margin, side):
     """+0.020 (+0.014 to +0.025)."""
-    outcome = claims.decided(one("goals", METHOD, OTHER, "reward/mean", expected, margin))
+    outcome = claims.decide_test(one("goals", METHOD, OTHER, "reward/mean", expected, margin))
     assert outcome.side == side and "+0.020 (+0.014 to +0.025), 5 seeds" in outcome.text
     method, other = (claims.values(name, "reward/mean") for name in (METHOD, OTHER))
     apart = [method[seed] - other[seed] for seed in method]
@@ -81,12 +84,12 @@ def test_sides_of_a_difference(expected, margin, side):
 
 
 def test_several_pairs_are_averaged_by_seed():
-    whole = claims.decided(Comparison("goals", (METHOD, METHOD), (OTHER, OTHER), "reward/mean"))
-    assert whole == claims.decided(one("goals", METHOD, OTHER, "reward/mean"))
+    whole = claims.decide_test(Comparison("goals", (METHOD, METHOD), (OTHER, OTHER), "reward/mean"))
+    assert whole == claims.decide_test(one("goals", METHOD, OTHER, "reward/mean"))
 
 
 def test_a_spread_beside_itself_decides_nothing():
-    outcome = claims.decided(Spread("goals", (METHOD,), (METHOD,), "reward/mean"))
+    outcome = claims.decide_test(Spread("goals", (METHOD,), (METHOD,), "reward/mean"))
     assert outcome.side == 0 and outcome.p == 1
 
 

@@ -24,8 +24,8 @@ from driving_scenes.cameras.camera import (
     Polygons,
 )
 from driving_scenes.cameras.camera_views import CAMERAS, CameraViews
-from driving_scenes.cameras.ground import layers
-from driving_scenes.cameras.lights import CASE_WIDTH, LAMP_HEIGHTS, WIDTH, lamps
+from driving_scenes.cameras.ground import ground_layers
+from driving_scenes.cameras.lights import CASE_WIDTH, LAMP_HEIGHTS, WIDTH, lamp_faces
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.generator.rigid_motion import moved
 from driving_scenes.scene import AGENT_TYPES, Lights
@@ -168,7 +168,7 @@ def test_a_border_keeps_its_width_where_it_bends():
     content = scene_to_json(straight_road())
     outline = [[0, -2], [10, -2], [10.3, -2.4], [20, -2.4], [20, 2], [0, 2]]
     content["map"]["lanes"][0] |= {"polygon": outline, "centerline": [[0, 0], [20, 0]]}
-    *_, (right, color) = layers(scene_from_json(content, "bend").map, np.zeros(2))
+    *_, (right, color) = ground_layers(scene_from_json(content, "bend").map, np.zeros(2))
     assert color == BORDER
     ahead = np.array([[1, 0], np.array([1.6, -0.8]) / math.hypot(1.6, 0.8)])
     aside = 0.1 * np.stack([-ahead[:, 1], ahead[:, 0]], -1)
@@ -232,7 +232,7 @@ def test_outlines_are_cut_at_the_near_plane():
 
 
 def test_a_lamp_has_a_case_around_it():
-    case, lamp = lamps([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
+    case, lamp = lamp_faces([RED], np.array([[20.0, 1.0]]), np.array([[1.0, 0.0]]), np.zeros(2)).corners
     spans = [corners.max(0) - corners.min(0) for corners in (case, lamp)]
     assert (spans[0] - spans[1]).tolist() == pytest.approx([0, 2 * CASE_WIDTH, 2 * CASE_WIDTH])
     assert spans[1].tolist() == pytest.approx([0, WIDTH, LAMP_HEIGHTS[1] - LAMP_HEIGHTS[0]])

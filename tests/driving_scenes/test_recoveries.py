@@ -6,7 +6,7 @@ import pytest
 from driving_scenes.generator import GeneratedScenes
 from driving_scenes.generator.curve import Curve
 from driving_scenes.generator.human_drive import HumanDrive
-from driving_scenes.generator.world import future
+from driving_scenes.generator.world import human_future
 from tests.driving_scenes.test_generator import humans_score, same
 
 
@@ -27,7 +27,7 @@ def test_the_human_leaves_as_the_ego_heads_and_ends_on_the_path(speed: float) ->
     driven = HumanDrive(20 + speed * 0.25 * np.arange(17), (speed, 0.0), (speed, 0.0), np.zeros(0, dtype=bool))
     left, heading = 0.5, -0.1
     x, y, yaw = path.at(20.0, left)
-    poses = future(path, driven, left, heading).numpy()
+    poses = human_future(path, driven, left, heading).numpy()
     cos, sin = np.cos(yaw + heading), np.sin(yaw + heading)
     places = np.stack([x + cos * poses[:, 0] - sin * poses[:, 1], y + sin * poses[:, 0] + cos * poses[:, 1]], 1)
     beside = np.abs(path.project(places)[:, 1])
@@ -46,7 +46,7 @@ def test_a_start_on_the_path_is_an_ordinary_drive() -> None:
     pose, later = path.at(driven.s[0]), path.at(driven.s[2::2])
     turn = np.array([[np.cos(pose[2]), -np.sin(pose[2])], [np.sin(pose[2]), np.cos(pose[2])]])
     expected = np.concatenate([(later - pose)[:, :2] @ turn, (later - pose)[:, 2:]], 1)
-    assert future(path, driven).numpy() == pytest.approx(expected)
+    assert human_future(path, driven).numpy() == pytest.approx(expected)
 
 
 def test_the_human_drives_as_well_as_the_start_allows() -> None:

@@ -20,7 +20,7 @@ from navsim_score.expert.proposals import propose
 from navsim_score.geometry.lane_path import LanePath
 from navsim_score.route.lane_ahead import LaneAhead, lane_ahead, lane_sequence
 from navsim_score.route.road import Road
-from navsim_score.route.route import correct_route, search
+from navsim_score.route.route import correct_route, shortest_way
 from tests.driving_scenes.scenes import agent, crossing, lane, rectangle, road_map, straight_road
 
 FRONT = 4.049
@@ -142,7 +142,7 @@ def test_search_finds_the_official_way():
         neighbors = [generator.sample(range(count), generator.randint(0, min(3, count))) for _ in range(count)]
         start, targets = generator.randrange(count), generator.sample(range(count), generator.randint(1, 2))
         expected = naive_search(neighbors, start, targets, 6)
-        assert search(neighbors, start, targets, 6) == expected
+        assert shortest_way(neighbors, start, targets, 6) == expected
         found += expected is not None and len(expected) > 2
     assert found > 30
 

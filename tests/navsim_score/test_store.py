@@ -154,7 +154,7 @@ def test_copies_of_a_pair_of_frames_are_pairs_of_their_own(pair, tmp_path):
 def test_scores_are_constants_of_a_loop_with_gradients(stored):
     """Also after a first call in a sanity check, whose tensors no backward pass could use."""
     poses, names = candidates()[None].requires_grad_(), list(scenes())[:1]
-    tables = comfort._savitzky_golay, profiles._speed_map, tracker._turns
+    tables = comfort._savitzky_golay, profiles._speed_map, tracker._turn_factors
     for table in tables:
         table.cache_clear()
     with torch.inference_mode():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from driving_scenes.json_fields import SceneError
-from navsim_score.command.pairs import match
+from navsim_score.command.pairs import match_files
 from navsim_score.command.trajectory_file import read_candidates
 
 GOOD = [[2.0 * (i + 1), 0.1 * i, 0.0] for i in range(8)]
@@ -76,7 +76,7 @@ def touch(folder, *files):
 def test_folders_match_by_stem_and_name_who_is_alone(tmp_path):
     both = touch(tmp_path / "both", "b.scene.json", "a.scene.json", "c.scene.json", "a.trajs.json", "b.trajs.json")
     touch(both, "d.trajs.json", "a.official.json", "notes.json")
-    pairs, notes = match(both, both)
+    pairs, notes = match_files(both, both)
     assert [(pair.stem, pair.scene.name, pair.trajectories.name) for pair in pairs] == [
         ("a", "a.scene.json", "a.trajs.json"),
         ("b", "b.scene.json", "b.trajs.json"),
@@ -86,10 +86,10 @@ def test_folders_match_by_stem_and_name_who_is_alone(tmp_path):
 
 def test_files_match_whatever_their_names_are(tmp_path):
     folder = touch(tmp_path / "any", "a.scene.json", "other.json", "b.scene.json", "a.trajs.json")
-    [pair], notes = match(folder / "a.scene.json", folder / "other.json")
+    [pair], notes = match_files(folder / "a.scene.json", folder / "other.json")
     assert (pair.stem, pair.trajectories.name, notes) == ("a", "other.json", [])
-    [pair], notes = match(folder / "other.json", folder / "a.trajs.json")
+    [pair], notes = match_files(folder / "other.json", folder / "a.trajs.json")
     assert pair.stem == "other"
     # With a folder, a file's stem counts, and the folder's others aren't meant.
-    assert match(folder, folder / "a.trajs.json") == match(folder / "a.scene.json", folder)
-    assert match(folder, folder / "a.trajs.json")[1] == []
+    assert match_files(folder, folder / "a.trajs.json") == match_files(folder / "a.scene.json", folder)
+    assert match_files(folder, folder / "a.trajs.json")[1] == []

@@ -43,7 +43,7 @@ from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies import sharding
 from lightning_cgrpo.policies.adapters import LoRA
-from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
+from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole_tensor
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from tests.policies.tiny_vision import make_tiny_vision_model
@@ -173,7 +173,7 @@ def fit(module, data, strategy, updates, *callbacks, precision="64-true", checkp
 
 def weights(module):
     """All of them as a vector, as they are kept: unsharded, FSDP2 may have rounded them."""
-    return torch.cat([whole(parameter.detach()).flatten() for parameter in module.parameters()])
+    return torch.cat([whole_tensor(parameter.detach()).flatten() for parameter in module.parameters()])
 
 
 def whole_model(folder, strategy):

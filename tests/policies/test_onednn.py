@@ -39,18 +39,18 @@ def directory(tmp_path_factory):
 @pytest.fixture
 def calls(request, monkeypatch):
     """Rows of each product by oneDNN."""
-    assert onednn._works(torch.float32), "on this machine"
-    if "dtype" in request.fixturenames and not onednn._works(getattr(torch, request.getfixturevalue("dtype"))):
+    assert onednn._agrees_here(torch.float32), "on this machine"
+    if "dtype" in request.fixturenames and not onednn._agrees_here(getattr(torch, request.getfixturevalue("dtype"))):
         pytest.skip("oneDNN has no products in this dtype on this processor, such as bfloat16 without AVX-512")
     monkeypatch.setattr(onednn, "FEWEST", FEW)
     monkeypatch.setattr(onednn, "SMALL", 0)
-    rows, product = [], onednn._multiplied
+    rows, product = [], onednn._onednn_linear
 
     def counted(states, *others):
         rows.append(states.shape[-2])
         return product(states, *others)
 
-    monkeypatch.setattr(onednn, "_multiplied", counted)
+    monkeypatch.setattr(onednn, "_onednn_linear", counted)
     return rows
 
 
@@ -144,13 +144,13 @@ def test_without_onednn_pytorch_multiplies(directory, calls, monkeypatch):
 
     policy = loaded(directory)
     expected = logits(policy)
-    onednn._works.cache_clear()
-    monkeypatch.setattr(onednn, "_multiplied", missing)
+    onednn._agrees_here.cache_clear()
+    monkeypatch.setattr(onednn, "_onednn_linear", missing)
     try:
         with arranged_weights(policy):
             assert torch.equal(logits(policy), expected)
     finally:
-        onednn._works.cache_clear()
+        onednn._agrees_here.cache_clear()
 
 
 def passed(policy):
@@ -245,4 +245,4 @@ def test_packaged_models_keep_the_rounding_of_their_results():
     with arranged_weights(policy), faster_products(policy):
         assert not any("forward" in module.__dict__ for module in policy.modules())
     output = policy.network.get_output_embeddings().weight
-    assert output.numel() < FEWEST  # `product` multiplies by it without a network
+    assert output.numel() < FEWEST  # `faster_linear` multiplies by it without a network

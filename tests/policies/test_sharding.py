@@ -17,13 +17,13 @@ from torch.distributed.fsdp import FSDPModule
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
 from lightning_cgrpo.core.errors import UserError
 from lightning_cgrpo.policies.sharding import (
+    count_turns,
     equal_passes,
     fitting_processes,
     free_in_groups,
     full_weights,
     in_turn,
     shard,
-    turns,
     unsharded,
 )
 from lightning_cgrpo.run.checkpoints.sharded import read_weights
@@ -124,7 +124,7 @@ def test_free_memory_is_below_the_limits_of_all_groups(version, tmp_path):
 
 def test_processes_of_a_turn():
     assert fitting_processes(1) == 1 <= fitting_processes(10**9) < 10**9
-    assert [turns(7, at_once) for at_once in (1, 3, 7)] == [7, 3, 1]
+    assert [count_turns(7, at_once) for at_once in (1, 3, 7)] == [7, 3, 1]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.policies.tiny.text import TEXTS, empty, train_tokenizer
+from lightning_cgrpo.policies.tiny.text import TEXTS, empty_directory, train_tokenizer
 from lightning_cgrpo.policies.tiny.vision import (
     CHAT_TEMPLATE,
     IMAGE,
@@ -28,7 +28,7 @@ def make_tiny_vision_model(
         hidden_size: of language model and vision tower, with 4 heads each; a multiple of 16.
         vision_layers: number; the last attends to whole images, earlier layers to windows of 4 x 4 tokens.
     """
-    path = empty(directory)
+    path = empty_directory(directory)
     tokenizer = train_tokenizer(TEXTS if texts is None else texts, 512, [VISION_START, VISION_END, IMAGE, VIDEO])
     tokenizer.chat_template = CHAT_TEMPLATE
     model = build_vision_model(

@@ -208,7 +208,7 @@ def refuse(*arguments):
 
 
 def gather(query, keys, values, table, seen, ends, scale):
-    return pages._gathered(query, keys, values, table, seen, scale)
+    return pages._attention_of_copies(query, keys, values, table, seen, scale)
 
 
 @pytest.mark.parametrize(

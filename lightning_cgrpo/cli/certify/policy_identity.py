@@ -14,7 +14,7 @@ from torch import Tensor, uint8
 from lightning_cgrpo.callbacks.run_manifest import named_files
 from lightning_cgrpo.cli.loading import instantiate, prompts_digest_of, with_defaults
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, GroupDataModule
-from lightning_cgrpo.policies.model_files import located
+from lightning_cgrpo.policies.model_files import find_model_folder
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.run.fingerprints import file_fingerprints
 from lightning_cgrpo.run.reads import reads_in
@@ -61,7 +61,7 @@ def measuring(config: Config, base: str | None) -> dict[str, Any]:
     model = settings.pop(MODEL, None)
     reads = reads_in(settings)
     files = named_files(settings) | reads.files
-    folder = located(model) if isinstance(model, str) else None
+    folder = find_model_folder(model) if isinstance(model, str) else None
     if folder is not None:
         files |= file_fingerprints(folder)
     return {

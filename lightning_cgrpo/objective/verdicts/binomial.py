@@ -101,15 +101,16 @@ def least_number(enough: Callable[[int], bool], most: float = MOST) -> int | Non
     Example:
         >>> least_number(lambda number: number**2 > 50), least_number(lambda number: False)
         (8, None)
-        >>> least_number(lambda number: number > 8, 9)
-        9
+        >>> least_number(lambda number: number > 8, 9), least_number(lambda number: number > 9, 9.5)
+        (9, None)
     """
+    largest = int(most)
     # Double until a number is enough.
     low, high = 0, 1
     while not enough(high):
-        if high >= most:
+        if high >= largest:
             return None
-        low, high = high, min(2 * high, int(most))
+        low, high = high, min(2 * high, largest)
     # Bisection: `high` is enough, and `low` is not.
     while high - low > 1:
         middle = (low + high) // 2

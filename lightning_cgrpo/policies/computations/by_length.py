@@ -44,12 +44,12 @@ class ByLength(Computation):
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         lengths = prompt_mask.sum(-1)[group] + read_steps(mask).sum(-1)
         # A pass doesn't read an answer's last token.
-        fits = not len(lengths) or int(lengths.max()) - 1 <= _limit(policy)
-        computation = self.within if fits else UncachedRows()
-        return computation.log_probs(policy, examples, reference)
+        if len(lengths) and int(lengths.max()) - 1 > _longest_text(policy):
+            return UncachedRows().log_probs(policy, examples, reference)
+        return self.within.log_probs(policy, examples, reference)
 
     def continuation(self, policy: LanguageModel, prompts: PromptBatch) -> Continuation:
-        if int(prompts.lengths.max()) + prompts.longest - 1 <= _limit(policy):
+        if int(prompts.lengths.max()) + prompts.longest - 1 <= _longest_text(policy):
             return self.within.continuation(policy, prompts)
         continuation = SingleContinuation(policy, prompts)
         for part in continuation.parts:
@@ -57,6 +57,6 @@ class ByLength(Computation):
         return continuation
 
 
-def _limit(policy: LanguageModel) -> float:
+def _longest_text(policy: LanguageModel) -> float:
     limit = length_limit(policy.network.config)
     return float("inf") if limit is None else limit

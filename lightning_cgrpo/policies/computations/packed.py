@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -47,8 +47,8 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
     # A packed row has the answers in the order of their prompts.
     order = group.argsort(stable=True)
     prompt_rows, group = torch.unique(group[order], return_inverse=True)
-    own = mask[order]  # [N, T], tokens of the policy
-    text = read_steps(own)  # [N, T], with the world's tokens in between
+    of_policy = mask[order]  # [N, T], tokens of the policy
+    text = read_steps(of_policy)  # [N, T], with the world's tokens in between
     answer_lengths = text.sum(-1)
     numbers = torch.arange(mask.shape[1], device="cpu")
     places = order[:, None] * mask.shape[1] + numbers  # [N, T], of the tokens in `examples.actions`
@@ -70,10 +70,10 @@ def packed_states(policy: LanguageModel, examples: Examples) -> tuple[Tensor, Te
 
     # The layout predicts all tokens of a text; the world's tokens are left out.
     predictors = layout.predictors
-    is_own = own[text]
+    is_own = of_policy[text]
     if not bool(is_own.all()):
         predictors = predictors[is_own.nonzero()[:, 0].to(device, non_blocking=True)]
-    return states[predictors], places[own].to(device, non_blocking=True)
+    return states[predictors], places[of_policy].to(device, non_blocking=True)
 
 
 @contextmanager
@@ -83,7 +83,8 @@ def _fewer_kernels(policy: LanguageModel, kind: str) -> Iterator[None]:
     if kind not in FEWER_KERNELS or policy.gradient_checkpointing:
         yield
         return
-    casts = torch.is_autocast_enabled(kind)
-    together = cast_together(policy.network, torch.get_autocast_dtype(kind)) if casts else nullcontext()
-    with FewerKernels(policy.network).used(training=True), together:
+    casts: AbstractContextManager[None] = nullcontext()
+    if torch.is_autocast_enabled(kind):
+        casts = cast_together(policy.network, torch.get_autocast_dtype(kind))
+    with FewerKernels(policy.network).used(training=True), casts:
         yield

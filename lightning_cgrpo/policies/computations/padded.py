@@ -52,10 +52,13 @@ class PaddedRows(Computation):
         rows = self.rows(policy, examples, states=self.projects)
         if not self.projects:
             return _from_logits(policy, examples, reference, rows)
-        device, steps = rows.outputs.device, rows.tokens.shape[1]
-        own_rows = rows.mask[:, :steps].flatten().nonzero()[:, 0].to(device, non_blocking=True)
-        places = rows.mask.flatten().nonzero()[:, 0].to(device, non_blocking=True)
-        return projected(policy, examples, reference, rows.outputs.flatten(0, 1)[own_rows], places)
+        # Only the policy's own tokens are projected.
+        device = rows.outputs.device
+        steps = rows.tokens.shape[1]
+        own_rows = rows.mask[:, :steps].flatten().nonzero()[:, 0].to(device, non_blocking=True)  # in [N steps]
+        places = rows.mask.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # in [N T]
+        states = rows.outputs.flatten(0, 1)[own_rows]
+        return projected(policy, examples, reference, states, places)
 
     def rows(self, policy: LanguageModel, examples: Examples, states: bool) -> AnswerRows:
         """Compute logits, or hidden states if `states`, before the answers' tokens."""
@@ -68,7 +71,8 @@ class PaddedRows(Computation):
         ids = torch.cat([prompt_tokens, examples.actions[:, :steps]], 1)
         is_token = torch.cat([prompt_mask[group][:, -width:], text[:, :steps]], 1).to(ids.device, non_blocking=True)
         # The last column predicts nothing.
-        input_ids, input_mask = ids[:, :-1], is_token[:, :-1]
+        input_ids = ids[:, :-1]
+        input_mask = is_token[:, :-1]
         prompts = PaddedPrompts.of(examples.shared, group, width)
         positions = policy.row_positions(input_ids, input_mask, prompts)
         outputs = policy.logits(input_ids, input_mask, steps, None, positions, prompts, states)

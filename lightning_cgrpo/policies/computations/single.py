@@ -31,7 +31,8 @@ class SingleRows(PaddedRows):
             passes.append(super().rows(policy, examples[row : row + 1], states))
         # The rows are padded to the longest answer after their passes.
         steps = max(part.tokens.shape[1] for part in passes)
-        outputs, tokens = [], []
+        outputs = []
+        tokens = []
         for part in passes:
             missing = steps - part.tokens.shape[1]
             outputs.append(pad(part.outputs, (0, 0, 0, missing)))

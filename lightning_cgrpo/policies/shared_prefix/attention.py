@@ -83,7 +83,8 @@ class PackedAttention:
     layout: Layout
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        layout, cut = self.layout, self.layout.prompt_tokens
+        layout = self.layout
+        cut = layout.prompt_tokens
         if runs_flash(query) and layout.answers is not None:
             return packed_attention(query, key, value, layout.spans, scale, Flash())
         q, k, v = (layout.prompts.pad(tensor[:cut]) for tensor in (query, key, value))  # [n, P, heads, D]
@@ -100,6 +101,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if q.dtype == torch.float32 and q.device.type != "cpu":
         # In float32, a GPU has no kernel for fewer heads of keys, so PyTorch would keep all scores.
-        k, v = repeated_heads(k, q.shape[1]), repeated_heads(v, q.shape[1])
+        k = repeated_heads(k, q.shape[1])
+        v = repeated_heads(v, q.shape[1])
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

@@ -33,10 +33,10 @@ def shared_attention(
     """
     if query.device.type == "cpu":
         return _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
-    return _expanded(query, key, value, prompt_key, prompt_value, bias, scale)
+    return _expanded_attention(query, key, value, prompt_key, prompt_value, bias, scale)
 
 
-def _expanded(
+def _expanded_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -53,8 +53,9 @@ def _expanded(
     n, answers, steps, heads = query.shape[:4]
     size = prompt_key.shape[1]
 
-    def whole(prompt: Tensor, own: Tensor) -> Tensor:
-        rows = torch.cat([prompt[:, None].expand(-1, answers, -1, -1, -1), own], 2).flatten(0, 1).transpose(1, 2)
+    def whole_rows(prompt: Tensor, own: Tensor) -> Tensor:  # [n G, H, P + C, D]
+        copies = prompt[:, None].expand(-1, answers, -1, -1, -1)  # [n, G, P, K, D]
+        rows = torch.cat([copies, own], 2).flatten(0, 1).transpose(1, 2)
         return repeated_heads(rows, heads)
 
     seen = torch.ones(steps, size + steps, dtype=torch.bool, device=query.device).tril(size)
@@ -63,8 +64,8 @@ def _expanded(
         seen = (seen & inside).repeat_interleave(answers, 0)[:, None]
     attended: Tensor = scaled_dot_product_attention(
         query.flatten(0, 1).transpose(1, 2),
-        whole(prompt_key, key),
-        whole(prompt_value, value),
+        whole_rows(prompt_key, key),
+        whole_rows(prompt_value, value),
         attn_mask=seen,
         scale=scale,
     )
@@ -93,18 +94,20 @@ class _Cascade(torch.autograd.Function):
         n, answers, steps, heads, _ = query.shape
         # Each answer attends to itself.
         q = query.flatten(0, 1).transpose(1, 2)  # [n G, H, C, D]
-        own, own_norm = _flash(q, _repeated(key, heads), _repeated(value, heads), 0.0, True, scale=scale)
+        own, own_norm = _flash(q, _repeated_heads(key, heads), _repeated_heads(value, heads), 0.0, True, scale=scale)
         own_norm = own_norm.transpose(1, 2).reshape(n, answers, steps, heads)
         # All answers attend to their prompt in one call.
-        folded = _fold(query, key.shape[3])
+        folded = _fold_queries(query, key.shape[3])
         keys = prompt_key.transpose(1, 2)  # [n, K, P, D]
         values = prompt_value.transpose(1, 2)
-        shared, shared_norm = _flash(folded, keys, values, attn_mask=_spread(bias, folded), scale=scale)
-        shared_norm = _unfold(shared_norm[..., None], query.shape)[..., 0]  # [n, G, C, H]
+        shared, shared_norm = _flash(folded, keys, values, attn_mask=_expanded_bias(bias, folded), scale=scale)
+        shared_norm = _unfold_queries(shared_norm[..., None], query.shape)[..., 0]  # [n, G, C, H]
         # Both are merged by their normalizers.
         norm = torch.logaddexp(own_norm, shared_norm)
-        attended: Tensor = own.transpose(1, 2).reshape(query.shape) * (own_norm - norm).exp()[..., None].to(own.dtype)
-        attended += _unfold(shared, query.shape) * (shared_norm - norm).exp()[..., None].to(own.dtype)
+        own_share = (own_norm - norm).exp()[..., None].to(own.dtype)  # [n, G, C, H, 1]
+        shared_share = (shared_norm - norm).exp()[..., None].to(own.dtype)
+        attended: Tensor = own.transpose(1, 2).reshape(query.shape) * own_share
+        attended += _unfold_queries(shared, query.shape) * shared_share
         ctx.save_for_backward(query, key, value, prompt_key, prompt_value, bias, attended, norm)
         ctx.scale = scale
         return attended
@@ -127,8 +130,8 @@ class _Cascade(torch.autograd.Function):
         of_query, of_key, of_value = _flash_backward(
             rows(grad),
             rows(query),
-            _repeated(key, heads),
-            _repeated(value, heads),
+            _repeated_heads(key, heads),
+            _repeated_heads(value, heads),
             rows(attended),
             rows(norm[..., None])[..., 0],
             0.0,
@@ -136,20 +139,20 @@ class _Cascade(torch.autograd.Function):
             scale=ctx.scale,
         )
         # Their attention to the prompt.
-        folded = _fold(query, key_heads)
+        folded = _fold_queries(query, key_heads)
         of_folded, of_prompt_key, of_prompt_value = _flash_backward(
-            _fold(grad, key_heads),
+            _fold_queries(grad, key_heads),
             folded,
             prompt_key.transpose(1, 2),
             prompt_value.transpose(1, 2),
-            _fold(attended, key_heads),
-            _fold(norm[..., None], key_heads)[..., 0],
+            _fold_queries(attended, key_heads),
+            _fold_queries(norm[..., None], key_heads)[..., 0],
             0.0,
             False,
-            attn_mask=_spread(bias, folded),
+            attn_mask=_expanded_bias(bias, folded),
             scale=ctx.scale,
         )
-        of_query = of_query.transpose(1, 2).reshape(query.shape) + _unfold(of_folded, query.shape)
+        of_query = of_query.transpose(1, 2).reshape(query.shape) + _unfold_queries(of_folded, query.shape)
         return (
             of_query,
             of_key_heads(of_key),
@@ -161,30 +164,32 @@ class _Cascade(torch.autograd.Function):
         )
 
 
-def _fold(tensor: Tensor, key_heads: int) -> Tensor:
+def _fold_queries(tensor: Tensor, key_heads: int) -> Tensor:
     """``[n, K, G C R, D]`` from ``[n, G, C, H, D]``: all queries of a prompt and a key's head, as one sequence."""
     parts: Tensor = tensor.flatten(1, 2).unflatten(2, (key_heads, -1))  # [n, G C, K, R, D]
     return parts.permute(0, 2, 1, 3, 4).flatten(2, 3)
 
 
-def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Undo `_fold` for queries of this shape; D may be another width."""
+def _unfold_queries(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_fold_queries` for queries of this shape; D may be another width."""
     n, answers, steps, heads, _ = shape
     key_heads = tensor.shape[1]
     parts: Tensor = tensor.unflatten(2, (answers * steps, heads // key_heads)).permute(0, 2, 1, 3, 4)
     return parts.reshape(n, answers, steps, heads, tensor.shape[-1])
 
 
-def _repeated(own: Tensor, heads: int) -> Tensor:
+def _repeated_heads(own: Tensor, heads: int) -> Tensor:
     """Keys or values ``[n G, H, C, D]`` from ``[n, G, C, K, D]``."""
     return repeated_heads(own.flatten(0, 1).transpose(1, 2), heads)
 
 
 def repeated_heads(rows: Tensor, heads: int) -> Tensor:
     """Keys or values ``[N, H, S, D]`` from ``[N, K, S, D]``."""
-    return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
+    if rows.shape[1] == heads:
+        return rows
+    return rows.repeat_interleave(heads // rows.shape[1], 1)
 
 
-def _spread(bias: Tensor | None, queries: Tensor) -> Tensor | None:
+def _expanded_bias(bias: Tensor | None, queries: Tensor) -> Tensor | None:
     """The bias ``[n, 1, S, P]`` of S folded queries, without a copy."""
     return None if bias is None else bias.expand(-1, -1, queries.shape[2], -1)

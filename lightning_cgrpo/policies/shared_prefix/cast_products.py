@@ -28,13 +28,17 @@ def cast_together(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
     The output layer, which reads the answers' tokens alone, and weights that FSDP shards are left out.
     """
-    layers = _layers(network)
-    weights = [weight for layer in layers for weight in (layer.weight, layer.bias) if weight is not None]
+    layers = _castable_layers(network)
+    weights = []
+    for layer in layers:
+        weights.append(layer.weight)
+        if layer.bias is not None:
+            weights.append(layer.bias)
     casts = [torch.empty_like(weight, dtype=dtype, requires_grad=False) for weight in weights]
     if weights:
         with torch.no_grad():
             torch._foreach_copy_(casts, weights)
-    cast_of = dict(zip(map(id, weights), casts, strict=True))
+    cast_of = {id(weight): cast for weight, cast in zip(weights, casts, strict=True)}
     for layer in layers:
         bias = None if layer.bias is None else cast_of[id(layer.bias)]
         layer.__dict__["forward"] = _Cast(layer, cast_of[id(layer.weight)], bias)
@@ -45,12 +49,16 @@ def cast_together(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             del layer.__dict__["forward"]
 
 
-def _layers(network: Any) -> list[nn.Linear]:
+def _castable_layers(network: Any) -> list[nn.Linear]:
     output = network.get_output_embeddings() if hasattr(network, "get_output_embeddings") else None
-    layers = [module for module in network.modules() if type(module) is nn.Linear and module is not output]
-    # A layer with a forward of its own, such as a hook's, stays.
-    layers = [layer for layer in layers if "forward" not in layer.__dict__ and not is_sharded(layer)]
-    return [layer for layer in layers if layer.weight.dtype == torch.float32]
+    layers = []
+    for module in network.modules():
+        # A layer with a forward of its own, such as a hook's, stays.
+        if type(module) is not nn.Linear or module is output or "forward" in module.__dict__:
+            continue
+        if module.weight.dtype == torch.float32 and not is_sharded(module):
+            layers.append(module)
+    return layers
 
 
 @dataclass(eq=False)
@@ -66,8 +74,8 @@ class _Cast:
     bias: Tensor | None
 
     def __call__(self, states: Tensor) -> Tensor:
-        made: Tensor = _Product.apply(states, self.layer.weight, self.layer.bias, self.weight, self.bias)
-        return made
+        output: Tensor = _Product.apply(states, self.layer.weight, self.layer.bias, self.weight, self.bias)
+        return output
 
 
 class _Product(torch.autograd.Function):
@@ -77,7 +85,8 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, cast_weight: Tensor, cast_bias: Tensor | None
     ) -> Tensor:
-        ctx.dtypes = states.dtype, weight.dtype
+        ctx.states_dtype = states.dtype
+        ctx.weight_dtype = weight.dtype
         states = states.to(cast_weight.dtype)
         ctx.save_for_backward(states, cast_weight)
         return linear(states, cast_weight, cast_bias)
@@ -89,16 +98,16 @@ class _Product(torch.autograd.Function):
         of_states = of_weight = of_bias = None
         rows = gradient.flatten(0, -2)
         if ctx.needs_input_grad[0]:
-            of_states = torch.mm(rows, weight).view_as(states).to(ctx.dtypes[0])
+            of_states = torch.mm(rows, weight).view_as(states).to(ctx.states_dtype)
         if ctx.needs_input_grad[1]:
-            of_weight = gradient_of_weight(rows.T, states.flatten(0, -2), ctx.dtypes[1])
+            of_weight = gradient_of_weight(rows.T, states.flatten(0, -2), ctx.weight_dtype)
         if ctx.needs_input_grad[2]:
-            of_bias = rows.sum(0, dtype=ctx.dtypes[1])
+            of_bias = rows.sum(0, dtype=ctx.weight_dtype)
         return of_states, of_weight, of_bias, None, None
 
 
-def gradient_of_weight(one: Tensor, other: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product of matrices in half precision, in a wider dtype."""
-    if one.device.type in WIDER:
-        return torch.mm(one, other, out_dtype=dtype)
-    return torch.mm(one, other).to(dtype)
+def gradient_of_weight(gradient: Tensor, states: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of matrices ``[O, N]`` and ``[N, I]`` in half precision, in a wider dtype."""
+    if gradient.device.type in WIDER:
+        return torch.mm(gradient, states, out_dtype=dtype)
+    return torch.mm(gradient, states).to(dtype)

@@ -34,7 +34,8 @@ class FewerKernels:
         self._norms: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
         files: set[ModuleType] = set()
         for module in network.modules():
-            if (file := sys.modules.get(type(module).__module__)) is not None:
+            file = sys.modules.get(type(module).__module__)
+            if file is not None:
                 files.add(file)
             # A module with a forward of its own, such as a hook's, stays.
             kind: Any = type(module)
@@ -66,7 +67,8 @@ class FewerKernels:
 
 class _Norm:
     def __init__(self, module: nn.Module) -> None:
-        self.module, self.epsilon = module, _epsilon(module)
+        self.module = module
+        self.epsilon = _epsilon_of(module)
 
     def __call__(self, states: Tensor) -> Tensor:
         weight = self.module.weight
@@ -74,10 +76,12 @@ class _Norm:
         # Transformers rounds float64 to float32.
         if states.dtype != weight.dtype or states.dtype == torch.float64:
             return type(self.module).forward(self.module, states)
-        made = rms_norm(states, weight.shape, weight, self.epsilon)
+        normalized = rms_norm(states, weight.shape, weight, self.epsilon)
         # Under autocast, every layer that reads the norm would cast it.
         kind = states.device.type
-        return made.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else made
+        if torch.is_autocast_enabled(kind):
+            return normalized.to(torch.get_autocast_dtype(kind))
+        return normalized
 
 
 class _Rotate:
@@ -93,11 +97,12 @@ class _Rotate:
         self._matrices = torch.zeros(0)  # [S, D, D]
 
     def __call__(self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *others: Any, **options: Any) -> Any:
-        whole = cos.dim() == 3 and len(cos) == len(query) == 1 and cos.shape[-1] == query.shape[-1] == key.shape[-1]
-        if others or options or not whole or not query.dtype == key.dtype == cos.dtype:
+        same_dtype = query.dtype == key.dtype == cos.dtype
+        if others or options or not _rotates_one_row(query, key, cos) or not same_dtype:
             return self.original(query, key, cos, sin, *others, **options)
         if sin is not self._sin:  # of another step, or another kind of layer
-            self._sin, self._matrices = sin, _matrices(cos[0], sin[0])
+            self._sin = sin
+            self._matrices = _rotation_matrices(cos[0], sin[0])
         return self._rotated(query), self._rotated(key)
 
     def _rotated(self, states: Tensor) -> Tensor:
@@ -113,19 +118,24 @@ class _RotateMany:
     def __init__(self, original: Rotation) -> None:
         self.original = original
         self._sin: Tensor | None = None  # of the last layer
-        self._factors = (
-            torch.zeros(0),
-        ) * 3  # cosines, signed sines, and these with their halves swapped, [1, 1, S, D]
+        # Cosines, signed sines, and these with their halves swapped, [1, 1, S, D].
+        self._factors: tuple[Tensor, ...] = ()
 
     def __call__(self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *others: Any, **options: Any) -> Any:
-        whole = cos.dim() == 3 and len(cos) == len(query) == 1 and cos.shape[-1] == query.shape[-1] == key.shape[-1]
-        if others or options or not whole:
+        if others or options or not _rotates_one_row(query, key, cos):
             return self.original(query, key, cos, sin, *others, **options)
         if sin is not self._sin:
             first, second = sin.chunk(2, -1)
-            signed, swapped = torch.cat([-first, second], -1), torch.cat([second, -first], -1)
-            self._sin, self._factors = sin, (cos.unsqueeze(1), signed.unsqueeze(1), swapped.unsqueeze(1))
-        return tuple(_Rotation.apply(states, *self._factors) for states in (query, key))
+            signed = torch.cat([-first, second], -1)
+            swapped = torch.cat([second, -first], -1)
+            self._sin = sin
+            self._factors = (cos.unsqueeze(1), signed.unsqueeze(1), swapped.unsqueeze(1))
+        return _Rotation.apply(query, *self._factors), _Rotation.apply(key, *self._factors)
+
+
+def _rotates_one_row(query: Tensor, key: Tensor, cos: Tensor) -> bool:
+    """True for one row of tokens whose whole heads are rotated."""
+    return cos.dim() == 3 and len(cos) == len(query) == 1 and cos.shape[-1] == query.shape[-1] == key.shape[-1]
 
 
 class _Rotation(torch.autograd.Function):
@@ -145,14 +155,17 @@ class _Rotation(torch.autograd.Function):
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """X cos + (x₂, x₁) sin, computed in the factors' dtype and rounded once; in memory, the result lies as x does."""
-    made = torch.empty_like(states)
-    part, half, factor, place = (tensor.chunk(2, -1) for tensor in (states * cos, states, sin, made))
-    torch.addcmul(part[0], half[1], factor[0], out=place[0])
-    torch.addcmul(part[1], half[0], factor[1], out=place[1])
-    return made
+    result = torch.empty_like(states)
+    first_result, second_result = result.chunk(2, -1)
+    first_product, second_product = (states * cos).chunk(2, -1)
+    first, second = states.chunk(2, -1)
+    first_sin, second_sin = sin.chunk(2, -1)
+    torch.addcmul(first_product, second, first_sin, out=first_result)
+    torch.addcmul(second_product, first, second_sin, out=second_result)
+    return result
 
 
-def _matrices(cos: Tensor, sin: Tensor) -> Tensor:
+def _rotation_matrices(cos: Tensor, sin: Tensor) -> Tensor:
     """Matrices ``[S, D, D]`` whose products with rows x are the rows' rotations, from cosines and sines ``[S, D]``."""
     same = torch.eye(cos.shape[-1], dtype=cos.dtype, device=cos.device)
     # Column j of the product with `turned` is -x_(j + D/2) in the first half, and x_(j - D/2) in the second.
@@ -161,7 +174,7 @@ def _matrices(cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(same * cos[:, None], turned, sin[:, None])
 
 
-def _epsilon(module: Any) -> float:
+def _epsilon_of(module: Any) -> float:
     return float(getattr(module, "variance_epsilon", getattr(module, "eps", 0.0)))
 
 
@@ -171,14 +184,15 @@ def _is_rms_norm(kind: Any) -> bool:
     if not kind.__name__.endswith("RMSNorm") or kind is nn.RMSNorm:
         return False
     draw = torch.Generator("cpu").manual_seed(0)
-    weight, states = (torch.randn(shape, generator=draw, device="cpu") for shape in ((16,), (3, 16)))
+    weight = torch.randn(16, generator=draw, device="cpu")
+    states = torch.randn(3, 16, generator=draw, device="cpu")
     # A norm with further parts, such as a gate or a weight plus one, raises here or gives other numbers.
     pretended: Any = SimpleNamespace(weight=weight, variance_epsilon=1e-3, eps=1e-3)
     try:
-        found = kind.forward(pretended, states)
+        normalized = kind.forward(pretended, states)
     except Exception:  # of transformers' own code
         return False
-    return _close(found, rms_norm(states, weight.shape, weight, 1e-3))
+    return _are_close(normalized, rms_norm(states, weight.shape, weight, 1e-3))
 
 
 @cache
@@ -190,11 +204,12 @@ def _rotates_halves(rotation: Rotation | None) -> bool:
     shapes = ((1, 4, 3, 16), (1, 2, 3, 16), (1, 3, 16), (1, 3, 16))
     arguments = [torch.randn(shape, generator=draw, device="cpu") for shape in shapes]
     try:
-        found = rotation(*arguments)
+        rotated = rotation(*arguments)
     except Exception:  # of transformers' own code
         return False
-    return all(_close(one, other) for one, other in zip(found, _Rotate(rotation)(*arguments), strict=True))
+    expected = _Rotate(rotation)(*arguments)
+    return all(_are_close(first, second) for first, second in zip(rotated, expected, strict=True))
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=CLOSE, atol=CLOSE)
+def _are_close(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.allclose(first, second, rtol=CLOSE, atol=CLOSE)

@@ -26,7 +26,9 @@ class Blocks:
 
     def unpad(self, rectangle: Tensor) -> Tensor:
         flat = rectangle.flatten(0, len(self.shape) - 1)
-        return flat if self.positions is None else flat.index_select(0, self.positions)
+        if self.positions is None:
+            return flat
+        return flat.index_select(0, self.positions)
 
 
 @dataclass(frozen=True)
@@ -64,55 +66,68 @@ class Layout:
             prompt_positions: ``[A, S']`` position ids of all prompt tokens, on the device; by default 0, 1, 2, … per
                 prompt.
         """
-        prompts = len(prompt_lengths)
-        prompt_offsets = within(prompt_lengths)
-        total = len(prompt_offsets)
-        fed = (answer_lengths - 1).clamp(min=0)
-        answer_offsets = within(fed)
-        of_answer = _rows(fed)
 
-        def there(tensor: Tensor) -> Tensor:
+        def to_device(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
-        longest = int(prompt_lengths.max())
-        ragged = bool((prompt_lengths != longest).any())
-        prompt_row = _rows(prompt_lengths)
-        mask = numbers(longest) < prompt_lengths[:, None] if ragged else None
-        prompt_blocks = Blocks((prompts, longest), there(prompt_row * longest + prompt_offsets) if ragged else None)
+        # The number of each token within its prompt ``[S']`` or its answer, and of its prompt or answer.
+        prompts = len(prompt_lengths)
+        prompt_offsets = index_in_row(prompt_lengths)
+        prompt_row = _row_of_element(prompt_lengths)
+        total = len(prompt_offsets)
+        fed = (answer_lengths - 1).clamp(min=0)  # tokens of each answer in the row
+        answer_offsets = index_in_row(fed)
+        of_answer = _row_of_element(fed)
 
+        # The prompts as a rectangle.
+        longest = int(prompt_lengths.max())
+        prompt_blocks = Blocks((prompts, longest), None)
+        mask = None
+        if bool((prompt_lengths != longest).any()):
+            prompt_blocks = Blocks((prompts, longest), to_device(prompt_row * longest + prompt_offsets))
+            mask = to_device(range_on_cpu(longest) < prompt_lengths[:, None])
+
+        # The answers as a block, with the groups padded to the largest.
         answer_blocks = None
         if len(answer_offsets):
             counts = torch.bincount(group, minlength=prompts)
-            most, steps = int(counts.max()), int(fed.max())
-            column = within(counts)  # the answer's number within its group
-            full = bool((counts == most).all()) and bool((fed == steps).all())
-            positions = (group * most + column)[of_answer] * steps + answer_offsets
-            answer_blocks = Blocks((prompts, most, steps), None if full else there(positions))
+            most = int(counts.max())
+            steps = int(fed.max())
+            column = index_in_row(counts)  # the answer's number within its group
+            is_full = bool((counts == most).all()) and bool((fed == steps).all())
+            answer_blocks = Blocks((prompts, most, steps), None)
+            if not is_full:
+                positions = (group * most + column)[of_answer] * steps + answer_offsets
+                answer_blocks = Blocks((prompts, most, steps), to_device(positions))
 
+        # An answer continues the positions of its prompt.
         if prompt_positions is None:
-            following = there(prompt_lengths)
+            following = to_device(prompt_lengths)
             answer_positions = prompt_lengths[group][of_answer] + answer_offsets
-            position_ids = there(torch.cat([prompt_offsets, answer_positions])[None])
+            position_ids = to_device(torch.cat([prompt_offsets, answer_positions])[None])
         else:
+            # The largest position of a prompt along any axis, and the next.
             last = prompt_positions.amax(0)
-            following = last.new_zeros(prompts).scatter_reduce(0, there(prompt_row), last, "amax", include_self=False)
+            rows = to_device(prompt_row)
+            following = last.new_zeros(prompts).scatter_reduce(0, rows, last, "amax", include_self=False)
             following = following + 1
-            answer_positions = following[there(group[of_answer])] + there(answer_offsets)
+            answer_positions = following[to_device(group[of_answer])] + to_device(answer_offsets)
             position_ids = torch.cat([prompt_positions, answer_positions.expand(len(prompt_positions), -1)], 1)
 
         # The prompt's last token predicts the first token; each token predicts its successor.
         ends = prompt_lengths.cumsum(0) - 1
         starts = total + fed.cumsum(0) - fed
-        step = within(answer_lengths)
-        answer = _rows(answer_lengths)
+        step = index_in_row(answer_lengths)
+        answer = _row_of_element(answer_lengths)
+        predictors = torch.where(step == 0, ends[group][answer], starts[answer] + step - 1)
         return cls(
             prompts=prompt_blocks,
             answers=answer_blocks,
             prompt_tokens=total,
             position_ids=position_ids,
             following=following,
-            predictors=there(torch.where(step == 0, ends[group][answer], starts[answer] + step - 1)),
-            prompt_mask=None if mask is None else there(mask),
+            predictors=to_device(predictors),
+            prompt_mask=mask,
             spans=PackedSpans(
                 every=Spans.of(torch.cat([prompt_lengths, fed]), device),
                 prompts=Spans.of(prompt_lengths, device),
@@ -132,20 +147,20 @@ class Layout:
 def unpadded(ids: Tensor, lengths: Tensor) -> Tensor:
     """Tokens ``[S]`` of prompts ``[n, P]``, one prompt after the other; `lengths` ``[n]`` are on the CPU."""
     width = ids.shape[1]
-    places = (numbers(width) >= width - lengths[:, None]).flatten().nonzero()[:, 0]
+    places = (range_on_cpu(width) >= width - lengths[:, None]).flatten().nonzero()[:, 0]
     return ids.flatten()[places.to(ids.device, non_blocking=True)]
 
 
-def numbers(count: int) -> Tensor:
+def range_on_cpu(count: int) -> Tensor:
     """0 to count - 1, on the CPU."""
     return torch.arange(count, device="cpu")  # also where the default device is another
 
 
-def _rows(lengths: Tensor) -> Tensor:
-    return numbers(len(lengths)).repeat_interleave(lengths)
+def _row_of_element(lengths: Tensor) -> Tensor:
+    return range_on_cpu(len(lengths)).repeat_interleave(lengths)
 
 
-def within(lengths: Tensor) -> Tensor:
+def index_in_row(lengths: Tensor) -> Tensor:
     """The number of each element within its row, for rows of these lengths one after the other."""
     starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    return numbers(int(lengths.sum())) - starts
+    return range_on_cpu(int(lengths.sum())) - starts

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lightning_cgrpo.policies.onednn import product
+from lightning_cgrpo.policies.onednn import faster_linear
 
 
 def chunk_rows(vocabulary: int, device: str) -> int:
@@ -20,7 +20,8 @@ def chunk_rows(vocabulary: int, device: str) -> int:
     Args:
         device: a type such as ``cpu``.
     """
-    return max((64 if device == "cpu" else 256) * 2**20 // (4 * vocabulary), 1)
+    megabytes = 64 if device == "cpu" else 256
+    return max(megabytes * 2**20 // (4 * vocabulary), 1)
 
 
 def linear_log_probs(
@@ -46,10 +47,13 @@ def linear_log_probs(
         reference: hidden states ``[M, D]`` and weight ``[V, D]`` of the reference, which gets no gradient.
     """
     device = hidden.device.type
-    others = [] if reference is None else [part.detach() for part in reference]
+    others = [part.detach() for part in reference or ()]
     factor = weight.detach()
     if torch.is_autocast_enabled(device):
-        hidden, factor, *others = (part.to(torch.get_autocast_dtype(device)) for part in (hidden, factor, *others))
+        dtype = torch.get_autocast_dtype(device)
+        hidden = hidden.to(dtype)
+        factor = factor.to(dtype)
+        others = [part.to(dtype) for part in others]
     with torch.autocast(device, enabled=False):
         size = rows or chunk_rows(len(weight), device)
         values: tuple[Tensor, ...] = _LinearLogProbs.apply(
@@ -85,7 +89,7 @@ class _LinearLogProbs(torch.autograd.Function):
         probs = None
         for start in range(0, len(hidden), size):
             rows = slice(start, start + size)
-            z = _logits(hidden[rows], factor, scale, dtype)
+            z = _scaled_logits(hidden[rows], factor, scale, dtype)
             torch.gather(z, 1, actions[rows, None], out=of_action[rows, None])
             torch.amax(z, 1, out=top[rows])
             z.sub_(top[rows, None])
@@ -93,7 +97,7 @@ class _LinearLogProbs(torch.autograd.Function):
             torch.sum(probs, 1, out=total[rows])
             torch.linalg.vecdot(probs, z, out=dot[rows])
             if reference:
-                other = _logits(reference[0][rows], reference[1], scale, dtype)
+                other = _scaled_logits(reference[0][rows], reference[1], scale, dtype)
                 torch.amax(other, 1, out=other_top[rows])
                 other.sub_(other_top[rows, None])
                 # Both relative to their largest, so that equal policies have a KL of exactly 0.
@@ -114,7 +118,9 @@ class _LinearLogProbs(torch.autograd.Function):
             values.append(kl)
         kept = probs if single else None
         ctx.save_for_backward(hidden, factor, actions, norm, entropy, kept, kl, other_norm, *reference)
-        ctx.scale, ctx.size, ctx.weight_dtype = scale, size, weight.dtype
+        ctx.scale = scale
+        ctx.size = size
+        ctx.weight_dtype = weight.dtype
         ctx.set_materialize_grads(False)
         return tuple(values)
 
@@ -132,10 +138,13 @@ class _LinearLogProbs(torch.autograd.Function):
             mass = mass + entropy * of_entropy
         for start in range(0, len(hidden), ctx.size):
             rows = slice(start, start + ctx.size)
+            # The probabilities, recomputed if the forward pass had several chunks.
             if kept is None:
-                probs = _logits(hidden[rows], factor, ctx.scale, norm.dtype).sub_(norm[rows, None]).exp_()
+                logits = _scaled_logits(hidden[rows], factor, ctx.scale, norm.dtype)
+                probs = logits.sub_(norm[rows, None]).exp_()
             else:
                 probs = kept
+            # The gradient of the logits: -p_j times the mass, with a term for each value.
             if of_entropy is not None:
                 gradient = torch.special.entr(probs).mul_(of_entropy[rows, None])
                 gradient.addcmul_(probs, mass[rows, None], value=-1)
@@ -143,26 +152,30 @@ class _LinearLogProbs(torch.autograd.Function):
                 gradient = probs * -mass[rows, None]
             if of_kl is not None:
                 assert kl is not None and other_norm is not None
-                log_q = _logits(reference[0][rows], reference[1], ctx.scale, norm.dtype).sub_(other_norm[rows, None])
+                other = _scaled_logits(reference[0][rows], reference[1], ctx.scale, norm.dtype)
+                log_q = other.sub_(other_norm[rows, None])
                 # entr(p) = -p log p is 0 where p underflows.
                 divergence = torch.special.entr(probs).addcmul_(probs, log_q.add_(kl[rows, None]))
                 gradient.addcmul_(divergence, of_kl[rows, None], value=-1)
             if of_log_probs is not None:
                 gradient.scatter_add_(1, actions[rows, None], of_log_probs[rows, None])
+            # The gradients of the product's factors.
             if ctx.scale != 1:
                 gradient.mul_(ctx.scale)
             gradient = gradient.to(hidden.dtype)
             if of_hidden is not None:
-                of_hidden[rows] = product(gradient, factor.T)
+                of_hidden[rows] = faster_linear(gradient, factor.T)
             if of_weight is not None:
                 of_weight.addmm_(gradient.T.to(norm.dtype), hidden[rows].to(norm.dtype))
         of_weight = None if of_weight is None else of_weight.to(ctx.weight_dtype)
         return of_hidden, of_weight, None, None, None, None, *(None for _ in reference)
 
 
-def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+def _scaled_logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     if hidden.is_cuda and hidden.dtype != dtype:
         logits = torch.mm(hidden, weight.T, out_dtype=dtype)  # not rounded to bfloat16 in between
     else:
-        logits = product(hidden, weight).to(dtype)
-    return logits if scale == 1 else logits.mul_(scale)
+        logits = faster_linear(hidden, weight).to(dtype)
+    if scale != 1:
+        logits.mul_(scale)
+    return logits

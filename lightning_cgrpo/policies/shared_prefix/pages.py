@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lightning_cgrpo.core.distributed import rank_zero_warn
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
-from lightning_cgrpo.policies.shared_prefix.layout import numbers
+from lightning_cgrpo.policies.shared_prefix.layout import range_on_cpu
 from lightning_cgrpo.policies.shared_prefix.step_sizes import PAGE, StepSizes, pages_of
 from lightning_cgrpo.policies.shared_prefix.varlen import runs_flash
 
@@ -41,11 +41,12 @@ class Pages:
     """
 
     def __init__(self, sizes: StepSizes, device: torch.device) -> None:
-        self.count, self.size = sizes.pages, sizes.page
-        count, slots = sizes.pages, sizes.slots
+        self.count = sizes.pages
+        self.size = sizes.page
+        slots = sizes.slots
         # On the host.
-        self.free = list(range(count - 1, TRASH, -1))
-        self._readers = [0] * count  # slots that read a page
+        self.free = list(range(self.count - 1, TRASH, -1))
+        self._readers = [0] * self.count  # slots that read a page
         self._of_slot: list[list[int]] = [[] for _ in range(slots)]
         # On the device.
         self.pools: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of a layer, [count, size, K, D]
@@ -66,8 +67,10 @@ class Pages:
         """Give pages to the slots of answers to one prompt; returns the shared ones, and the own ones of each slot."""
         shared_count, own_count = self.needed(prompt, answer)
         shared = [self.free.pop() for _ in range(shared_count)]
-        own = [[self.free.pop() for _ in range(own_count)] for _ in slots]
-        for slot, pages in zip(slots, own, strict=True):
+        own = []
+        for slot in slots:
+            pages = [self.free.pop() for _ in range(own_count)]
+            own.append(pages)
             self._of_slot[slot] = [*shared, *pages]
             for page in self._of_slot[slot]:
                 self._readers[page] += 1
@@ -130,7 +133,9 @@ class NotedBytes:
 
 def cells_of(pages: Sequence[int], size: int, count: int) -> Tensor:
     """The cells ``[count]`` of the first tokens in a text's pages, on the CPU."""
-    return (torch.tensor(pages, dtype=torch.int64, device="cpu")[:, None] * size + numbers(size)).flatten()[:count]
+    starts = torch.tensor(pages, dtype=torch.int64, device="cpu") * size
+    cells = starts[:, None] + range_on_cpu(size)  # [pages, size]
+    return cells.flatten()[:count]
 
 
 def paged_attention(
@@ -147,7 +152,7 @@ def paged_attention(
     """
     if runs_flash(query) and _kernel_works(query.device, query.dtype, query.shape[1], *keys.shape[2:]):
         return _by_kernel(query, keys, values, table, seen, ends, scale)
-    return _gathered(query, keys, values, table, seen, scale)
+    return _attention_of_copies(query, keys, values, table, seen, scale)
 
 
 def _by_kernel(
@@ -160,10 +165,13 @@ def _by_kernel(
     return attended
 
 
-def _gathered(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: Tensor, scale: float) -> Tensor:
+def _attention_of_copies(
+    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: Tensor, scale: float
+) -> Tensor:
     """`paged_attention` of a copy of all pages, for any device, dtype and width."""
-    k, v = (pool[table.long()].flatten(1, 2).transpose(1, 2) for pool in (keys, values))  # [S, K, C size, D]
-    mask = torch.arange(k.shape[2], device=query.device) < seen[:, None]
+    k = keys[table.long()].flatten(1, 2).transpose(1, 2)  # [S, K, C size, D]
+    v = values[table.long()].flatten(1, 2).transpose(1, 2)
+    mask = torch.arange(k.shape[2], device=query.device) < seen[:, None]  # [S, C size]
     gqa = k.shape[1] != query.shape[1]
     attended: Tensor = scaled_dot_product_attention(
         query[:, :, None], k, v, attn_mask=mask[:, None, None], scale=scale, enable_gqa=gqa
@@ -187,23 +195,28 @@ def takes_pages() -> bool:
 
 @cache
 def _kernel_works(device: torch.device, dtype: torch.dtype, heads: int, kinds: int, width: int) -> bool:
-    """Try the flash kernel on small pages: does it attend as `_gathered` does? A failure is told."""
+    """Try the flash kernel on small pages: does it attend as `_attention_of_copies` does? A failure is told."""
     if not takes_pages():
         return False
-    size, slots, columns = PAGE["cuda"], 3, 2
+    size = PAGE["cuda"]
+    slots = 3
+    columns = 2
+    pages = 1 + slots * columns
     draw = torch.Generator("cpu").manual_seed(0)
-    shapes = (slots, heads, width), (1 + slots * columns, size, kinds, width), (1 + slots * columns, size, kinds, width)
-    query, keys, values = (torch.randn(shape, generator=draw, device="cpu").to(device, dtype) for shape in shapes)
-    table = torch.arange(1, 1 + slots * columns, dtype=torch.int32, device=device).flip(0).view(slots, columns)
+    query = torch.randn((slots, heads, width), generator=draw, device="cpu").to(device, dtype)
+    keys = torch.randn((pages, size, kinds, width), generator=draw, device="cpu").to(device, dtype)
+    values = torch.randn((pages, size, kinds, width), generator=draw, device="cpu").to(device, dtype)
+    table = torch.arange(1, pages, dtype=torch.int32, device=device).flip(0).view(slots, columns)
     seen = torch.tensor([1, size, size + 5], dtype=torch.int32, device=device)
     ends = torch.arange(slots + 1, dtype=torch.int32, device=device)
-    expected = _gathered(query, keys, values, table, seen, width**-0.5)
+    expected = _attention_of_copies(query, keys, values, table, seen, width**-0.5)
     try:
-        found = _by_kernel(query, keys, values, table, seen, ends, width**-0.5)
-        close = torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE)
+        attended = _by_kernel(query, keys, values, table, seen, ends, width**-0.5)
+        agrees = torch.allclose(attended, expected, rtol=CLOSE, atol=CLOSE)
         reason = "it gives other values than plain attention"
     except Exception as error:  # of PyTorch: the kernel refuses this device, dtype or width
-        close, reason = False, f"{type(error).__name__}: {error}".splitlines()[0]
-    if not close:
+        agrees = False
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    if not agrees:
         rank_zero_warn(f"Generation gathers keys and values, instead of PyTorch's paged flash kernel, because {reason}")
-    return close
+    return agrees

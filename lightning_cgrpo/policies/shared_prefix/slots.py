@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.policies.shared_prefix.layout import numbers, within
+from lightning_cgrpo.policies.shared_prefix.layout import index_in_row, range_on_cpu
 
 # Shapes: n prompts; a grid with G cells for each prompt's answers; S slots for answers' keys and values; R answers that
 # go on.
@@ -35,7 +35,8 @@ class Slots:
         return self.grid[1] if self.slot is None else 1
 
     def kept(self, rows: Tensor) -> Slots:
-        return Slots(self.grid, self.cell[rows], self.count, None if self.slot is None else self.slot[rows])
+        slot = None if self.slot is None else self.slot[rows]
+        return Slots(self.grid, self.cell[rows], self.count, slot)
 
     def prompts_left(self) -> tuple[Tensor, Tensor]:
         """The prompts ``[n']`` with answers, and the number among them of each answer's prompt ``[R]``."""
@@ -44,9 +45,11 @@ class Slots:
     def gathered(self) -> tuple[Slots, Tensor, Tensor]:
         """As few slots as possible, the old slot of each (any for an empty one), and the prompts left ``[n']``."""
         left, prompt = self.prompts_left()
-        grid, cell = _grid(prompt)
+        grid, cell = _smallest_grid(prompt)
         if self.slot is not None:
-            return Slots(grid, cell, len(cell), numbers(len(cell))), self.slot, left
+            answers = len(cell)
+            return Slots(grid, cell, answers, range_on_cpu(answers)), self.slot, left
+        # Each cell of the smaller grid is a slot; cells without an answer copy any slot.
         source = self.cell[:1].repeat(grid[0] * grid[1])
         source[cell] = self.cell
         return Slots(grid, cell, len(source)), source, left
@@ -57,12 +60,14 @@ class Slots:
         Each answer has a slot of its own. As a cell of the grid, one that goes on alone would take a whole group's.
         """
         left, prompt = self.prompts_left()
-        grid, cell = _grid(torch.cat([prompt, len(left) + other.prompts_left()[1]]))
-        return Slots(grid, cell, len(cell), numbers(len(cell))), self.taken, left
+        _, other_prompt = other.prompts_left()
+        grid, cell = _smallest_grid(torch.cat([prompt, len(left) + other_prompt]))
+        answers = len(cell)
+        return Slots(grid, cell, answers, range_on_cpu(answers)), self.taken, left
 
 
-def _grid(prompt: Tensor) -> tuple[tuple[int, int], Tensor]:
+def _smallest_grid(prompt: Tensor) -> tuple[tuple[int, int], Tensor]:
     """The smallest grid for answers to prompts ``[R]``, which are 0 to n - 1 and ascending, and their cells ``[R]``."""
     counts = torch.bincount(prompt)
     columns = int(counts.max())
-    return (len(counts), columns), prompt * columns + within(counts)
+    return (len(counts), columns), prompt * columns + index_in_row(counts)

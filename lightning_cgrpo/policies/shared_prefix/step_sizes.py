@@ -47,11 +47,15 @@ class StepSizes:
         columns = 1 << (pages_of(prompt + answer, page) - 1).bit_length()
         if memory is None:
             return cls(answers, columns, answers * columns + 1, page)
-        page_bytes, slot_bytes = page * token_bytes, LOGIT * vocabulary
+        page_bytes = page * token_bytes
+        slot_bytes = LOGIT * vocabulary
+        # As many slots as answers fit, if their prompts take no page of their own.
         least = slot_bytes + pages_of(answer, page) * page_bytes
         slots = max(min(answers, memory // least), 1)
+        # The rest of the memory holds pages.
         pages = (memory - slots * slot_bytes) // page_bytes
-        return cls(slots, columns, max(min(slots * columns, pages), 1) + 1, page)
+        pages = max(min(slots * columns, pages), 1)
+        return cls(slots, columns, pages + 1, page)
 
 
 def page_size(kind: str) -> int:

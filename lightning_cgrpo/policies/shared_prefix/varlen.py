@@ -33,7 +33,8 @@ class Spans:
     def of(cls, lengths: Tensor, device: torch.device | str) -> Spans:
         """Sequences of these lengths ``[n]`` int64, on the CPU."""
         ends = pad(lengths.cumsum(0), (1, 0)).int()
-        return cls(ends.to(device, non_blocking=True), int(lengths.max()) if len(lengths) else 0)
+        longest = int(lengths.max()) if len(lengths) else 0
+        return cls(ends.to(device, non_blocking=True), longest)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Flash:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, part: Attends) -> tuple[Tensor, Tensor]:
         attended, norm, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *_sequences(part), 0.0, part.causal, False, scale=part.scale
+            query, key, value, *_sequence_arguments(part), 0.0, part.causal, False, scale=part.scale
         )
         return attended, norm
 
@@ -71,14 +72,15 @@ class Flash:
         self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, norm: Tensor, part: Attends
     ) -> tuple[Tensor, Tensor, Tensor]:
         # The state of random numbers, which dropout alone reads.
-        state, unused = torch.zeros(2, dtype=torch.uint64, device=query.device), query.new_empty(0)
+        state = torch.zeros(2, dtype=torch.uint64, device=query.device)
+        unused = query.new_empty(0)
         tensors = gradient, query, key, value, attended, norm
         return torch.ops.aten._flash_attention_backward(
-            *tensors, *_sequences(part), 0.0, part.causal, state, unused, scale=part.scale
+            *tensors, *_sequence_arguments(part), 0.0, part.causal, state, unused, scale=part.scale
         )
 
 
-def _sequences(part: Attends) -> tuple[Tensor, Tensor, int, int]:
+def _sequence_arguments(part: Attends) -> tuple[Tensor, Tensor, int, int]:
     return part.queries.ends, part.keys.ends, part.queries.longest, part.keys.longest
 
 
@@ -123,7 +125,7 @@ class _Packed(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: PackedSpans, scale: float, kernel: Kernel
     ) -> Tensor:
         cut = spans.prompt_tokens
-        own, across = _parts(spans, scale)
+        own, across = _attended_parts(spans, scale)
         attended, norm = kernel.forward(query, key, value, own)  # [S, H, D], [H, S]
         shared, shared_norm = kernel.forward(query[cut:], key[:cut], value[:cut], across)
         # exp(own norm) / (exp(own norm) + exp(shared norm)) of each answer's token
@@ -133,14 +135,17 @@ class _Packed(torch.autograd.Function):
         answer_norm = torch.logaddexp(norm[:, cut:], shared_norm)
         norm[:, cut:] = answer_norm
         ctx.save_for_backward(query, key, value, attended, norm, answer_norm)
-        ctx.cut, ctx.parts, ctx.kernel = cut, (own, across), kernel
+        ctx.cut = cut
+        ctx.parts = (own, across)
+        ctx.kernel = kernel
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, attended, norm, answer_norm = ctx.saved_tensors
-        (own, across), cut = ctx.parts, ctx.cut
+        own, across = ctx.parts
+        cut = ctx.cut
         gradient = gradient.contiguous()
         of_query, of_key, of_value = ctx.kernel.backward(gradient, query, key, value, attended, norm, own)
         shared_of_query, shared_of_key, shared_of_value = ctx.kernel.backward(
@@ -152,5 +157,8 @@ class _Packed(torch.autograd.Function):
         return of_query, of_key, of_value, None, None, None
 
 
-def _parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends]:
-    return Attends(spans.every, spans.every, True, scale), Attends(spans.of_prompt, spans.prompts, False, scale)
+def _attended_parts(spans: PackedSpans, scale: float) -> tuple[Attends, Attends]:
+    """The attention of all sequences to themselves, and of answers to their prompts."""
+    own = Attends(spans.every, spans.every, causal=True, scale=scale)
+    across = Attends(spans.of_prompt, spans.prompts, causal=False, scale=scale)
+    return own, across

@@ -29,10 +29,14 @@ def train_number_tokenizer(
     """
     from tokenizers import Tokenizer
 
-    numbers = TWO_DIGITS + (TENTHS if decimals else [])
+    numbers = TWO_DIGITS
+    pieces = PIECES
+    if decimals:
+        numbers = TWO_DIGITS + TENTHS
+        pieces = DECIMAL_PIECES
     # Numbers do not compete with words for a place, because their merges follow the learned merges.
     words = (re.sub(r"\.?[0-9]", "", text) for text in texts)
-    learned = byte_pairs(words, DECIMAL_PIECES if decimals else PIECES, vocabulary - len(numbers), special)
+    learned = byte_pairs(words, pieces, vocabulary - len(numbers), special)
     state = json.loads(learned.to_str())
     for number in numbers:
         state["model"]["vocab"][number] = len(state["model"]["vocab"])

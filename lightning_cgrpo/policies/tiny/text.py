@@ -68,7 +68,7 @@ def make_tiny_model(
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
         vocabulary: tokens at most; at least 259, the bytes and three special tokens.
     """
-    path = empty(directory)
+    path = empty_directory(directory)
     if hidden_size % (2 * heads):
         raise ValueError(
             f"Expected hidden_size to be a multiple of twice the number of heads ({2 * heads}), but got {hidden_size}."
@@ -83,7 +83,7 @@ def make_tiny_model(
     return path
 
 
-def empty(directory: str | Path) -> Path:
+def empty_directory(directory: str | Path) -> Path:
     """`directory` as a path; raises `FileExistsError` unless it is new or empty."""
     path = Path(directory)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -60,7 +60,8 @@ def build_vision_model(
     end_of_text, turn_end, start, end, image, video = tokenizer.convert_tokens_to_ids(
         [END_OF_TEXT, TURN_END, VISION_START, VISION_END, IMAGE, VIDEO]
     )
-    axes = hidden_size // 8  # half of a head's width, split over time, height and width
+    half_width = hidden_size // 8  # of a head, split over time, height and width
+    spatial = half_width * 3 // 8
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -73,7 +74,7 @@ def build_vision_model(
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": rope_theta,
-                "mrope_section": [axes - 2 * (axes * 3 // 8), axes * 3 // 8, axes * 3 // 8],
+                "mrope_section": [half_width - 2 * spatial, spatial, spatial],
             },
             "bos_token_id": None,
             "eos_token_id": turn_end,

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.core.errors import UserError, first_line, valid_text
-from lightning_cgrpo.policies.rendering import complete, lost_text
+from lightning_cgrpo.policies.rendering import complete_message, lost_text
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ChatTemplate:
             UserError: the messages are not single turns of the assistant with replies between, or the template begins
                 a written turn differently from a sampled turn.
         """
-        messages = [complete(message) for message in messages]
+        messages = [complete_message(message) for message in messages]
         parts = [list(part) for _, part in groupby(messages, lambda message: message["role"] == "assistant")]
         roles = [message["role"] for message in messages]
         if len(parts) % 2 == 0 or roles[0] != "assistant" or any(len(part) > 1 for part in parts[::2]):

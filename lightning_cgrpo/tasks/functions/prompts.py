@@ -19,7 +19,7 @@ from lightning_cgrpo.policies.rendering import (
     IMAGES,
     VARIABLES,
     check_variables,
-    complete,
+    complete_message,
     with_images,
     without_nulls,
 )
@@ -64,7 +64,7 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
     """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
     As in TRL, the fields ``image`` and ``images`` are parts of the prompt, and ``tools`` and ``chat_template_kwargs``
-    are variables of its chat template. Calls in messages have one form, see `complete`.
+    are variables of its chat template. Calls in messages have one form, see `complete_message`.
 
     Args:
         prompt_column: field with the prompt.
@@ -133,7 +133,7 @@ def _is_chat(value: Any) -> bool:
 
 def _complete_messages(record: Record, messages: Chat) -> Chat:
     try:
-        return [complete(message) for message in messages]
+        return [complete_message(message) for message in messages]
     except UserError as error:
         raise record.error(str(error)) from None
 

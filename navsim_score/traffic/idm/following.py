@@ -33,7 +33,8 @@ class Following:
     """Drives R rows' units among egos ``[R, 41, 11]``; units, actors, slots: see `Schedule`."""
 
     def __init__(self, schedule: Schedule) -> None:
-        network, states = schedule.network, schedule.states
+        network = schedule.network
+        states = schedule.states
         self.schedule = schedule
         self.network = network
         self.states = states
@@ -54,19 +55,26 @@ class Following:
 
     def run(self) -> Vehicles:
         """Drive for 4 s, reacting to the ego's previous step."""
+        # By step.
         poses = [self.pose]
         present = [self.present]
         speeds = [self.speed.clone()]
         for step in range(STEPS - 1):
             self._place_ego(step)
             for level in self.schedule.levels:
-                self._decide(level, step)
+                self._decide_level(level, step)
             poses.append(self.pose)
             present.append(self.present)
             speeds.append(self.speed.clone())
+        # Vehicles that share a unit drive alike.
         unit = self.schedule.unit
-        stacked = (torch.stack(values, 1)[unit] for values in (poses, present, speeds))
-        return Vehicles(self.schedule.row, self.rail[unit], *stacked)
+        return Vehicles(
+            row=self.schedule.row,
+            rail=self.rail[unit],
+            poses=torch.stack(poses, 1)[unit],
+            present=torch.stack(present, 1)[unit],
+            speeds=torch.stack(speeds, 1)[unit],
+        )
 
     def _place_ego(self, step: int) -> None:
         ego = self.states[:, step, : State.YAW + 1]
@@ -79,26 +87,27 @@ class Following:
             self.present = self.present & ~gone
             self.used[gone.repeat_interleave(self.schedule.slots[:units]).nonzero()[:, 0]] = False
 
-    def _decide(self, level: Level, step: int) -> None:
+    def _decide_level(self, level: Level, step: int) -> None:
         units = level.units
         speed = self.speed[units]
         progress = self.progress[units]
         link, apart = self._in_the_way(level)
         reader = level.reader[link]
+        # Without a leader, the end of the lane stands in for it.
         gap = self.end[units] - progress - self.size[units, 0] / 2
         leader_speed = torch.zeros_like(speed)
         if len(link):
-            nearest = self._nearest(reader, level.other[link], apart, len(units))
+            nearest = self._nearest_actors(reader, level.other[link], apart, len(units))
             reader = reader[nearest]
             link = link[nearest]
             gap[reader] = apart[nearest]
             leader_speed[reader] = self._speed_along(units[reader], level.other[link], step)
         self.progress[units] = progress + DT * speed
         self.speed[units] = next_speed(speed, self.target[units], gap, leader_speed)
-        self._occupy(level)
+        self._move_slots(level)
 
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
-        """Indices of the level's links to actors on the reader's lane ahead, and `_apart` of reader and actor."""
+        """Indices of the level's links to actors on the reader's lane ahead, and the distances of reader and actor."""
         units = level.units
         progress = self.progress[units]
         end = self.end[units]
@@ -109,11 +118,11 @@ class Following:
         link = (met & self.present[units[level.reader]]).nonzero()[:, 0]
         if not len(link):
             return link, begin[:0]
-        return link, self._apart(units[level.reader[link]], level.other[link])
+        return link, self._distances_between(units[level.reader[link]], level.other[link])
 
-    def _apart(self, one: Tensor, other: Tensor) -> Tensor:
-        """Shortest distances ``[l]`` in meters between used slots of actors `one` and `other` ``[l]``."""
-        pair, slot = self._used_slots(one)
+    def _distances_between(self, actor: Tensor, other: Tensor) -> Tensor:
+        """Shortest distances ``[l]`` in meters between used slots of `actor` and `other` ``[l]``."""
+        pair, slot = self._used_slots(actor)
         at, other_slot = self._used_slots(other[pair])
         pair = pair[at]
         a = self.rectangle[slot[at]]
@@ -121,7 +130,7 @@ class Following:
         # Skip pairs of rectangles that are certainly not the nearest pair.
         between = torch.hypot(a[:, 0] - b[:, 0], a[:, 1] - b[:, 1])
         radius = torch.hypot(a[:, 4], a[:, 5]) + torch.hypot(b[:, 4], b[:, 5])
-        nearest = between.new_full((len(one),), torch.inf)
+        nearest = between.new_full((len(actor),), torch.inf)
         bound = nearest.scatter_reduce(0, pair, between, "amin")
         close = (between - radius <= bound[pair]).nonzero()[:, 0]
         return nearest.scatter_reduce(0, pair[close], rectangles.distance(a[close], b[close]), "amin")
@@ -132,7 +141,7 @@ class Following:
         used = self.used[slot].nonzero()[:, 0]
         return at[used], slot[used]
 
-    def _nearest(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
+    def _nearest_actors(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
         """Positions in `other` of each reader's nearest actor; among equally near actors, the lowest in y.
 
         The official tree keeps up to ten polygons in this order.
@@ -141,14 +150,14 @@ class Following:
         best = (apart == least[reader]).nonzero()[:, 0]
         if len(best) == len(reader.unique()):
             return best
-        height = self._height(other[best])
+        height = self._center_heights(other[best])
         lowest = height.new_full((readers,), torch.inf).scatter_reduce(0, reader[best], height, "amin")
         best = best[height == lowest[reader[best]]]
         position = torch.full((readers,), len(reader), device=reader.device)
         position = position.scatter_reduce(0, reader[best], best, "amin")
         return position[position < len(reader)]
 
-    def _height(self, actor: Tensor) -> Tensor:
+    def _center_heights(self, actor: Tensor) -> Tensor:
         """Twice the center's y ``[n]`` of each actor's bounds."""
         at, slot = self._used_slots(actor)
         rectangle = self.rectangle[slot]
@@ -163,7 +172,7 @@ class Following:
         yaw = torch.cat([self.pose[:, 2], ego[:, State.YAW]])
         return speed[other] * (yaw[other] - self.pose[unit, 2]).cos()
 
-    def _occupy(self, level: Level) -> None:
+    def _move_slots(self, level: Level) -> None:
         """Move the level's slots: boxes, and lanes within the headway."""
         units = level.units
         progress = self.progress[units]

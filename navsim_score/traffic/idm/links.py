@@ -45,7 +45,8 @@ class Reach(NamedTuple):
         cls, lanes: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor, pieces: Pieces, counts: Tensor
     ) -> Reach:
         """Reach of vehicles at ``progress``; ``lanes`` are distances of points, ``counts [G]`` pieces per lane."""
-        before_last, ends = torch.tensor([at[-2:].tolist() for at in lanes], dtype=torch.float64).view(-1, 2).T
+        last_two = [distances[-2:].tolist() for distances in lanes]
+        before_last, ends = torch.tensor(last_two, dtype=torch.float64).view(-1, 2).T
         # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
         begin = torch.minimum(progress, before_last)
         half = size[:, 0] / 2
@@ -53,6 +54,7 @@ class Reach(NamedTuple):
         rear = begin - half
         front = progress + half + DURATION * fastest + HEADWAY * fastest
         radius = size.norm(dim=1) / 2 + MARGIN + (progress - ends).clamp(min=0)
+        # The pieces before the occupied part, and in it.
         rail, _ = expand(counts)
         passed = pieces.end <= rear[rail]
         within = ~passed & (pieces.begin < front[rail])
@@ -70,7 +72,8 @@ def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[st
     box = grown(box, size.norm(dim=1, keepdim=True) + MARGIN)
     near = (reader != other) & bounds_touch(box[reader], box[other])
     # Officially a vehicle overlooks vehicles whose token is part of its own token.
-    near &= torch.tensor([tokens[b] not in tokens[a] for a, b in zip(reader.tolist(), other.tolist(), strict=True)])
+    sees = [tokens[b] not in tokens[a] for a, b in zip(reader.tolist(), other.tolist(), strict=True)]
+    near &= torch.tensor(sees)
     return reader[near], other[near]
 
 
@@ -78,11 +81,13 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
     """Keep the pairs that may meet, with their places; ``counts [G]`` are pieces per rail."""
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
+    # Every piece of the reader's lane, with every piece that the other vehicle may reach.
     pair, number = expand(counts[reader] * reach.pieces[other])
     follower = reader[pair]
     others = other[pair]
     mine = starts(counts)[follower] + number // reach.pieces[others]
     slot = number % reach.pieces[others]
+    # How near the lane ahead of the reader comes to the other's lane, and so to its box.
     begin = reach.begin[follower]
     corridor, ahead = pieces.take(mine).between(begin, torch.full_like(begin, torch.inf))
     track, _ = pieces.take(reach.first_piece[others] + slot).between(reach.rear[others], reach.front[others])

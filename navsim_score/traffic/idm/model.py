@@ -19,8 +19,9 @@ TRAFFIC_RADIUS = 100.0  # meters from the ego beyond which vehicles are removed 
 
 def next_speed(speed: Tensor, target: Tensor, gap: Tensor, leader_speed: Tensor) -> Tensor:
     """Speeds ``[...]`` in m/s 0.1 s later; ``leader_speed`` is in the vehicle's direction."""
-    wanted = MIN_GAP + speed * HEADWAY + speed * (speed - leader_speed) / (2 * (ACCELERATION * DECELERATION) ** 0.5)
+    closing = speed * (speed - leader_speed) / (2 * (ACCELERATION * DECELERATION) ** 0.5)
+    wanted_gap = MIN_GAP + speed * HEADWAY + closing
     free = (speed / target) ** EXPONENT
-    change = ACCELERATION * (1 - free - (wanted / gap.clamp(min=MIN_GAP)) ** 2)
+    change = ACCELERATION * (1 - free - (wanted_gap / gap.clamp(min=MIN_GAP)) ** 2)
     changed: Tensor = speed + DT * change.clamp(-DECELERATION, ACCELERATION)
     return changed.clamp(min=0)

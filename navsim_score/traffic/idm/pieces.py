@@ -40,8 +40,8 @@ class Pieces(NamedTuple):
         high = torch.where(end > self.end, self.end + self.bend_after, end)
         center = torch.addcmul(self.start, self.step, ((low + high) / 2 - self.begin)[:, None])
         half = (high - low) * self.half_step
-        made = torch.cat([center, self.direction, half[:, None], self.half_width[:, None]], 1)
-        return made, (begin < self.end) & (end > self.begin)
+        rectangle = torch.cat([center, self.direction, half[:, None], self.half_width[:, None]], 1)
+        return rectangle, (begin < self.end) & (end > self.begin)
 
 
 def cut(rails: Sequence[Rail], width: Tensor) -> tuple[Pieces, Tensor]:
@@ -60,9 +60,11 @@ def cut(rails: Sequence[Rail], width: Tensor) -> tuple[Pieces, Tensor]:
         turn = wrap_angle(yaw.diff()).abs().clamp(max=LARGEST_TURN)
         bend = torch.cat([turn.new_zeros(1), width[row] / 2 * (turn / 2).tan(), turn.new_zeros(1)])
         step = along / at.diff()[:, None]
+        # A table, so that the pieces of all rails are concatenated at once; columns in the order of `Pieces`.
         columns = [points[:-1], step, step.norm(dim=1, keepdim=True) / 2, along / length[:, None]]
         columns += [value[:, None] for value in (at[:-1], at[1:], bend[:-1], bend[1:])]
         rows.append(torch.cat([*columns, (width[row] / 2).expand(len(along), 1)], 1))
     table = torch.cat([torch.zeros(0, 12, dtype=torch.float64), *rows])
     counts = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    return Pieces(table[:, :2], table[:, 2:4], table[:, 4], table[:, 5:7], *table[:, 7:].unbind(1)), counts
+    pieces = Pieces(table[:, :2], table[:, 2:4], table[:, 4], table[:, 5:7], *table[:, 7:].unbind(1))
+    return pieces, counts

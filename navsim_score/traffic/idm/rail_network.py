@@ -53,7 +53,7 @@ class RailNetwork:
                 sizes.append(scene.agents.sizes[rail.agent, :2])
                 tokens.append(scene.agents.tokens[rail.agent])
         counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
-        size = _stacked(sizes, 2)
+        size = _stacked_rows(sizes, 2)
         progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
         speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
         poses = [torch.from_numpy(np.column_stack([rail.points, rail.yaws])) for rail in flat]
@@ -72,12 +72,12 @@ class RailNetwork:
             scene=torch.repeat_interleave(counts).to(device),
             agent=torch.tensor([rail.agent for rail in flat], dtype=torch.int64, device=device),
             counts=counts.to(device),
-            distances=_padded(distances, (2,), torch.inf).to(like),
-            poses=_padded(poses, (2, 3), 0.0).to(like),
+            distances=_padded_rows(distances, (2,), torch.inf).to(like),
+            poses=_padded_rows(poses, (2, 3), 0.0).to(like),
             last=torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
             size=size.to(like),
             progress=progress.to(like),
-            snapped=_stacked([torch.from_numpy(rail.pose) for rail in flat], 3).to(like),
+            snapped=_stacked_rows([torch.from_numpy(rail.pose) for rail in flat], 3).to(like),
             speed=speed.to(like),
             target=torch.tensor([rail.target_speed for rail in flat], dtype=torch.float64).to(like),
             sees_ego=torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
@@ -93,34 +93,36 @@ class RailNetwork:
         """Poses ``[n, 3]`` on rails ``[n]`` at distances ``[n]``, clipped to the lanes."""
         distances = self.distances[rail]
         last = self.last[rail]
-        kept = torch.maximum(torch.minimum(progress, _at(distances, last)), distances[:, 0])
+        kept = torch.maximum(torch.minimum(progress, _at_column(distances, last)), distances[:, 0])
         high = torch.minimum(torch.searchsorted(distances, kept[:, None])[:, 0].clamp(min=1), last)
         low = high - 1
-        begin = _at(distances, low)
-        share = (kept - begin) / (_at(distances, high) - begin)
+        begin = _at_column(distances, low)
+        share = (kept - begin) / (_at_column(distances, high) - begin)
         start = self.poses[rail, low]
         pose = start + share[:, None] * (self.poses[rail, high] - start)
         return torch.cat([pose[:, :2], wrap_angle(pose[:, 2:])], 1)
 
     def end(self, rail: Tensor) -> Tensor:
         """Distances ``[n]`` of the last points of rails ``[n]``."""
-        return _at(self.distances[rail], self.last[rail])
+        return _at_column(self.distances[rail], self.last[rail])
 
     def last_begin(self, rail: Tensor) -> Tensor:
         """Distances ``[n]`` of the next-to-last points of rails ``[n]``."""
-        return _at(self.distances[rail], self.last[rail] - 1)
+        return _at_column(self.distances[rail], self.last[rail] - 1)
 
 
-def _at(rows: Tensor, column: Tensor) -> Tensor:
+def _at_column(rows: Tensor, column: Tensor) -> Tensor:
     return rows.gather(1, column[:, None])[:, 0]
 
 
-def _padded(rows: list[Tensor], empty: tuple[int, ...], filler: float) -> Tensor:
+def _padded_rows(rows: list[Tensor], empty: tuple[int, ...], filler: float) -> Tensor:
     """Rows of different lengths in one tensor; without any, no rows of shape `empty`."""
     if not rows:
         return torch.zeros(0, *empty, dtype=torch.float64)
     return pad_sequence(rows, batch_first=True, padding_value=filler)
 
 
-def _stacked(rows: list[Tensor], width: int) -> Tensor:
-    return torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
+def _stacked_rows(rows: list[Tensor], width: int) -> Tensor:
+    if not rows:
+        return torch.zeros(0, width, dtype=torch.float64)
+    return torch.stack(rows)

@@ -7,7 +7,6 @@ idm_agents_builder.py, polyline_map_object.py and idm/utils.py.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -68,22 +67,24 @@ def find_rails(scene: Scene) -> Traveling:
 
     Vehicles too far from the ego are omitted.
     """
-    agents, lanes = scene.agents, scene.map.lanes
+    agents = scene.agents
+    lanes = scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
     there = agents.seen[:, now].any(1) & (agents.types == VEHICLE)
     rows = there.nonzero()[:, 0].tolist()
     if not rows:
         return Traveling((), ())
     states = agents.states[rows][:, now[0]].numpy()
-    off_road, segments = _segments(scene, states[:, :2])
+    off_road, segments = _lanes_under(scene, states[:, :2])
     occupied = [shapely.Polygon(corners(scene.ego.poses[-1]).numpy())]
     rails: list[Rail] = []
     parked = []
     ego = scene.ego.poses[-1, :2].numpy()
     target = TARGET_SPEED
     for number, row in enumerate(rows):
-        state, speed = states[number], float(np.hypot(*states[number, 3:]))
-        snap = _snap(scene, segments[number], state)
+        state = states[number]
+        speed = float(np.hypot(*state[3:]))
+        snap = _best_snap(scene, segments[number], state)
         if snap is None or snap.deviation > SNAP_DISTANCE:
             if snap is not None or (speed < PARKED_SPEED and off_road[number]):
                 parked.append(row)
@@ -94,25 +95,27 @@ def find_rails(scene: Scene) -> Traveling:
         occupied.append(box)
         # The official code overwrites the default: a lane without a limit takes the limit of the vehicle before.
         limit = float(lanes.speed_limit[snap.lane])
-        target = limit if limit and not math.isnan(limit) else target
-        rail = _rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target)
+        if limit and not math.isnan(limit):
+            target = limit
+        rail = _make_rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target)
         if np.hypot(*(rail.start - ego)) <= TRAFFIC_RADIUS:
             rails.append(rail)
     return Traveling(tuple(rails), tuple(parked))
 
 
-def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]:
+def _lanes_under(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]:
     """``[N]`` bool of points off lanes and intersections; and the lanes, else connectors, under each point."""
     connector = scene.map.lanes.connector.numpy()
     at = shapely.points(points)
-    inside = _contain(polygons(scene.map.lanes.polygons), at)
-    in_lane = np.any(inside & ~connector, axis=1, keepdims=True)
-    in_intersection = np.any(_contain(polygons(scene.map.intersections.polygons), at), axis=1, keepdims=True)
+    inside = _contained_in(polygons(scene.map.lanes.polygons), at)  # [N, lanes]
+    in_lane = np.any(inside & ~connector, axis=1, keepdims=True)  # [N, 1]
+    in_intersection = np.any(_contained_in(polygons(scene.map.intersections.polygons), at), axis=1, keepdims=True)
     chosen = inside & np.where(in_lane, ~connector, in_intersection & connector)
-    return ~(in_lane | in_intersection)[:, 0], [np.flatnonzero(row).tolist() for row in chosen]
+    off_road = ~(in_lane | in_intersection)[:, 0]
+    return off_road, [np.flatnonzero(row).tolist() for row in chosen]
 
 
-def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
+def _contained_in(areas: Shapes, points: Shapes) -> np.ndarray:
     """``[points, areas]`` bool; the boundary is outside."""
     inside = np.zeros((len(points), len(areas)), dtype=bool)
     if len(areas):
@@ -120,13 +123,13 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
     return inside
 
 
-def _snap(scene: Scene, lanes: list[int], state: Array) -> _Snap | None:
+def _best_snap(scene: Scene, lanes: list[int], state: Array) -> _Snap | None:
     """Place on the lane of nearest direction, if any; officially the difference of angles isn't wrapped."""
-    places = (_on(scene, lane, state) for lane in lanes)
+    places = [_snap_to_lane(scene, lane, state) for lane in lanes]
     return min(places, key=lambda snap: abs(float(snap.pose[2] - state[2])), default=None)
 
 
-def _on(scene: Scene, lane: int, state: Array) -> _Snap:
+def _snap_to_lane(scene: Scene, lane: int, state: Array) -> _Snap:
     line = shapely.LineString(scene.map.lanes.centerlines[lane].numpy())
     progress = float(line.project(shapely.Point(state[:2])))
     around = shapely.line_interpolate_point(line, progress + LOOK_AHEAD * np.arange(-1, 2))
@@ -136,7 +139,7 @@ def _on(scene: Scene, lane: int, state: Array) -> _Snap:
     return _Snap(lane, progress, pose, float(np.hypot(*(here - state[:2]))))
 
 
-def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> Rail:
+def _make_rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> Rail:
     steps = np.linalg.norm(np.diff(line, axis=0), axis=1)
     distances = np.append(0.0, steps).cumsum()
     # The official code drops repeated points and the last point. A lane of two points, where the official code fails,
@@ -150,7 +153,7 @@ def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> 
         points=points,
         distances=distances[kept],
         yaws=np.unwrap(headings(line)[kept]),
-        corners=_corners(points),
+        corners=_simplified_rows(points),
         progress=snap.progress,
         pose=snap.pose,
         speed=speed,
@@ -158,10 +161,12 @@ def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> 
     )
 
 
-def _corners(points: Array) -> np.ndarray:
+def _simplified_rows(points: Array) -> np.ndarray:
     """Rows of the points that the simplified line keeps."""
     simple = shapely.get_coordinates(shapely.simplify(shapely.LineString(points), TOLERANCE, preserve_topology=False))
     rows = [0]
-    for _, point in pairwise(simple):
-        rows.append(rows[-1] + 1 + int((points[rows[-1] + 1 :] == point).all(1).argmax()))
+    for point in simple[1:]:
+        begin = rows[-1] + 1
+        is_point = (points[begin:] == point).all(1)
+        rows.append(begin + int(is_point.argmax()))
     return np.array(rows)

@@ -74,11 +74,12 @@ class Schedule:
     def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
         self.network = network
         self.states = states
+        # The vehicles of every row, and which of them are units.
         counts = network.counts[scene]
         first_rail = starts(network.counts)[scene]
         self.row, self.vehicle_rail = expand(counts, first_rail)  # [V] int64, row ascending
         vehicle, piece = self._near_ego()
-        alone = self._influenced(vehicle)[self.vehicle_rail]
+        alone = self._influenced_rails(vehicle)[self.vehicle_rail]
         shared = len(network.scene)
         key = torch.where(alone, shared + torch.arange(len(alone), device=alone.device), self.vehicle_rail)
         _, self.unit = key.unique(return_inverse=True)  # [V] int64
@@ -88,6 +89,7 @@ class Schedule:
         self.alone = torch.zeros(units, dtype=torch.bool, device=alone.device)  # [U] of one row
         self.alone.scatter_(0, self.unit, alone)
 
+        # The slots of units and egos.
         self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])  # [U + R] numbers of slots
         self.slot_actor, self.slot_number = expand(self.slots)  # [N] int64 of each slot
         self.first_slot = starts(self.slots)[:-1]
@@ -95,13 +97,16 @@ class Schedule:
         self.lane_slots = (self.slot_number < self.slots[self.slot_actor] - 1).nonzero()[:, 0]  # slots but the boxes
         self.height = network.level[self.rail]  # [U] int64, the number of each unit's level
 
-        links = self._vehicle_links(starts(counts)[:-1] - first_rail, scene).joined(self._ego_links(vehicle, piece))
+        # Who may meet whom, and the units of each level.
+        links = self._vehicle_links(starts(counts)[:-1] - first_rail, scene)
+        links = links.joined(self._ego_links(vehicle, piece))
         heights = int(self.height.max()) + 1 if units else 0
-        self.levels = [self._level(height, links) for height in range(heights)]  # in order of decision
+        self.levels = [self._make_level(height, links) for height in range(heights)]  # in order of decision
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
         """Pairs ``[n]`` int64: a vehicle that sees its row's ego, and a piece of its lane ahead, near this ego."""
-        network, pieces = self.network, self.network.pieces
+        network = self.network
+        pieces = network.pieces
         swept = grown(bounds(self.states[..., : State.YAW]), LENGTH + WIDTH)
         first = network.first_piece[self.vehicle_rail]
         vehicle, piece = expand(network.first_piece[self.vehicle_rail + 1] - first, first)
@@ -113,7 +118,7 @@ class Schedule:
         near = ahead & bounds_touch(swept[self.row[vehicle]], box[piece])
         return vehicle[near], piece[near]
 
-    def _influenced(self, near_ego: Tensor) -> Tensor:
+    def _influenced_rails(self, near_ego: Tensor) -> Tensor:
         """Rails ``[G]`` bool that an ego may influence, given the vehicles ``[n]`` int64 near egos."""
         network = self.network
         influenced = torch.zeros(len(network.scene), dtype=torch.bool, device=self.row.device)
@@ -165,7 +170,7 @@ class Schedule:
         slot = self.box[units + self.row[vehicle]]
         return UnitLinks(self.unit[sees], units + self.row[sees], at, piece, slot)
 
-    def _level(self, height: int, links: UnitLinks) -> Level:
+    def _make_level(self, height: int, links: UnitLinks) -> Level:
         """The level of this number, with its units' part of the links."""
         network = self.network
         units = (self.height == height).nonzero()[:, 0]

@@ -46,3 +46,4 @@ def test_the_needed_prompts_decide_with_the_promised_power_and_fewer_do_not(rate
 def test_at_the_threshold_no_number_decides():
     assert prompts_needed(0.01, 0.01, 0.05) is None and prompts_needed(0.0, 0.0, 0.05) is None
     assert prompts_needed(0.01 - 1e-9, 0.01, 0.05) is None
+    assert prompts_needed(0.333, 1 / 3, 0.05) is None, "the threshold's share of the most prompts is no integer"

@@ -5,7 +5,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
-from lightning_cgrpo.policies.shared_prefix.cascade import _expanded, shared_attention
+from lightning_cgrpo.policies.shared_prefix.cascade import _expanded_attention, shared_attention
 
 N, G, C, P, D = 3, 4, 5, 6, 8
 
@@ -33,7 +33,7 @@ def written_out(query, key, value, prompt_key, prompt_value, lengths, scale):
     return out
 
 
-@pytest.mark.parametrize("attend", [shared_attention, _expanded])
+@pytest.mark.parametrize("attend", [shared_attention, _expanded_attention])
 @pytest.mark.parametrize(("heads", "kinds"), [(4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 1, 4)])
 def test_equals_attention_written_out(attend, heads, kinds, lengths):

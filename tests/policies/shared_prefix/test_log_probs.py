@@ -8,7 +8,7 @@ from torch._meta_registrations import meta_mm
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lightning_cgrpo.grpo.losses import k3
-from lightning_cgrpo.policies.shared_prefix.log_probs import _logits, linear_log_probs
+from lightning_cgrpo.policies.shared_prefix.log_probs import _scaled_logits, linear_log_probs
 
 M, D, V = 11, 6, 50
 
@@ -119,5 +119,5 @@ def test_products_on_cuda_are_float32():
     """Torch's own schema, on tensors without values."""
     with FakeTensorMode():
         hidden, weight = (torch.empty(n, D, dtype=torch.bfloat16, device="cuda") for n in (M, V))
-        logits = _logits(hidden, weight, 0.5, torch.float32)
+        logits = _scaled_logits(hidden, weight, 0.5, torch.float32)
     assert (logits.dtype, logits.device.type, logits.shape) == (torch.float32, "cuda", (M, V))
