@@ -34,7 +34,7 @@ from lightning_cgrpo import CausalLMPolicy, EnvironmentSampler
 from lightning_cgrpo.__main__ import main as run_command
 from lightning_cgrpo.core.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.policies.network_policy import Actor, NetworkPolicy
-from lightning_cgrpo.policies.onednn import faster_products, product
+from lightning_cgrpo.policies.onednn import faster_linear, faster_products
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.sampler import Noise
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
@@ -168,7 +168,7 @@ def time_model(directory: str, training: bool) -> None:
 
     for prompts, group in SHAPES * REPEATS:
         timed("read", lambda: large @ vector)
-        timed("multiply", lambda: product(square, square))
+        timed("multiply", lambda: faster_linear(square, square))
         timed((prompts, group, 1), lambda: sample(policy, prompts, group, 1))  # noqa: B023
         rollouts = timed((prompts, group, ANSWER), lambda: sample(policy, prompts, group, ANSWER))  # noqa: B023
         if training:
