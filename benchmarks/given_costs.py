@@ -16,7 +16,7 @@ from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.core.rollout import Signal, Signals
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Components, Objective
-from lightning_cgrpo.objective.subsets import signal_key
+from lightning_cgrpo.objective.subsets import key
 
 
 class _OtherCost(Callback):
@@ -34,7 +34,7 @@ class _OtherObjective(Objective):
         """Each constraint with a condition: its row of the components, and its signal where the condition holds."""
         for row, (name, constraint) in enumerate(self.compared.items(), start=len(self.rewards)):
             if constraint.given is not None:
-                yield row, constraint, signals[signal_key(name, constraint)]
+                yield row, constraint, signals[key(name, constraint)]
 
 
 class OverTheThresholdObjective(_OtherObjective):

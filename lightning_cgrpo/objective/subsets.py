@@ -54,6 +54,10 @@ def signal_key(name: str, constraint: Constraint) -> str:
     return key
 
 
+key = signal_key
+"""The name in `benchmarks.given_costs`, whose committed runs have the fingerprint of its code."""
+
+
 def with_subsets(
     constraints: Mapping[str, Constraint], signals: Mapping[str, Signal], prompts: PromptGroups
 ) -> dict[str, Signal]:

@@ -161,7 +161,7 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
         callback = DrivingScores(references=False, path=str(tmp_path / "b.json"))
         monkeypatch.setattr("lightning_cgrpo.core.prompts.source.world", lambda: (rank, 2))
         monkeypatch.setattr(
-            "lightning_cgrpo.callbacks.driving.scores.gathered_on_first", lambda value: parts.append(value) or parts
+            "lightning_cgrpo.callbacks.driving.scores.gather_objects_on_first", lambda value: parts.append(value) or parts
         )
         return evaluated(callback)[1]
 
