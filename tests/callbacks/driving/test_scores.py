@@ -160,9 +160,8 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
     def share(rank):
         callback = DrivingScores(references=False, path=str(tmp_path / "b.json"))
         monkeypatch.setattr("lightning_cgrpo.core.prompts.source.world", lambda: (rank, 2))
-        monkeypatch.setattr(
-            "lightning_cgrpo.callbacks.driving.scores.gather_objects_on_first", lambda value: parts.append(value) or parts
-        )
+        on_first = "lightning_cgrpo.callbacks.driving.scores.gather_objects_on_first"
+        monkeypatch.setattr(on_first, lambda value: parts.append(value) or parts)
         return evaluated(callback)[1]
 
     share(1)
