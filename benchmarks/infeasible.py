@@ -80,7 +80,9 @@ def judged(name: str, updates: int, seed: int) -> dict[str, float]:
     rates = np.einsum("xa,kxa->k", policy, problem.costs) / len(policy)
     # What holding asks for at least.
     held = np.array(problem.thresholds)
-    held[k] = least_rates(problem)[k] + EASIER * (held[k] * (1 - held[k])) ** 0.5
+    least = float(least_rates(problem)[k])
+    # A hold gives way in the unit of the held rate.
+    held[k] = least + EASIER * (least * (1 - least)) ** 0.5
     top = float(problem.rewards.max(-1).mean())
     safest = float(problem.rewards[np.arange(len(policy)), problem.costs[k].argmin(-1)].mean())
 

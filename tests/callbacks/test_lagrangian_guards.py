@@ -65,6 +65,21 @@ def test_a_stalled_constraint_is_held_at_what_it_reached() -> None:
     assert dual.targets.targets.tolist() == pytest.approx([0.1, 0.3])
 
 
+def test_a_held_rate_that_slips_gets_more_weight_than_the_reward() -> None:
+    """Its violation is in its own unit: in that of a threshold of 0.001, its noise would be far from what is held."""
+    objective = Objective("goal", {"wrong": Constraint(at_most=0.001)})
+    running = DualRun(LagrangianCallback(DampedAscent(margin=0.0), StallDetector(updates=50)), objective).start()
+    with pytest.warns(UserWarning, match="training holds what was reached"):
+        for _ in range(60):
+            running.update([17], [100])
+    held = running.callback.held["wrong"]
+    assert held == pytest.approx(0.17 + EASIER * math.sqrt(0.17 * 0.83))
+    assert running.callback.unit.item() == pytest.approx(math.sqrt(held * (1 - held)))
+    for _ in range(20):
+        weights = running.update([45], [100])
+    assert weights[1] > 0.6
+
+
 def test_a_hold_short_of_an_aim_ends_where_the_aim_is_met() -> None:
     """The rate meets the threshold, not the aim, at which the constraint stalled."""
     objective = Objective("goal", {"lava": Constraint(at_most=0.3, aim=0.1)})
