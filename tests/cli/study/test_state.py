@@ -32,7 +32,7 @@ from tests.cli.report.conftest import made, summary
 ROOT = Path(__file__).parents[3]
 REWARDS = "def brief(completions):\n    return [0.0 for _ in completions]\n"
 PROMPTS = '{"prompt": "one"}\n{"prompt": "two"}\n'
-OPEN = "claims_gsm8k_infeasible", "claims_gridworld_weights"
+OPEN = ("claims_gridworld_weights",)
 """Studies that wait for a machine with hours to spare, as docs/claims.md says."""
 SHIPPED = {
     task: " ".join(file.stem for file in ROOT.glob(f"configs/studies/*{task}*.yaml") if file.stem not in OPEN)
