@@ -53,7 +53,7 @@ def test_a_part_is_an_interpreter_with_a_time_limit(monkeypatch, tmp_path):
     out = tmp_path / "gpu.json"
     assert main(["--tiny", "--only", "machine", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["machine"]["torch"] == torch.__version__
-    monkeypatch.setattr("benchmarks.gpu.__main__.TINY_LIMIT", 12)
+    monkeypatch.setattr("benchmarks.gpu.__main__.TINY_LIMIT", 4)
     assert main(["--tiny", "--only", "waits", "--out", str(out)]) == 1
     cut = json.loads(out.read_text())["waits"]
-    assert cut["error"] == "no result after 12 s" and any('File "' in line for line in cut["last lines"])
+    assert cut["error"] == "no result after 4 s" and any('File "' in line for line in cut["last lines"])
