@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import claims
-from benchmarks.claims_of_the_paper import Comparison, Spread, one
+from benchmarks.claims_of_the_paper import Comparison, Spread, compare
 
 METHOD, OTHER = "gridworld/paper/scalarized_advantages_lava_0.01", "gridworld/paper/scalarized_rewards_lava_0.01"
 
@@ -70,7 +70,7 @@ def test_holm():
 )
 def test_sides_of_a_difference(expected, margin, side):
     """+0.020 (+0.014 to +0.025)."""
-    outcome = claims.decide_test(one("goals", METHOD, OTHER, "reward/mean", expected, margin))
+    outcome = claims.decide_test(compare("goals", METHOD, OTHER, "reward/mean", expected, margin))
     assert outcome.side == side and "+0.020 (+0.014 to +0.025), 5 seeds" in outcome.text
     method, other = (claims.values(name, "reward/mean") for name in (METHOD, OTHER))
     apart = [method[seed] - other[seed] for seed in method]
@@ -85,7 +85,7 @@ def test_sides_of_a_difference(expected, margin, side):
 
 def test_several_pairs_are_averaged_by_seed():
     whole = claims.decide_test(Comparison("goals", (METHOD, METHOD), (OTHER, OTHER), "reward/mean"))
-    assert whole == claims.decide_test(one("goals", METHOD, OTHER, "reward/mean"))
+    assert whole == claims.decide_test(compare("goals", METHOD, OTHER, "reward/mean"))
 
 
 def test_a_spread_beside_itself_decides_nothing():
