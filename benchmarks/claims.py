@@ -87,9 +87,9 @@ def _folders_of(method: str) -> list[str]:
 
 
 def _values_in(method: str, key: str) -> dict[int, float]:
-    folder, name = method.rsplit("/", 1)
     stage, _, column = key.partition("/")
     if stage in ("stage_one", "both"):
+        folder, name = method.rsplit("/", 1)
         scores = _read_json(RESULTS / folder / "scores.json")
         by_seed = {seed: scores.get(f"{name}_seed{seed}") for seed in SEEDS}
         return {seed: score[stage][column] for seed, score in by_seed.items() if score is not None}
@@ -325,7 +325,8 @@ def claim_rows() -> Iterator[tuple[Section, list[Row]]]:
                     cell_verdict = verdict(sides, [adjusted[test] for test in tests_run])
                     text = f"**{cell_verdict}**: " + "; ".join(outcome_of[test].text for test in tests_run)
                 elif cell:
-                    cell_verdict = text = "not run"
+                    cell_verdict = "not run"
+                    text = "not run"
                 else:
                     cell_verdict = ""
                     text = "-"

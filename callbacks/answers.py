@@ -56,10 +56,10 @@ def answer_records(
             answers = poses[row].tolist()
         else:
             answers = [actions[row, column][mask[row, column]].tolist() for column in range(mask.shape[1])]
+        prompt_fields = _prompt_fields(prompt_groups.columns, row)
         records = []
         for column in range(mask.shape[1]):
-            record = {"index": index, **_prompt_fields(prompt_groups.columns, row)}
-            record["answer"] = answers[column]
+            record = {"index": index, **prompt_fields, "answer": answers[column]}
             record["signals"] = {name: values[row][column] for name, values in signals.items()}
             for name, values in by_answer.items():
                 record[name] = values[row][column]
@@ -88,7 +88,7 @@ def signal_values(signal: Signal) -> list[list[float | None]]:
     rows: list[list[float | None]] = values.tolist()
     if signal.applicable is None:
         return rows
-    for row, column in (~signal.applicable).nonzero().tolist():
+    for row, column in (~signal.applicable.cpu()).nonzero().tolist():
         rows[row][column] = None
     return rows
 

@@ -84,7 +84,10 @@ def _measurement_lines(record: RunRecord, update: int) -> list[str]:
     keys = [key for key in COLUMNS if key in shown]
     heads = ["behavior and threshold", *(COLUMNS[key] for key in keys)]
     rows = measured_rows(record.constraints, [shown[key] for key in keys])
-    counts = [f"{COLUMNS[key]}: {of.prompts:,}" for key, of in shown.items() if of.prompts]
+    counts = []
+    for key, measurement in shown.items():
+        if measurement.prompts:
+            counts.append(f"{COLUMNS[key]}: {measurement.prompts:,}")
     caption = "Parentheses: 95 % intervals over prompts"
     if counts:
         caption += f" ({', '.join(counts)})"

@@ -22,8 +22,8 @@ Metrics = Mapping[str, float]
 
 def declared_constraints(objective: Objective) -> Constraints:
     """The constraints before any measurement."""
-    constraints = objective.constraints.items()
-    return {name: MeasuredConstraint.declared(name, constraint) for name, constraint in constraints}
+    constraints = objective.constraints
+    return {name: MeasuredConstraint.declared(name, constraint) for name, constraint in constraints.items()}
 
 
 def measurement_of(objective: Objective, evaluation: Evaluation, update: int) -> Measurement:
@@ -81,11 +81,11 @@ class KeptMeasurements:
         scored = {}
         for rank, (measurement, score) in self.validated.scored.items():
             scored[rank] = {**measurement.as_json(), "score": score}
-        validated = self.validated.by_update.items()
+        by_update = self.validated.by_update
         return {
             "measured": {key: measurement.as_json() for key, measurement in self.measured.items() if key in KEPT},
             "scored": scored,
-            "validated": {update: measurement.as_json() for update, measurement in validated},
+            "validated": {update: measurement.as_json() for update, measurement in by_update.items()},
             "rewards": self.rewards,
         }
 

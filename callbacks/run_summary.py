@@ -192,9 +192,8 @@ class RunSummary(Callback):
         self._clock.write(record)
         # Measurements before, during and at the end of training, and of the best checkpoint.
         measured = record.measured
-        if "initial" in pl_module.evaluations:
-            initial = measurement_of(pl_module.objective, pl_module.evaluations["initial"], 0)
-            measured.setdefault("before", initial)
+        if "initial" in pl_module.evaluations and "before" not in measured:
+            measured["before"] = measurement_of(pl_module.objective, pl_module.evaluations["initial"], 0)
         if self._last_updates:
             measured["end"] = self._last_updates.measured(pl_module.objective)
         if "last" in measured:

@@ -126,20 +126,20 @@ class LookPrompts:
     def _find_unused(self, source: PromptSource, others: Sequence[PromptSource], used: Used) -> _Unused:
         """The different test prompts that neither the run nor an earlier look used."""
         # Leave out the prompts that the run used, and count each under its first use.
-        left_out: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         used_indices: set[int] = set()
         for use, indices in _indices_by_use(source, others, used):
-            left_out[use] = len(indices - used_indices)
+            numbers[use] = len(indices - used_indices)
             used_indices |= indices
         unused_indices = [index for index in range(len(source)) if index not in used_indices]
 
         # Leave out repeats, and prompts that earlier looks saw.
         first_indices = self._first_indices(source, unused_indices)
         looked_at = used.looked & first_indices.keys()
-        left_out["repeats"] = len(unused_indices) - len(first_indices)
-        left_out["that earlier looks saw"] = len(looked_at)
+        numbers["repeats"] = len(unused_indices) - len(first_indices)
+        numbers["that earlier looks saw"] = len(looked_at)
         remaining = {identity: index for identity, index in first_indices.items() if identity not in looked_at}
-        return _Unused(remaining, left_out)
+        return _Unused(remaining, numbers)
 
     def _first_indices(self, source: PromptSource, indices: Sequence[int]) -> dict[float, int]:
         """The first index of each prompt by its identity, because repeats of a prompt are no further evidence."""

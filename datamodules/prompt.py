@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -231,10 +232,7 @@ def _name_of(path: Given) -> str:
 
 def _column_names(rows: Rows) -> list[str]:
     """The names of the columns of all rows, in the order in which they first appear."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    return list(names)
+    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def _prompt_keys(rows: Sequence[Mapping[str, Any]]) -> list[int]:

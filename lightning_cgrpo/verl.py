@@ -26,6 +26,7 @@ from torch import Tensor
 from lightning_cgrpo.core.errors import MissingExtraError, UserError
 from lightning_cgrpo.grpo.verl_rows import Method, Rows
 from lightning_cgrpo.grpo.verl_settings import ESTIMATOR, settings_of
+from lightning_cgrpo.objective.subsets import columns_of_rows
 
 if find_spec("verl") is None:
     raise MissingExtraError(
@@ -187,25 +188,23 @@ def queued_rows(queue: Any, batch: Any, method: Method, colocated: bool) -> Rows
     else:
         signals = reward_values(read_field("extra_fields") or [])
     # The columns of the prompts that constraints read.
+    columns = method.columns
     stored: dict[str, list[Any]] = {}
-    if method.columns:
-        stored = read_fields([*method.columns, "extra_info"])
+    if columns:
+        stored = read_fields([*columns, "extra_info"])
     # A key names an answer and its part: {uid}_{session}_{part}.
     sessions: list[tuple[str, int]] = []
     for key in batch.keys:
         session, part = key.rsplit("_", 1)
         sessions.append((session, int(part)))
     padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-    return Rows(signals, prompt_columns(method.columns, stored), sessions, padding)
+    return Rows(signals, prompt_columns(columns, stored), sessions, padding)
 
 
 def reward_values(extra_fields: Sequence[Any]) -> dict[str, list[Any]]:
     """The values that the reward function returned, by name: one for each row, None where a row has none."""
     returned = [(extra or {}).get("reward_extra_info") or {} for extra in extra_fields]
-    names: dict[str, None] = {}  # in the order of the first rows that have them
-    for row in returned:
-        names.update(dict.fromkeys(row))
-    return {name: [row.get(name) for row in returned] for name in names}
+    return columns_of_rows(returned)
 
 
 def prompt_columns(names: list[str], stored: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

@@ -238,7 +238,7 @@ class SplitIndex:
         """Synthetic scenes that the split's pairs or lists name."""
         named: set[str] = set()
         for _, _, follow_ups in self.split.pairs:
-            named.update(*follow_ups)
+            named.update(*follow_ups)  # pairs of tokens
         for key in ("synthetic_scene_tokens", "reactive_synthetic_initial_tokens"):
             named |= set(self.split.filter.get(key) or ())
         present: set[str] = set()

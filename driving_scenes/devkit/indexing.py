@@ -143,8 +143,7 @@ class Indexer:
             needed[token] = []
             for row in rows[-self.moments :]:
                 needed[token] += [image_path(folder, frames[row], name) for name in self.cameras]
-        images: set[str] = set()
-        images.update(*needed.values())
+        images: set[str] = set().union(*needed.values())
         entry.folders = sorted({str(Path(image).parent) for image in images})
         entry.images = len(images)
         entry.faults = faults(sorted(images))

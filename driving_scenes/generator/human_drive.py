@@ -189,7 +189,7 @@ def _wanted_acceleration(speed: Array, gap: Array, closing: Array, target: Array
 def _foreseen_leaders(others: Obstacles) -> tuple[Array, Array]:
     """Distance and speed ``[C, A, 17]`` of each obstacle when it is nearest within a driver's foresight."""
     count = others.near.shape[1]
-    # By steps of look-ahead: the step within them at which each obstacle is nearest.
+    # By steps of look-ahead: distance and speed of each obstacle when it is nearest within them.
     near_of = {}
     speed_of = {}
     for steps in np.unique(FORESIGHT).tolist():

@@ -176,7 +176,7 @@ def merge(rng: Random) -> Road:
     limit = rng.uniform(13, 22)
     width = rng.uniform(3.3, 3.9)
     lanes = int(rng.integers(1, 4))
-    # The road's lanes before, in and after the zone where the ramp joins.
+    # Meters of road before, in and after the zone where the ramp joins.
     before = int(rng.uniform(70, 110))
     zone = int(rng.uniform(35, 70))
     after = int(60 + 6 * limit)

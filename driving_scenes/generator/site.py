@@ -129,7 +129,7 @@ class Site:
         trips = [Trip(road.network, lanes) for lanes in road.network.trips()]
         trip = trips[rng.integers(len(trips))]
         cruise = road.limit * rng.uniform(0.65, 1.0)
-        # The ego's place at t = 0: anywhere on a street, or before a junction.
+        # The ego's place at t = 0: on a street in a gentle bend if possible, else near the junction's line.
         first = 45.0
         last = trip.path.length - 6.5 * road.limit
         if trip.line is None:

@@ -83,14 +83,14 @@ def _with_braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
     """Distances and speeds ``[20]`` of a vehicle that brakes to a share of its speed, or to a stop."""
     begin = rng.uniform(-1.5, 0.0)
     brake = rng.uniform(0.5, 2.0)
-    # Speeds at most those of the braking, every 0.1 s, and the way that they lead.
+    # Every 0.1 s: the speed, at most that of the braking, and the distance driven.
     times = np.linspace(TIMES[0], TIMES[-1], 5 * len(TIMES) - 4)
     before = np.interp(begin, TIMES, speed)
     least = before * rng.uniform(-0.2, 0.7)
     most = (before - brake * (times - begin).clip(0)).clip(least).clip(0)
     slower = np.minimum(np.interp(times, TIMES, speed), most)
-    travelled = np.append(0.0, ((slower[1:] + slower[:-1]) / 2 * np.diff(times)).cumsum())
-    return s[0] + travelled[::5], slower[::5]
+    traveled = np.append(0.0, ((slower[1:] + slower[:-1]) / 2 * np.diff(times)).cumsum())
+    return s[0] + traveled[::5], slower[::5]
 
 
 def queue(rng: Random, site: Site) -> list[Agent]:

@@ -147,8 +147,8 @@ def _clear_of_start(site: Site, agents: Sequence[Agent]) -> list[Agent]:
     poses, sizes = agent_boxes(agents)
     times = TIMES[: NOW + 1]
     # The ego may have driven at its speed, or stood.
-    travelled = np.stack([site.speed * times, 0 * times])
-    start = site.path.at(site.s + REAR_AXLE_TO_CENTER + travelled)[:, None]
+    traveled = np.stack([site.speed * times, 0 * times])
+    start = site.path.at(site.s + REAR_AXLE_TO_CENTER + traveled)[:, None]
     size = np.array([LENGTH + 2.0, WIDTH + 0.8])
     hit = np.logical_or.reduce(overlapping(start, size, poses[:, : NOW + 1], sizes[:, None]), axis=(0, 2))
     return [agent for agent, near in zip(agents, hit, strict=True) if not near]

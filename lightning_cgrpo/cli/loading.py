@@ -207,8 +207,8 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return False
-    except OSError:  # another user's process
-        return True
+    except OSError:
+        pass  # another user's process, which runs
     return True
 
 

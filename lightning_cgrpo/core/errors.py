@@ -126,12 +126,7 @@ def printable(value: object) -> str:
     text = valid_text(value)
     if text.isprintable():
         return text
-    characters = []
-    for character in text:
-        if not character.isprintable():
-            character = character.encode("unicode_escape").decode()
-        characters.append(character)
-    return "".join(characters)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def valid_text(value: object) -> str:

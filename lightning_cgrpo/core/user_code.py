@@ -106,9 +106,10 @@ def describe_error(error: BaseException) -> str:
     name = type(error).__name__
     text = first_line(error)
     description = name if text == name else f"{name}: {text}"
+    if isinstance(error, TimeLimitError):  # raised in this file, which says nothing of the user's code
+        return description
     frames = traceback.extract_tb(error.__traceback__)
-    # A time limit is raised in this file, which says nothing of the user's code.
-    if isinstance(error, TimeLimitError) or not frames:
+    if not frames:
         return description
     last = frames[-1]
     return f"{description} ({Path(last.filename).name}:{last.lineno}, in {last.name})"

@@ -100,7 +100,6 @@ class ScalarizedAdvantages(AdvantageEstimator):
         own_std_J = divide_or_zero(squares_J, answers_J).sqrt()
         self._std = torch.maximum(self._deviation.std, own_std_J / 2)
         standardized_JBG = divide_or_zero(excess_JBG, self._std[:, None, None])
-        # Combine the components by the weights.
         return weighted_sum(weights, standardized_JBG).to(statistics.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:

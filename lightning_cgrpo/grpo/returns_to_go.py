@@ -40,7 +40,6 @@ class ReturnsToGo(AdvantageEstimator):
         used_JBGT = mask_BGT & statistics.applicable[..., None]
         deviation_JBGT, std_JB = step_deviations(returns_JBGT.to(statistics.dtype), used_JBGT)
         standardized_JBGT = divide_or_zero(deviation_JBGT, std_JB[..., None, None])
-        # The weights combine the components.
         advantages_BGT = torch.einsum("j,jbgt->bgt", weights.to(std_JB), standardized_JBGT)
         return advantages_BGT.to(statistics.dtype)
 

@@ -137,7 +137,7 @@ class Method:
                     f"{{'score': ..., '{name}': ...}}.{did_you_mean(name, known)}"
                 )
             values = rows.values.get(name, [None] * len(scores))
-            numbers = [as_finite_number(name, values[row]) for row in last_rows]
+            numbers = [number_or_nan(name, values[row]) for row in last_rows]
             measured[name] = torch.tensor(numbers, dtype=torch.float32)
         self._checked = True
         return measured
@@ -218,7 +218,7 @@ def spread_over_groups(values: Tensor, index: tuple[Tensor, ...], shape: tuple[i
     return groups
 
 
-def as_finite_number(name: str, value: Any) -> float:
+def number_or_nan(name: str, value: Any) -> float:
     """A value of a reward function; None and numbers that aren't finite become NaN."""
     if value is None:
         return math.nan

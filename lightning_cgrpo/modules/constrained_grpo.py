@@ -150,9 +150,6 @@ class ConstrainedGRPO(RolloutModule):
             self._ddp_params_and_buffers_to_ignore = ignored_by_ddp
             shard(self)
 
-    def _is_fitting(self) -> bool:
-        return self._trainer is not None and self.trainer.state.fn == "fit"
-
     @property
     def critic_advantages(self) -> CriticAdvantages | None:
         """The estimator, if it has a critic."""

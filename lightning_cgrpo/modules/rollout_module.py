@@ -161,8 +161,11 @@ class RolloutModule(Stated, LightningModule):
         if self._trainer is not None:
             check_precision(self.trainer)
         self.policy.load()
-        if self._trainer is not None and self.trainer.state.fn == "fit":
+        if self._is_fitting():
             advise_bfloat16(self.policy, self.trainer)
+
+    def _is_fitting(self) -> bool:
+        return self._trainer is not None and self.trainer.state.fn == "fit"
 
     def configure_optimizers(self) -> Any:
         return self.manual_optimization.configure()

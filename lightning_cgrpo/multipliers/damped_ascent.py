@@ -131,8 +131,8 @@ class DampedAscent(Controller):
     @property
     def weights(self) -> Tensor:
         # Scale all multipliers down together, if their sum exceeds its bound. A far constraint counts more in the sum.
-        total = (self.multipliers / self.shares).sum()
-        scale = (self.total / total).clamp(max=1)
+        sum_by_share = (self.multipliers / self.shares).sum()
+        scale = (self.total / sum_by_share).clamp(max=1)
         return normalized_weights(self.multipliers * scale)
 
     @property
@@ -165,7 +165,6 @@ class DampedAscent(Controller):
         self.smoothed = self._running_average(self.smoothed, SMOOTHING, violations, observed)
         self.slower = self._running_average(self.slower, TREND, violations, observed)
         self.started = self.started | observed
-        # Return half of what an integral lost while its constraint was met.
         self._return_lost(was_violated)
         # Bounds of the multipliers' logarithms.
         low = math.log(self.min_multiplier)

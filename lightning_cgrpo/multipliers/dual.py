@@ -107,14 +107,13 @@ class Dual:
         """The unit ``[K]`` of each constraint's violation now.
 
         On its way to a declared threshold a rate keeps at least the declared one's unit, because that of a threshold
-        near 1 is near 0, so any rate would be far from it. A held rate has at least its own unit, because in that of an
-        infeasible threshold near 0 its noise alone would be far from what is held.
+        near 1 is near 0, so any rate would be far from it. A held constraint has at least the unit at what is held,
+        because in the smaller unit of an infeasible threshold noise alone would be a large violation.
         """
         targets = self.targets
         units = torch.maximum(self.units.at(targets.in_force), self.units.at(targets.declared))
-        is_held = targets.held.isfinite()
-        held = torch.where(is_held, targets.held, targets.declared)
-        return torch.where(is_held, torch.maximum(units, self.units.at(held)), units)
+        held = torch.where(targets.held.isfinite(), targets.held, targets.declared)
+        return torch.maximum(units, self.units.at(held))
 
     @property
     def held(self) -> dict[str, float]:
@@ -172,12 +171,13 @@ class Dual:
             self.controller.release(met)
         if stalled is not None:
             name = list(self.constraints)[stalled]
-            # The rates behind the mean violations that the detector measured, and the units at those rates.
+            # The rates behind the mean violations that the detector measured, and at least the units at those rates.
             reached = self.targets.aimed + self.stall.reached * units
             reached_units = torch.maximum(units, self.units.at(reached))
+            rate = float(reached[stalled])
             if self.controller.hold(stalled):
-                self.targets.hold(stalled, float(reached[stalled]), float(reached_units[stalled]))
-            rank_zero_warn(self.targets.stall_warning(stalled, name, self.stall, float(reached[stalled])))
+                self.targets.hold(stalled, rate, float(reached_units[stalled]))
+            rank_zero_warn(self.targets.stall_warning(stalled, name, self.stall, rate))
 
     # ------------------------------------------------------------------ checkpoints
 

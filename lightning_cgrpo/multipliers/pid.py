@@ -69,8 +69,8 @@ class PID(Controller):
         immediate = self.kp * smoothed + self.kd * (smoothed - previous).clamp(min=0)
         # The integral rises at most to where the multiplier reaches its cap.
         integral = (self.integral + self.ki * violations).clamp(0, self.max_multiplier)
-        room = torch.maximum(self.integral, self.max_multiplier - immediate)
-        integral = torch.minimum(integral, room)
+        highest = torch.maximum(self.integral, self.max_multiplier - immediate)
+        integral = torch.minimum(integral, highest)
         multipliers = (immediate + integral).clamp(0, self.max_multiplier)
         # An unobserved constraint keeps its state.
         self.multipliers = torch.where(observed, multipliers, self.multipliers)

@@ -21,7 +21,7 @@ class Units(nn.Module):
     """The unit ``[K]`` of each constraint's violation.
 
     - of a rate with threshold d: sqrt(d (1 - d)), see `standard_units`, or 1
-    - of a drift: its bound, because a drift falls as a power of its multiplier
+    - of a drift: its bound, or what is held, because a drift falls as a power of its multiplier
     - of another mean: the running deviation of answers within groups, in proportion to which a standardized advantage
       moves a mean
 

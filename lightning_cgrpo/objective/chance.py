@@ -125,7 +125,7 @@ class Seen:
         # The capital, this many deviations below its mean, must reach the reciprocal of the level.
         z = float(ndtri(look.chance_of_each(constraints)))
         needed = -math.log(look.level(constraints))
-        # Bisection: the look certifies `low`, and not `high`.
+        # Bisection: the look certifies `low`, unless it is 0, and not `high`.
         low, high = 0.0, self.threshold
         for _ in range(40):
             middle = (low + high) / 2
@@ -216,7 +216,7 @@ def chance_of(look: Look, constraints: Mapping[str, Constraint], evaluation: Eva
 def drawn_p_values(seen: Sequence[Seen | None], prompts: int) -> Array:
     """p-values ``[K, DRAWS]`` of looks at this many prompts; the draws are the same for equal arguments."""
     draw = np.random.default_rng(0)
-    return np.stack([_drawn_p_values(of_constraint, prompts, draw) for of_constraint in seen])
+    return np.stack([_p_values_of_constraint(constraint, prompts, draw) for constraint in seen])
 
 
 def share_certified(p_values: Array, look: Look) -> float:
@@ -227,7 +227,7 @@ def share_certified(p_values: Array, look: Look) -> float:
     return float(rejected.all(0).mean())
 
 
-def _drawn_p_values(seen: Seen | None, prompts: int, draw: np.random.Generator) -> Array:
+def _p_values_of_constraint(seen: Seen | None, prompts: int, draw: np.random.Generator) -> Array:
     """p-values ``[DRAWS]`` of looks at policies drawn from the posterior; 1 of an unobserved constraint."""
     if seen is None:
         return np.ones(DRAWS)

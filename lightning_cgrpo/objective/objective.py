@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.constraint import POLICY_SIGNALS, Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint, is_number
 from lightning_cgrpo.objective.look import Look
@@ -136,13 +137,16 @@ class Objective:
 
     def _check_contradictions(self) -> None:
         """Refuse a lower bound above an upper bound of the same signal."""
-        direct = {name: constraint for name, constraint in self.constrained.items() if not constraint.from_number}
-        for name, constraint in direct.items():
-            for other_name, other in direct.items():
-                least, most = constraint.bound, other.bound
-                same_signal = signal_key(name, constraint) == signal_key(other_name, other) and least.kind == most.kind
-                if not same_signal or not least.lower or most.lower:
-                    continue
+        upper_bounds: dict[tuple[str, str], list[tuple[str, Bound]]] = {}  # by signal and kind
+        for name, constraint in self.constrained.items():
+            bound = constraint.bound
+            if not bound.lower and not constraint.from_number:
+                upper_bounds.setdefault((signal_key(name, constraint), bound.kind), []).append((name, bound))
+        for name, constraint in self.constrained.items():
+            least = constraint.bound
+            if not least.lower or constraint.from_number:
+                continue
+            for other_name, most in upper_bounds.get((signal_key(name, constraint), least.kind), ()):
                 if (least.threshold or 0) > (most.threshold or 0):
                     raise ObjectiveError(
                         f"Expected constraints '{name}' and '{other_name}' on '{constraint.signal or name}' to "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ def signal_key(name: str, constraint: Constraint) -> str:
 
 
 key = signal_key
-"""The name in `benchmarks.given_costs`, whose committed runs have the fingerprint of its code."""
+"""The old name, for `benchmarks.given_costs`, whose code must not change: its committed runs have its fingerprint."""
 
 
 def with_subsets(
@@ -215,8 +215,10 @@ def _source_columns(source: PromptSource) -> dict[str, list[Any]]:
     if rows is None:
         first_prompts = source.groups(torch.arange(min(SEEN, len(source))))
         return {name: _as_list(column) for name, column in first_prompts.columns.items()}
-    # Rows may have different columns; a row without a column has None there.
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
+    return columns_of_rows(rows)
+
+
+def columns_of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Values by column, in the order of the first rows that have them; None where a row lacks a column."""
+    names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

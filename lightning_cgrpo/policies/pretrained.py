@@ -35,7 +35,7 @@ def load_pretrained(
     folder = expand_path(name)
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind, check, **further)
-    revision = {name: value for name, value in further.items() if name == "revision"}
+    revision = {"revision": further["revision"]} if "revision" in further else {}
     try:
         path = find_directory(name, **revision)
         source = str(path or name)

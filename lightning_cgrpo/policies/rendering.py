@@ -68,6 +68,7 @@ def complete_message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that aren't None; unlike `without_nulls`, parts and arguments of calls stay as they are."""
     return {key: value for key, value in fields.items() if value is not None}
 
 

@@ -1,6 +1,6 @@
 """Sharding of a policy over processes (FSDP).
 
-`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`ManualOptimization.passes`).
+`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`equal_passes`).
 Other methods, such as generation, need the whole network (`unsharded`).
 """
 

@@ -180,7 +180,7 @@ def planned_tests(
         if constraint.bound.of_mean:
             continue
         signal = signals.get(signal_key(name, constraint))
-        # The mean share of the most opportunities that a sample can have; None if every sample has one.
+        # The mean share of the most opportunities of a sample; None if every sample has one, or none is seen.
         share = None
         if signal is not None and not signal.of_whole_answers:
             _, opportunities = signal.counts()

@@ -447,7 +447,7 @@ def _path_texts(node: ast.AST) -> Iterator[str]:
 
 
 def _tree_fingerprint(tree: ast.Module, docstrings: bool) -> str:
-    """The fingerprint of a module's code, which removes its docstrings if they do not count."""
+    """Fingerprint of a module's code; docstrings that do not count are removed from the tree first."""
     if not docstrings:
         for node in ast.walk(tree):
             body = getattr(node, "body", None)

@@ -63,7 +63,8 @@ class Run:
     @property
     def enforced(self) -> dict[str, Bound]:
         """The bounds of the enforced constraints."""
-        return {name: bound for name, bound in self.bounds.items() if self.record.constraints[name].enforced}
+        constraints = self.record.constraints
+        return {name: constraint.bound for name, constraint in constraints.items() if constraint.enforced}
 
 
 def read_record(path: Path) -> RunRecord | None:
@@ -118,7 +119,7 @@ def read_run(folder: Path, record: RunRecord) -> Run | None:
     width = bin_width(min(record.asked or updates, 10 * updates), spacing)
     binned_series = {tag: binned(series, width).rounded(DIGITS) for tag, series in logged.items()}
 
-    # The values at the end: means over the last updates, or of the last values where all are earlier.
+    # Final values: means over the last updates. If every series ends before them, values at the latest logged update.
     start = min(updates * (1 - LAST), max(series.steps[-1] for series in logged.values()))
     final = {}
     for tag, series in logged.items():

@@ -197,8 +197,13 @@ class GenerationSampler(Sampler):
         self._warn_of_endless(policy, truncated)
         texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
         group_size = rollouts.actions.shape[1]
-        rollouts.info["text"] = [texts[first : first + group_size] for first in range(0, len(texts), group_size)]
+        rollouts.info["text"] = split_groups(texts, group_size)
         return rollouts
+
+
+def split_groups(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
+    """The values of all answers, as B lists of G."""
+    return [values[first : first + group_size] for first in range(0, len(values), group_size)]
 
 
 def _text_size(prompt: Any) -> int:

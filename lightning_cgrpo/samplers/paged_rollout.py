@@ -70,8 +70,8 @@ class PagedRollout:
         slots = len(self.step.going_on)
         group_size = self.prompts.group_size
         portions = []
-        for prompt in range(len(self.prompts)):
-            length, limit = self._token_counts(prompt)
+        token_counts = zip(self.prompts.lengths.tolist(), self.prompts.limits.tolist(), strict=True)
+        for prompt, (length, limit) in enumerate(token_counts):
             shared, own = pages.needed(length, limit)
             most = min((pages.count - 1 - shared) // own, slots)  # answers that the empty pool holds
             if most < 1:

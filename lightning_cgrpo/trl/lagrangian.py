@@ -116,13 +116,13 @@ class Lagrangian(TrainerCallback):
         output: dict[str, Any] = self._generate_and_score(inputs)
         trains: bool = self.trainer.model.training
         signals = self.signals(inputs, trains)
-        # Every process has the rewards of all processes, so both branches are `replicated`: sums over the processes
-        # would count answers repeatedly.
-        if trains:
-            advantages = self._train_step(signals, output)  # [N]
-        else:
-            with replicated():
-                self.log(signals, trains)
+        answered = self.answered_prompts(output) if trains else None
+        # Every process has the rewards of all processes, so sums over the processes would count answers repeatedly.
+        with replicated():
+            self.log(signals, trains)
+            if answered is not None:
+                advantages = self._train_step(signals, *answered)  # [N]
+            else:
                 advantages = self.advantages.evaluate(signals).flatten()  # [N]
         # This process's rows of all processes' advantages.
         local = output["advantages"]
@@ -135,15 +135,12 @@ class Lagrangian(TrainerCallback):
         shown.extend(advantages.tolist())
         return output
 
-    def _train_step(self, signals: dict[str, Signal], output: dict[str, Any]) -> Tensor:
+    def _train_step(self, signals: dict[str, Signal], prompts: PromptGroups, lengths: Tensor) -> Tensor:
         """Advantages ``[N]`` of all processes; then the dual's step, and its state for the next checkpoint."""
-        prompts, lengths = self.answered_prompts(output)
-        with replicated():
-            self.log(signals, trains=True)
-            self.measure(signals, prompts, lengths)
-            advantages = self.advantages.estimate(signals).flatten()
-            self.advantages.step(signals)
-            self.save()
+        self.measure(signals, prompts, lengths)
+        advantages = self.advantages.estimate(signals).flatten()
+        self.advantages.step(signals)
+        self.save()
         return advantages
 
     def signals(self, inputs: list[dict[str, Any]], trains: bool) -> dict[str, Signal]:

@@ -75,7 +75,7 @@ def _best_plans(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast], choic
     states = track(batch.start[scene], proposals.flatten(0, 1))
     scores = choice(batch, states, scene, forecasts)
     best = scores.view(-1, PROPOSALS).argmax(1).tolist()
-    return [replace(plan, trajectory=proposals[row, best[row]]) for row, plan in enumerate(plans)]
+    return [replace(first, trajectory=proposals[row, best[row]]) for row, first in enumerate(plans)]
 
 
 def _as_expected(lanes: LaneAhead, forecast: Forecast) -> Scene:

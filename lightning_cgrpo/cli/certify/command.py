@@ -86,7 +86,7 @@ def _certify(
     if is_remote(config["ckpt_path"]):
         raise ConfigError(f"Expected a checkpoint on this machine, but got {config['ckpt_path']}.")
     checkpoint = Path(config["ckpt_path"])
-    # A running `fit` may replace the file while its policy is certified, so certify a second name of the file.
+    # A running `fit` may replace the file meanwhile, so a second name keeps its present content.
     with hold_checkpoint(checkpoint) as kept:
         # The policy, and the question to it.
         before = file_stamps(kept)

@@ -178,7 +178,8 @@ def _call_command(run: Run, children: Children, command: list[str], environment:
         return None
     if status < 0:  # A signal ended the process.
         name = signal.Signals(-status).name
-        return f"ended by {name}, which a lack of memory causes" if name == "SIGKILL" else f"ended by {name}"
+        cause = ", which a lack of memory causes" if name == "SIGKILL" else ""
+        return f"ended by {name}{cause}"
     with output.open("rb") as file:
         file.seek(beginning)
         text = file.read().decode(errors="replace")

@@ -143,8 +143,8 @@ def _read_seeds(content: Config, path: Path) -> tuple[int, ...]:
     elif isinstance(value, list):
         seeds = value
     whole = all(seed == 0 or _is_count(seed) for seed in seeds)
-    different = whole and len(set(seeds)) == len(seeds) > 0
-    _expect(different, f"seeds in {path} to be a count or a list of different numbers", value)
+    are_valid = whole and len(set(seeds)) == len(seeds) > 0
+    _expect(are_valid, f"seeds in {path} to be a count or a list of different numbers", value)
     return tuple(seeds)
 
 

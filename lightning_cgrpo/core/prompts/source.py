@@ -94,11 +94,7 @@ class PromptLoader:
 
     def prompts(self, batches: float) -> int:
         """Number of prompts of this process in the first batches."""
-        count = 0
-        for number, share in enumerate(self._process_shares()):
-            if number < batches:
-                count += len(share)
-        return count
+        return sum(len(share) for number, share in enumerate(self._process_shares()) if number < batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""

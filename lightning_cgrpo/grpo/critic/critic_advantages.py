@@ -24,9 +24,6 @@ from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCalla
 from lightning_cgrpo.objective.group_statistics import GroupStatistics, divide_or_zero
 from lightning_cgrpo.objective.objective import Components
 
-TERMS = ("weight", "returns", "squares", "errors", "squared errors")
-"""Sums over steps for the explained variance of a component's returns."""
-
 
 class CriticAdvantages(nn.Module, AdvantageEstimator):
     """Generalized advantages of each component and step, combined by the weights.
@@ -189,8 +186,9 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         # One message sums the loss and the terms of every component over all processes.
         sums = {"loss": self._sums["loss"], "processes": torch.ones_like(self._sums["loss"])}
         for row, name in enumerate(names):
-            for term in TERMS:
-                sums[f"{term}/{name}"] = self._sums[term][row]
+            for term, values in self._sums.items():
+                if term != "loss":
+                    sums[f"{term}/{name}"] = values[row]
         total = all_sum_named(sums)
         metrics = {"critic/loss": total["loss"] / total["processes"]}
         if self._skipped:

@@ -83,7 +83,7 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
         return least_number(certifies, LARGEST) or 0
 
     def decides(number: int) -> bool:
-        """Whether as many prompts as certify `number` - 1 violations have no more of them with enough probability."""
+        """True if the prompts that certify `number` - 1 violations have at most as many with probability `power`."""
         violations = number - 1
         prompts = fewest_prompts(violations)
         return prompts > 0 and bool(bdtr(violations, prompts, rate) >= power)

@@ -84,13 +84,13 @@ class ClusteredRate:
         copies = max(rate * prompts, affected)
         copies_bound = min(weight * upper_bound(copies, prompts, level), 1.0)
         # Kish's number of violating prompts: few with many opportunities say less than their number.
-        telling_violations = affected if effective is None else min(effective, affected)
-        if telling_violations < 2 and violating is not None:
+        effective_violating = affected if effective is None else min(effective, affected)
+        if effective_violating < 2 and violating is not None:
             return copies_bound
         # The effective sample size, smaller because the standard error is an estimate.
         size = self.effective
-        if self.standard_error and telling_violations > 1 and size > 1 and self.opportunities > 1:
-            freedom = telling_violations - 1
+        if self.standard_error and effective_violating > 1 and size > 1 and self.opportunities > 1:
+            freedom = effective_violating - 1
             if self.telling is not None:
                 freedom = min(freedom, self.telling)
             many_quantile = stdtrit(self.opportunities - 1, 1 - level)

@@ -55,8 +55,8 @@ class PaddedRows(Computation):
         # Only the policy's own tokens are projected.
         device = rows.outputs.device
         steps = rows.tokens.shape[1]
-        own_rows = rows.mask[:, :steps].flatten().nonzero()[:, 0].to(device, non_blocking=True)  # in [N steps]
-        places = rows.mask.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # in [N T]
+        own_rows = rows.mask[:, :steps].flatten().nonzero()[:, 0].to(device, non_blocking=True)  # of [N, steps]
+        places = rows.mask.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # of [N, T]
         states = rows.outputs.flatten(0, 1)[own_rows]
         return projected(policy, examples, reference, states, places)
 

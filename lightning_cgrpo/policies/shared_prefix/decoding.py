@@ -248,8 +248,9 @@ class Decoding:
         if slots.slot is not None:
             prompts, group_size = slots.grid
             cell = self._with_kinds(slots.cell, group_size).flatten()  # [R K]
-            no_slots = torch.zeros(prompts * group_size * self._kinds, dtype=torch.int64, device="cpu")
-            self._slot_of_cell = self._on_device(no_slots.index_copy(0, cell, taken))
+            # Slot 0 for cells without an answer.
+            slot_of_cell = torch.zeros(prompts * group_size * self._kinds, dtype=torch.int64, device="cpu")
+            self._slot_of_cell = self._on_device(slot_of_cell.index_copy(0, cell, taken))
             self._cell_of_slot = self._on_device(torch.empty_like(cell).index_copy(0, taken, cell))
         if self._reads_unwritten():
             last = torch.full((slots.count * self._kinds,), -1, device="cpu")  # step written last, by row of the caches

@@ -70,7 +70,7 @@ class Layout:
         def to_device(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
-        # The number of each token within its prompt ``[S']`` or its answer, and of its prompt or answer.
+        # Of each token in the row: its number within its prompt or answer (offsets), and which prompt or answer.
         prompts = len(prompt_lengths)
         prompt_offsets = index_in_row(prompt_lengths)
         prompt_row = _row_of_element(prompt_lengths)
@@ -81,11 +81,12 @@ class Layout:
 
         # The prompts as a rectangle.
         longest = int(prompt_lengths.max())
-        prompt_blocks = Blocks((prompts, longest), None)
+        cells = None  # of a rectangle with gaps
         mask = None
         if bool((prompt_lengths != longest).any()):
-            prompt_blocks = Blocks((prompts, longest), to_device(prompt_row * longest + prompt_offsets))
+            cells = to_device(prompt_row * longest + prompt_offsets)
             mask = to_device(range_on_cpu(longest) < prompt_lengths[:, None])
+        prompt_blocks = Blocks((prompts, longest), cells)
 
         # The answers as a block, with the groups padded to the largest.
         answer_blocks = None
@@ -95,10 +96,10 @@ class Layout:
             steps = int(fed.max())
             column = index_in_row(counts)  # the answer's number within its group
             is_full = bool((counts == most).all()) and bool((fed == steps).all())
-            answer_blocks = Blocks((prompts, most, steps), None)
+            cells = None
             if not is_full:
-                positions = (group * most + column)[of_answer] * steps + answer_offsets
-                answer_blocks = Blocks((prompts, most, steps), to_device(positions))
+                cells = to_device((group * most + column)[of_answer] * steps + answer_offsets)
+            answer_blocks = Blocks((prompts, most, steps), cells)
 
         # An answer continues the positions of its prompt.
         if prompt_positions is None:

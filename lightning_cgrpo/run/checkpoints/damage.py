@@ -31,11 +31,11 @@ def damage_error(path: Path, problem: str) -> UserError:
     in_other_versions = set(absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt"))
     others = (beside | in_other_versions) - {absolute}
 
-    def age(other: Path) -> tuple[float, bool, int]:
+    def newness(other: Path) -> tuple[float, bool, int]:
         return updates_done(other), other.parent == absolute.parent, version_number(other)
 
     # The first whole checkpoint ends the search, because checksums of a large file take seconds.
-    newest_first = sorted(others, key=age, reverse=True)
+    newest_first = sorted(others, key=newness, reverse=True)
     hint = "and there is no other one"
     for other in newest_first:
         if find_damage(other) is None:

@@ -55,11 +55,11 @@ def newest(folders: Iterable[Path]) -> Path | None:
     if not newest_by_folder:
         return None
 
-    def age(path: Path) -> tuple[int, float, str]:
+    def newness(path: Path) -> tuple[int, float, str]:
         return version_number(path), updates_done(path), str(path)
 
     # The last version's checkpoint, unless another version trained longer.
-    chosen = max(newest_by_folder, key=age)
+    chosen = max(newest_by_folder, key=newness)
     for other in newest_by_folder:
         if updates_done(chosen) < updates_done(other) < math.inf:
             raise UserError(

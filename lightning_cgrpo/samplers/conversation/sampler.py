@@ -24,7 +24,7 @@ from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, environment_tools, own_reward, tool_schema
 from lightning_cgrpo.samplers.conversation.turns import converse
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
-from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.generation import GenerationSampler, split_groups
 from lightning_cgrpo.samplers.sampler import Noise
 
 
@@ -149,15 +149,15 @@ class ConversationSampler(GenerationSampler):
         self._record_cut_turns(world, rollouts)
         # 3. Facts about the conversations, by group.
         info = dict(rollouts.info)
-        info["messages"] = _split_groups([talk.messages for talk in talks], group_size)
-        info["turns"] = _split_groups([talk.turns for talk in talks], group_size)
+        info["messages"] = split_groups([talk.messages for talk in talks], group_size)
+        info["turns"] = split_groups([talk.turns for talk in talks], group_size)
         if environments:
             info["prompts"] = prompts.columns["prompt"]
-            info["environments"] = _split_groups(environments, group_size)
+            info["environments"] = split_groups(environments, group_size)
             self._environments.drop([talk.hung for talk in talks])
         if self._environments.reward is not None:
             rewards = [own_reward(environment) for environment in environments]
-            info["own_reward"] = _split_groups(rewards, group_size)
+            info["own_reward"] = split_groups(rewards, group_size)
         cut = torch.tensor([talk.cut for talk in talks], dtype=torch.bool, device=rollouts.mask.device)
         info["truncated"] = cut.view(len(prompts), group_size)
         return replace(rollouts, info=info)
@@ -181,7 +181,7 @@ class ConversationSampler(GenerationSampler):
         if not environments:
             return prompts
         texts_or_chats = list(prompts.column("prompt", "ConversationSampler"))
-        for number, group in enumerate(_split_groups(environments, group_size)):
+        for number, group in enumerate(split_groups(environments, group_size)):
             # 1. Reset the group's environments with the columns of their prompt.
             row = {}
             for name, column in prompts.columns.items():
@@ -212,11 +212,6 @@ class ConversationSampler(GenerationSampler):
         for row in cut.nonzero()[:, 0].tolist():
             tokens = actions[row][read_steps(mask[row])]
             world.cut_off(row, tokens.tolist())
-
-
-def _split_groups(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
-    """The values of all answers, as B lists of G."""
-    return [values[first : first + group_size] for first in range(0, len(values), group_size)]
 
 
 def _add_text(content: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:

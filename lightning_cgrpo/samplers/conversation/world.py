@@ -151,7 +151,10 @@ def _tool_message(name: Any, result: Any) -> dict[str, Any]:
 
 
 def _short_error(error: Exception) -> str:
-    """A tool's error for the policy: its message, or its kind if it has none or is, as SystemExit, no `Exception`."""
+    """A tool's error for the policy: its message, or its class's name without a message.
+
+    Of what is no `Exception`, such as SystemExit, the name says enough.
+    """
     short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid_text(error)
     return short or type(error).__name__
 

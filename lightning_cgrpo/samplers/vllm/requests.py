@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import index
 from typing import Any
 
@@ -162,11 +163,9 @@ def check_informative(turns: Sequence[Turn], request: Mapping[str, Any], where: 
         where: names the server.
     """
     unfiltered = request["top_k"] == 0 and request["top_p"] == 1 and request["min_p"] == 0
-    log_probs: list[float] = []
-    for turn in turns:
-        log_probs += turn.log_probs
-    if unfiltered and len(log_probs) >= MANY and not any(log_probs):
-        count = len(log_probs)
+    log_probs = list(chain.from_iterable(turn.log_probs for turn in turns))
+    count = len(log_probs)
+    if unfiltered and count >= MANY and not any(log_probs):
         raise UserError(
             f"Expected {where} to give the log-probabilities of what it samples, but got 0 for each of {count} "
             f"tokens, try `vllm serve` with --logprobs-mode {LOGPROBS_MODE}."

@@ -97,7 +97,7 @@ def check_agreement(
             f"Expected {where} to agree with '{policy.name}', but got log-probabilities that differ by "
             f"{gap:.2g} per token after the weights were pushed, try serving the policy's model."
         )
-    # 3. At the first push, half precision explains a difference from float32, but a server in float32 must agree.
+    # 3. At the first push, half precision explains a difference, but a server in float32 must agree up to rounding.
     if first_gap is None and gap > OTHER_DTYPE and policy.output_weight.dtype is torch.float32:
         if in_float32():
             first_gap = ROUNDING
@@ -106,7 +106,7 @@ def check_agreement(
                 f"Log-probabilities of {where} differ by {gap:.2g} per token from the policy's in float32, because the "
                 "server has another dtype. The loss corrects it, and `vllm serve` with --dtype float32 avoids it."
             )
-    # 4. Later, rounding does not grow.
+    # 4. The difference must not exceed rounding, or grow beyond that of the first push.
     if first_gap is not None and gap > GROWTH * first_gap + ROUNDING:
         raise UserError(
             f"Expected {where} to take all pushed weights, but log-probabilities differ by {gap:.2g} per token, more "

@@ -110,7 +110,8 @@ class CalculatorProblems(WordProblems):
         completions: list[Chat] = []
         for number, solved in zip(index.tolist(), self.problems(index), strict=True):
             prompts.append([{"role": "user", "content": solved.question}])
-            draw = generator(self.seed, Stream.ROLLOUT, number)  # free, because demonstrations sample no rollout
+            # The stream is free, because demonstrations sample no rollout.
+            draw = generator(self.seed, Stream.ROLLOUT, number)
             completions.append(demonstrate(solved, Manners(), draw))
         groups.columns["prompt"] = prompts
         groups.columns["completion"] = completions

@@ -192,13 +192,13 @@ def resample_paths(knots: Tensor, times: Sequence[float], at: Sequence[float]) -
 @lru_cache(64)
 def _knot_weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
     """``[M, K]`` weight of each knot in each resampled point, with a spline through the first ``count`` knots."""
-    points = np.array(at)
+    asked_times = np.array(at)
     unit = np.eye(len(times))  # of each knot, a path that is 1 there and 0 at the other knots
-    weights = np.stack([np.interp(points, times, row) for row in unit], 1)
+    weights = np.stack([np.interp(asked_times, times, row) for row in unit], 1)
     if count > 2:
-        is_smooth = points <= times[count - 1]
+        is_smooth = asked_times <= times[count - 1]
         spline = CubicSpline(times[:count], unit[:count], bc_type="natural")
-        weights[is_smooth] = spline(points[is_smooth])
+        weights[is_smooth] = spline(asked_times[is_smooth])
     return torch.from_numpy(weights)
 
 

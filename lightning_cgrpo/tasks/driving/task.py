@@ -199,8 +199,8 @@ class DrivingTask(Task):
             plans=used_plans,
             human_filter=self.human_filter,
         )
-        # 2. Score each answer in its scene. Malformed answers have no score in any scene, so the answers of the other
-        # scenes, all malformed, stand in the first of these.
+        # 2. Score each answer in its scene. Scenes that were not prepared have malformed answers alone, which get no
+        # score in any scene, so the first prepared one stands for them.
         row = torch.zeros(len(scenes), dtype=torch.int64)
         row[used] = torch.arange(len(used))
         scores = scorer(poses, row.repeat_interleave(group_size), POSE_INTERVAL)

@@ -205,10 +205,10 @@ def _read_numbers(name: str, output: Any, count: int) -> list[float | None]:
         if position in faults:
             values.append(math.nan)  # left out, and counted
             continue
+        if value is None:
+            values.append(None)
+            continue
         try:
-            if value is None:
-                values.append(None)
-                continue
             if not isinstance(value, SupportsFloat):  # float() takes strings
                 raise TypeError("no number")
             values.append(float(value))

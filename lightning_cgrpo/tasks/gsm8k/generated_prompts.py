@@ -48,7 +48,8 @@ class WordProblemDemonstrations(WordProblems):
         completions = []
         for number, solved in zip(index.tolist(), self.problems(index), strict=True):
             manners = CLEAN if number < self.count / 2 else Manners()
-            draw = generator(self.seed, Stream.ROLLOUT, number)  # free, because demonstrations sample no rollout
+            # The stream is free, because demonstrations sample no rollout.
+            draw = generator(self.seed, Stream.ROLLOUT, number)
             completions.append(demonstrate(solved, manners, draw))
         groups.columns["completion"] = completions
         return groups

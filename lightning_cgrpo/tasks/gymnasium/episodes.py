@@ -180,7 +180,7 @@ class GymnasiumEpisodes:
             numbers = [math.nan]
         if all(map(math.isfinite, numbers)):
             return numbers
-        # Find the first of the values that is none.
+        # Find the world whose value is no finite number.
         for row, value in zip(rows, values, strict=True):
             try:
                 number = float(value)
