@@ -18,9 +18,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lightning_cgrpo.core.errors import UserError, first_line
-from lightning_cgrpo.core.output import SUMMARY
 from lightning_cgrpo.core.paths import expand_path
 from lightning_cgrpo.run.fingerprints import file_fingerprint
+from lightning_cgrpo.run.module_text import (
+    imports_by_computed_name,
+    list_files,
+    list_imports,
+    list_variables,
+    reads_docstrings,
+    tree_fingerprint,
+)
 from lightning_cgrpo.settings.settings import Settings, import_paths
 
 STANDARD = str(Path(sysconfig.get_paths()["stdlib"]).resolve())
@@ -32,16 +39,6 @@ SMALL = 2**22
 MAIN = "__main__"
 TOOLS = ("tools", "environment_factory")
 """Settings whose functions' docstrings a policy reads."""
-READS_DOCSTRINGS = {"__doc__", "getdoc", "cleandoc", "get_json_schema", "convert_to_openai_tool"}
-IMPORTS = {"import_module", "__import__", "run_module", "find_spec", "resolve_name"}
-JOINS = {"join", "joinpath", "Path", "PurePath"}
-WRITERS = {"write_text", "write_bytes"}
-"""Methods of a path that write its file."""
-SAVERS = {"save", "savez", "savez_compressed"}
-"""Functions that write files."""
-OPENERS = {"io", "os", "codecs", "gzip", "bz2", "lzma", "builtins"}
-"""Modules whose `open` takes the path before the mode."""
-SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 
 @dataclass
@@ -140,21 +137,18 @@ def reads_of(paths: Iterable[str], tools: Iterable[str] = ()) -> Reads:
             continue  # importing the module reports the error
         trees[name] = tree
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        waiting += sorted({package, *_list_imports(tree, package), *_imported_beside(tree, file)})
-        reads.variables |= {key: _variable_fingerprint(key) for key in _list_variables(tree)}
-        for text, place in _list_files(tree, file):
+        beside = _imported_beside(file) if imports_by_computed_name(tree) else ()
+        waiting += sorted({package, *list_imports(tree, package), *beside})
+        reads.variables |= {key: _variable_fingerprint(key) for key in list_variables(tree)}
+        for text, place in list_files(tree, file):
             with suppress(OSError):  # another user's file, or one that is removed at this moment
                 reads.found[f"{name}, {text}"] = _found_fingerprint(place)
 
     # The code of each module, once it is known whether any module reads docstrings.
-    docstrings_in_use = any(_reads_docstrings(tree) for tree in trees.values())
+    docstrings_in_use = any(reads_docstrings(tree) for tree in trees.values())
     for name, tree in sorted(trees.items()):
-        reads.code[name] = _tree_fingerprint(tree, docstrings=docstrings_in_use or name in tool_modules)
+        reads.code[name] = tree_fingerprint(tree, docstrings=docstrings_in_use or name in tool_modules)
     return reads
-
-
-def _reads_docstrings(tree: ast.Module) -> bool:
-    return any(_name_of(node) in READS_DOCSTRINGS for node in ast.walk(tree))
 
 
 # ---------------------------------------------------------------------- modules and packages
@@ -203,6 +197,17 @@ def _find_module(name: str) -> tuple[list[Path], Path | None]:
     return folders, folders[0]
 
 
+def _imported_beside(file: Path) -> Iterator[str]:
+    """The modules imported by now that lie beside a module."""
+    folder = file.resolve().parent
+    for name, module in [*sys.modules.items()]:
+        module_file = getattr(module, "__file__", None)
+        if name == MAIN or not module_file:
+            continue
+        if Path(module_file).resolve().is_relative_to(folder) and not _is_library(Path(module_file)):
+            yield name
+
+
 def _is_library(file: Path) -> bool:
     return str(file.resolve()).startswith((STANDARD, *INSTALLED)) or "site-packages" in file.parts
 
@@ -249,6 +254,13 @@ def _is_small(place: Path) -> bool:
     return True
 
 
+def _variable_fingerprint(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        return "unset"
+    return blake2b(value.encode(errors="surrogateescape"), digest_size=2).hexdigest()
+
+
 def _found_fingerprint(file: Path) -> str:
     """Fingerprint of a file's content, or of a large file's size and time, because it may be no input."""
     stat = file.stat()
@@ -262,200 +274,3 @@ def _folder_fingerprint(place: Path) -> str:
     for file in _list_contents(place):
         digest.update(f"{file.relative_to(place)} {file_fingerprint(file)}".encode())
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------------- the text of a module
-
-
-def _name_of(node: ast.AST) -> str:
-    """The name of a variable, attribute, or called function; "" for other nodes."""
-    if isinstance(node, ast.Call):
-        return _name_of(node.func)
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Name):
-        return node.id
-    return ""
-
-
-def _constant_text(node: ast.AST | None) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _list_imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """The imports of a module, by path, also by `importlib` with a text.
-
-    Args:
-        package: the module's package, for relative imports.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name
-        elif isinstance(node, ast.ImportFrom):
-            path = _absolute_path(node.module or "", node.level, package)
-            if path:
-                yield path
-                for alias in node.names:  # each name may be a module, too
-                    yield f"{path}.{alias.name}"
-        elif isinstance(node, ast.Call) and _name_of(node) in IMPORTS and node.args:
-            text = _constant_text(node.args[0])
-            if text is not None:
-                module = text.lstrip(".")
-                dots = len(text) - len(module)
-                yield _absolute_path(module, dots, package).replace(":", ".")
-
-
-def _absolute_path(module: str, level: int, package: str) -> str:
-    """A path without leading dots: one dot is the package itself, each further dot the package above."""
-    if not level:
-        return module
-    folders = package.split(".")
-    above = folders[: len(folders) + 1 - level]
-    if module:
-        above.append(module)
-    return ".".join(above)
-
-
-def _imported_beside(tree: ast.Module, file: Path) -> Iterator[str]:
-    """The modules imported by now that lie beside a module, if the module imports by a computed name."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node) in IMPORTS)
-    if all(node.args and _constant_text(node.args[0]) is not None for node in calls):
-        return
-    folder = file.resolve().parent
-    for name, module in [*sys.modules.items()]:
-        module_file = getattr(module, "__file__", None)
-        if name == MAIN or not module_file:
-            continue
-        if Path(module_file).resolve().is_relative_to(folder) and not _is_library(Path(module_file)):
-            yield name
-
-
-def _list_variables(tree: ast.Module) -> Iterator[str]:
-    """Names of the environment's variables that a module reads."""
-    for node in ast.walk(tree):
-        key = _constant_text(_variable_key(node))
-        if key is not None:
-            yield key
-
-
-def _variable_key(node: ast.AST) -> ast.AST | None:
-    """The node that names the variable of the environment which this node reads, if it reads one."""
-    if isinstance(node, ast.Subscript) and _name_of(node.value) == "environ":  # environ["NAME"]
-        return node.slice
-    if isinstance(node, ast.Call) and node.args:
-        of_environ = isinstance(node.func, ast.Attribute) and _name_of(node.func.value) == "environ"
-        if of_environ or _name_of(node) == "getenv":  # environ.get("NAME") or getenv("NAME")
-            return node.args[0]
-    if isinstance(node, ast.Compare) and _name_of(node.comparators[0]) == "environ":  # "NAME" in environ
-        return node.left
-    return None
-
-
-def _variable_fingerprint(name: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        return "unset"
-    return blake2b(value.encode(errors="surrogateescape"), digest_size=2).hexdigest()
-
-
-def _list_files(tree: ast.Module, file: Path) -> Iterator[tuple[str, Path]]:
-    """The existing files that texts of a module name, from the working directory or beside the module.
-
-    Parts of a path that are joined count together. Files that the module writes, as a cache, do not count, nor do files
-    of runs and of the operating system.
-    """
-    written = _written_texts(tree)
-    texts: set[str] = set()
-    for node in ast.walk(tree):
-        texts.update(_path_texts(node))
-    for text in sorted(texts - written):
-        for place in (expand_path(text), file.parent / text):
-            with suppress(OSError, ValueError):  # a text that is no path
-                if place.is_file() and place.suffix not in (".py", ".ckpt") and not _is_output(place):
-                    yield text, place
-                    break
-
-
-def _written_texts(tree: ast.Module) -> set[str]:
-    """The paths that a module writes, also by the name of a constant."""
-    constants: dict[str, ast.AST] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            constants[node.targets[0].id] = node.value
-    texts: set[str] = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        for place in _written_paths(node):
-            value = constants.get(place.id, place) if isinstance(place, ast.Name) else place
-            texts.update(_path_texts(value))
-    return texts
-
-
-def _written_paths(node: ast.Call) -> list[ast.AST]:
-    """The paths that a call writes, as nodes."""
-    called = _name_of(node)
-    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if called in WRITERS:
-        return [owner] if owner is not None else []
-    if called in SAVERS:
-        return [*node.args]
-    if called != "open":
-        return []
-    # In Path(…).open("w"), the mode comes first, and in open(path, "w") second.
-    path = owner if owner is not None and _name_of(owner) not in OPENERS else None
-    modes: list[ast.expr] = node.args[1:2] if path is None else node.args[:1]
-    modes += [keyword.value for keyword in node.keywords if keyword.arg == "mode"]
-    if not any({*"wax"} & {*(_constant_text(mode) or "")} for mode in modes):
-        return []
-    return [*node.args[:1]] if path is None else [path]
-
-
-def _is_output(place: Path) -> bool:
-    """True for files of the operating system and in the folders of runs, which change by themselves."""
-    place = place.resolve()
-    return str(place).startswith(SYSTEM) or any((folder / SUMMARY).is_file() for folder in place.parents)
-
-
-def _path_texts(node: ast.AST) -> Iterator[str]:
-    """The text of a path that a node joins of constant parts, from the last part that isn't constant."""
-    # The parts: "a.txt", Path("a", "b.txt") or folder / "b.txt".
-    parts: list[ast.AST] = []
-    if isinstance(node, ast.Constant):
-        parts = [node]
-    elif isinstance(node, ast.Call) and _name_of(node) in JOINS:
-        parts = [*node.args]
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        while isinstance(node, ast.BinOp):
-            parts.insert(0, node.right)
-            node = node.left
-        parts.insert(0, node)
-
-    # The constant parts at the end.
-    texts: list[str] = []
-    for part in reversed(parts):
-        text = _constant_text(part)
-        if text is None:
-            break
-        texts.insert(0, text)
-    if not texts:
-        return
-    path = os.path.join(*texts)
-    if "\n" not in path and path.strip():
-        yield path
-
-
-def _tree_fingerprint(tree: ast.Module, docstrings: bool) -> str:
-    """Fingerprint of a module's code; docstrings that do not count are removed from the tree first."""
-    if not docstrings:
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                # Texts that are statements are docstrings or comments.
-                node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
-    return blake2b(ast.dump(tree).encode(), digest_size=8).hexdigest()
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and _constant_text(node.value) is not None
